@@ -1,0 +1,43 @@
+# Two commands do everything on a fresh machine with Python 3.11+: `make run` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+JOBS   ?= auto
+
+.PHONY: help run test test-long test-kafka check bench docs clean
+
+help:            ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml setup.py src/tidelog/records/_speed.pyx
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+run: $(STAMP)    ## start a broker on 127.0.0.1:9092, data in ./tidelog-data
+	$(BIN)/tidelog start
+
+test: $(STAMP)   ## the tests, short form
+	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka and not long'
+
+test-long: $(STAMP)  ## the same tests with the full counts of seeds, kills and records
+	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka'
+
+test-kafka: $(STAMP) ## against Apache Kafka's own programs (needs Java 17+ and mvn, which downloads its jars)
+	$(BIN)/python -m pytest -q -m kafka
+
+check: $(STAMP)  ## lint, types, and the direction of imports
+	$(BIN)/ruff check src tests bench
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+bench: $(STAMP)  ## every speed target beside its figure (needs a C compiler)
+	$(BIN)/python bench/run.py
+
+docs: $(STAMP)   ## docs/configuration.md from the definitions
+	$(BIN)/tidelog config-docs > docs/configuration.md
+
+clean:           ## remove what was built
+	rm -rf $(VENV) build bench/build src/*.egg-info
+	find src -name '*.so' -o -name '_speed.c' | xargs -r rm -f
