@@ -1,0 +1,160 @@
+"""The picture of the cluster that requests are answered from.
+
+A ClusterState is a snapshot: once published it is never changed, a change makes a new one that shares
+what stayed the same. Whoever holds one may read it for as long as it likes, from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+NO_LEADER = -1
+"""The leader of a partition whose replicas are all offline."""
+
+DEFAULT_ENTITY = "<default>"
+"""The name of the entity whose settings hold for all of its kind that have none of their own."""
+
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """Who holds a partition and who leads it.
+
+    `partition_epoch` counts the changes of leader and in-sync replicas (the node's version in the tree);
+    `controller_epoch` is that of the controller which made the last one.
+    `adding` and `removing` name the replicas of a reassignment under way.
+    """
+
+    replicas: list[int]
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+    partition_epoch: int = 0
+    controller_epoch: int = 0
+    adding: list[int] = field(default_factory=list)
+    removing: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TopicState:
+    """A topic: its id (16 bytes), its partitions by number, and the settings it overrides."""
+
+    name: str
+    topic_id: bytes
+    partitions: dict[int, PartitionState]
+    configs: dict[str, str] = field(default_factory=dict)
+    is_internal: bool = False
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.partitions[0].replicas) if 0 in self.partitions else 0
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """One advertised address of a broker, under the name of its listener."""
+
+    listener: str
+    security_protocol: str
+    host: str
+    port: int
+
+
+@dataclass(slots=True)
+class BrokerState:
+    """A live broker. `epoch` tells one registration of the same id from the next."""
+
+    broker_id: int
+    endpoints: list[Endpoint]
+    rack: str | None = None
+    epoch: int = -1
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        for endpoint in self.endpoints:
+            if endpoint.listener == listener:
+                return endpoint
+        return None
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """Everything a broker says about the cluster, as of one moment.
+
+    `entity_configs` holds the settings of everything but topics by their path below /config with plain
+    (not URL-encoded) names: "brokers/1", "brokers/<default>", "clients/app", "users/alice/clients/app".
+    Topics' settings are in TopicState.configs.
+    """
+
+    cluster_id: str
+    controller_id: int = -1
+    controller_epoch: int = 0
+    brokers: dict[int, BrokerState] = field(default_factory=dict)
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    names_by_id: dict[bytes, str] = field(default_factory=dict)
+    entity_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def topic_by_id(self, topic_id: bytes) -> TopicState | None:
+        name = self.names_by_id.get(topic_id)
+        return None if name is None else self.topics.get(name)
+
+    def partition(self, topic: str, partition: int) -> PartitionState | None:
+        state = self.topics.get(topic)
+        return None if state is None else state.partitions.get(partition)
+
+    def broker_configs(self, broker_id: int | None) -> dict[str, str]:
+        """The settings of one broker, or those of all brokers for None; empty where none were made."""
+        name = DEFAULT_ENTITY if broker_id is None else str(broker_id)
+        return self.entity_configs.get(f"brokers/{name}", {})
+
+    def with_topics(self, changed: Iterable[TopicState] = (), removed: Iterable[str] = ()) -> ClusterState:
+        """The next snapshot, in which `changed` topics replace or join those here and `removed` are gone."""
+        topics = dict(self.topics)
+        names = dict(self.names_by_id)
+        for name in removed:
+            gone = topics.pop(name, None)
+            if gone is not None:
+                names.pop(gone.topic_id, None)
+        for topic in changed:
+            before = topics.get(topic.name)
+            if before is not None and before.topic_id != topic.topic_id:
+                names.pop(before.topic_id, None)
+            topics[topic.name] = topic
+            names[topic.topic_id] = topic.name
+        return self._with(topics=topics, names_by_id=names)
+
+    def with_entity_configs(self, entity_path: str, configs: dict[str, str]) -> ClusterState:
+        """The next snapshot, with the settings of one entity; none left means the entity is gone from it."""
+        entities = dict(self.entity_configs)
+        if configs:
+            entities[entity_path] = configs
+        else:
+            entities.pop(entity_path, None)
+        return self._with(entity_configs=entities)
+
+    def with_brokers(self, brokers: dict[int, BrokerState]) -> ClusterState:
+        return self._with(brokers=brokers)
+
+    def with_controller(self, controller_id: int, controller_epoch: int) -> ClusterState:
+        return self._with(controller_id=controller_id, controller_epoch=controller_epoch)
+
+    def _with(
+        self,
+        *,
+        controller_id: int | None = None,
+        controller_epoch: int | None = None,
+        brokers: dict[int, BrokerState] | None = None,
+        topics: dict[str, TopicState] | None = None,
+        names_by_id: dict[bytes, str] | None = None,
+        entity_configs: dict[str, dict[str, str]] | None = None,
+    ) -> ClusterState:
+        return ClusterState(
+            cluster_id=self.cluster_id,
+            controller_id=self.controller_id if controller_id is None else controller_id,
+            controller_epoch=self.controller_epoch if controller_epoch is None else controller_epoch,
+            brokers=self.brokers if brokers is None else brokers,
+            topics=self.topics if topics is None else topics,
+            names_by_id=self.names_by_id if names_by_id is None else names_by_id,
+            entity_configs=self.entity_configs if entity_configs is None else entity_configs,
+        )
