@@ -1,0 +1,74 @@
+"""The `tidelog` command: a table of tools, each imported only when it is called.
+
+Starting a broker must not pay for the tools beside it, so listing them needs none of them either.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
+
+import click
+
+
+class Tool(NamedTuple):
+    module: str
+    attribute: str
+    summary: str
+
+
+TOOLS: dict[str, Tool] = {
+    "start": Tool("tidelog.cli.start", "start", "Run a broker."),
+    "topics": Tool("tidelog.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
+    "dump-log": Tool(
+        "tidelog.cli.dump_log", "dump_log", "Print what segment, index and snapshot files hold."
+    ),
+    "adopt": Tool("tidelog.cli.adopt", "adopt", "Take over a log folder that Kafka wrote."),
+    "tree": Tool("tidelog.cli.tree", "tree", "Move the metadata tree to other stores."),
+    "config-docs": Tool(
+        "tidelog.cli.config_docs", "config_docs", "Print every setting with its documentation."
+    ),
+}
+
+
+class ToolGroup(click.Group):
+    """A command group that knows its commands by name and summary before any of them is imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(TOOLS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        tool = TOOLS.get(cmd_name)
+        if tool is None:
+            return None
+        command = getattr(importlib.import_module(tool.module), tool.attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(
+                f"{tool.module}.{tool.attribute} is a {type(command).__name__}, not a click command"
+            )
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, tool.summary) for name, tool in TOOLS.items()])
+
+
+def print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from tidelog import __version__
+
+        click.echo(f"tidelog {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=ToolGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=print_version,
+    help="Print the version.",
+)
+def main() -> None:
+    """A distributed commit log that speaks Kafka's protocol and keeps Kafka's files."""

@@ -1,0 +1,153 @@
+"""A broker as a process of its own: started on a free port, killed, stopped, started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from tests.support.wait import eventually
+
+READY_SECONDS = 30.0
+
+
+class Broker:
+    """`with Broker(tmp_path) as broker:` starts one; its data survives `kill()` and `terminate()`.
+
+    `settings` are overrides of server.properties; `properties` is a file to start from. The port is
+    chosen by the system at the first start and kept for later ones, as clients of a restarted broker expect.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        properties: Path | None = None,
+        host: str = "127.0.0.1",
+        keep_port: bool = True,
+    ) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.settings = dict(settings or {})
+        self.properties = properties
+        self.host = host
+        self.port = 0
+        self._keep_port = keep_port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "the broker was not started"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log_file(self) -> Path:
+        """What the present process printed, both streams together."""
+        return self.folder / f"broker-{self._starts}.log"
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def command(self, ready_file: Path) -> list[str]:
+        settings = {"log.dirs": str(self.data), **self.settings}
+        port = self.port if self._keep_port else 0
+        settings.setdefault("listeners", f"PLAINTEXT://{self.host}:{port}")
+        command = [sys.executable, "-m", "tidelog", "start"]
+        if self.properties is not None:
+            command.append(str(self.properties))
+        command += ["--ready-file", str(ready_file)]
+        for name, value in settings.items():
+            command += ["--override", f"{name}={value}"]
+        return command
+
+    def launch(self) -> None:
+        """Start the process without waiting for its first answer."""
+        assert not self.running, "the broker is running already"
+        self._starts += 1
+        ready_file = self.folder / "ready"
+        ready_file.unlink(missing_ok=True)
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command(ready_file),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def start(self) -> Broker:
+        self.launch()
+        ready_file = self.folder / "ready"
+
+        def address() -> str | None:
+            if self.process.poll() is not None:
+                raise AssertionError(
+                    f"the broker ended with {self.process.returncode}; it printed:\n{self.log()}"
+                )
+            return ready_file.read_text().strip() if ready_file.exists() else None
+
+        try:
+            host, _, port = eventually(address, "the broker answers", READY_SECONDS).rpartition(":")
+        except AssertionError:
+            self.close()
+            raise
+        self.host, self.port = host.strip("[]"), int(port)
+        return self
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """The exit code, once the process has ended by itself."""
+        return self.process.wait(timeout)
+
+    def terminate(self, timeout: float = 30.0) -> int:
+        """SIGTERM, as an operator stops it; the exit code."""
+        self.process.terminate()
+        return self.process.wait(timeout)
+
+    def kill(self) -> None:
+        """SIGKILL: the process gets no instruction more."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def restart(self, *, kill: bool = False) -> Broker:
+        if self.running:
+            if kill:
+                self.kill()
+            else:
+                self.terminate()
+        return self.start()
+
+    def close(self) -> None:
+        self.kill()
+
+    def __enter__(self) -> Broker:
+        return self if self.running else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
