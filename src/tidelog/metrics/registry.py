@@ -1,0 +1,266 @@
+"""Counters, meters, histograms and gauges under Kafka's names.
+
+An update is an integer added; rates, windows and percentiles are worked out when somebody reads them.
+The hot ways add to the public numbers themselves (`meter.count += n`) and hold on to the metric object.
+Metrics are not locked: they belong to the thread that owns the broker.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+BUCKETS: Final = 256
+"""Eight buckets to an octave: a percentile is off by at most a sixteenth, values up to 2**34 keep apart."""
+
+DIRECT: Final = 4096
+"""Values below this find their bucket in a table instead of by arithmetic."""
+
+
+def bucket_of(value: int) -> int:
+    """The bucket that counts `value`: exact below 16, then eight steps to each doubling."""
+    if value < 16:
+        return max(value, 0)
+    shift = value.bit_length() - 4
+    return min((shift << 3) + (value >> shift), BUCKETS - 1)
+
+
+def bucket_bounds(index: int) -> tuple[int, int]:
+    """The lowest value a bucket counts, and the first one it does not."""
+    if index < 16:
+        return index, index + 1
+    shift = (index >> 3) - 1
+    low = (index - (shift << 3)) << shift
+    return low, low + (1 << shift)
+
+
+def _bucket_table() -> bytes:
+    parts: list[bytes] = []
+    filled = index = 0
+    while filled < DIRECT:
+        low, high = bucket_bounds(index)
+        parts.append(bytes((index,)) * (min(high, DIRECT) - low))
+        filled = high
+        index += 1
+    return b"".join(parts)
+
+
+BUCKET_TABLE: Final = _bucket_table()
+"""`BUCKET_TABLE[v]` is `bucket_of(v)` for every v below DIRECT."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricName:
+    """Kafka's name of a metric: `kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec,topic=t`."""
+
+    group: str
+    type: str
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        labels = "".join(f",{key}={value}" for key, value in self.labels)
+        return f"{self.group}:type={self.type},name={self.name}{labels}"
+
+
+class Counter:
+    """A number that only grows."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, n: int = 1) -> None:
+        self.count += n
+
+
+class Meter:
+    """A count and how fast it grows, as averages that fade over 1, 5 and 15 minutes.
+
+    The averages move on when they are read, by what was counted since the last reading.
+    """
+
+    __slots__ = ("_averages", "_clock", "_read_at", "_read_count", "_started", "count")
+
+    WINDOWS: Final = (60.0, 300.0, 900.0)
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.count = 0
+        self._clock = clock
+        self._started = self._read_at = clock()
+        self._read_count = 0
+        self._averages: tuple[float, float, float] | None = None
+
+    def mark(self, n: int = 1) -> None:
+        self.count += n
+
+    def mean_rate(self) -> float:
+        elapsed = self._clock() - self._started
+        return self.count / elapsed if elapsed > 0 else 0.0
+
+    def rates(self) -> tuple[float, float, float]:
+        """Events a second over the last 1, 5 and 15 minutes."""
+        now = self._clock()
+        elapsed = now - self._read_at
+        if elapsed <= 0:
+            return self._averages or (0.0, 0.0, 0.0)
+        present = (self.count - self._read_count) / elapsed
+        self._read_at, self._read_count = now, self.count
+        old = self._averages
+        if old is None:
+            self._averages = (present, present, present)
+        else:
+            weights = [1.0 - math.exp(-elapsed / window) for window in self.WINDOWS]
+            a, b, c = (mean + (present - mean) * weight for mean, weight in zip(old, weights, strict=True))
+            self._averages = (a, b, c)
+        return self._averages
+
+
+class Histogram:
+    """How often values of each size came, with percentiles over about the last minute.
+
+    Values are whole numbers in a unit of the caller's choice; `unit` turns them into what is shown.
+    The window moves when percentiles are read: a histogram nobody reads keeps all it counted.
+    """
+
+    __slots__ = ("_clock", "_past", "_window", "buckets", "sum", "unit")
+
+    def __init__(
+        self, unit: float = 1.0, window_seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.buckets = [0] * BUCKETS
+        self.sum = 0
+        self.unit = unit
+        self._window = window_seconds
+        self._clock = clock
+        self._past: deque[tuple[float, list[int]]] = deque()
+
+    def record(self, value: int) -> None:
+        self.sum += value
+        self.buckets[BUCKET_TABLE[value] if 0 <= value < DIRECT else bucket_of(value)] += 1
+
+    @property
+    def count(self) -> int:
+        return sum(self.buckets)
+
+    def percentiles(self, quantiles: Iterable[float]) -> list[float]:
+        """The values below which each share of the window lies; 0 where the window is empty."""
+        counts = self._window_counts()
+        return [_quantile(counts, quantile) * self.unit for quantile in quantiles]
+
+    def _window_counts(self) -> list[int]:
+        now = self._clock()
+        past = self._past
+        while len(past) > 1 and past[1][0] <= now - self._window:
+            past.popleft()
+        start = past[0][1] if past and past[0][0] <= now - self._window else None
+        if not past or now - past[-1][0] >= self._window / 12:
+            past.append((now, self.buckets.copy()))
+        if start is None:
+            return self.buckets
+        return [present - before for present, before in zip(self.buckets, start, strict=True)]
+
+
+def _quantile(counts: list[int], quantile: float) -> float:
+    total = sum(counts)
+    rank = max(1, math.ceil(total * quantile))
+    seen = 0
+    for index, count in enumerate(counts):
+        seen += count
+        if count and seen >= rank:
+            low, high = bucket_bounds(index)
+            return low if high - low == 1 else (low + high) / 2
+    return 0.0
+
+
+class Gauge:
+    """A number that is asked for when somebody reads it."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], float]) -> None:
+        self.function = function
+
+    @property
+    def value(self) -> float:
+        return self.function()
+
+
+Metric = Counter | Meter | Histogram | Gauge
+M = TypeVar("M", Counter, Meter, Histogram)
+
+
+@dataclass(slots=True)
+class Family:
+    """Numbers under one name that are made on the spot, such as the sizes of all logs.
+
+    `name` is a Kafka name without labels, or a text taken as the finished Prometheus name.
+    """
+
+    name: MetricName | str
+    kind: str
+    samples: list[tuple[tuple[tuple[str, str], ...], float]]
+
+
+class Registry:
+    """All metrics of one broker, by name; asking for a name again gives the same metric."""
+
+    __slots__ = ("_collectors", "_metrics", "clock")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._metrics: dict[MetricName, Metric] = {}
+        self._collectors: list[Callable[[], Iterable[Family]]] = []
+
+    def counter(self, group: str, type: str, name: str, **labels: str) -> Counter:
+        return self._get(MetricName(group, type, name, tuple(labels.items())), Counter, Counter)
+
+    def meter(self, group: str, type: str, name: str, **labels: str) -> Meter:
+        def make() -> Meter:
+            return Meter(self.clock)
+
+        return self._get(MetricName(group, type, name, tuple(labels.items())), Meter, make)
+
+    def histogram(self, group: str, type: str, name: str, *, unit: float = 1.0, **labels: str) -> Histogram:
+        def make() -> Histogram:
+            return Histogram(unit, clock=self.clock)
+
+        return self._get(MetricName(group, type, name, tuple(labels.items())), Histogram, make)
+
+    def gauge(self, group: str, type: str, name: str, function: Callable[[], float], **labels: str) -> Gauge:
+        """Show what `function` gives; a second gauge of one name takes the place of the first."""
+        gauge = Gauge(function)
+        self._metrics[MetricName(group, type, name, tuple(labels.items()))] = gauge
+        return gauge
+
+    def collect(self, collector: Callable[[], Iterable[Family]]) -> None:
+        """Ask `collector` for families at every reading: for numbers by the thousand, or that come and go."""
+        self._collectors.append(collector)
+
+    def families(self) -> Iterator[Family]:
+        for collector in self._collectors:
+            yield from collector()
+
+    def remove(self, group: str, type: str, name: str, **labels: str) -> None:
+        self._metrics.pop(MetricName(group, type, name, tuple(labels.items())), None)
+
+    def remove_labelled(self, key: str, value: str) -> None:
+        """Forget everything that carries this label, as when a topic is deleted."""
+        for name in [name for name in self._metrics if (key, value) in name.labels]:
+            del self._metrics[name]
+
+    def __iter__(self) -> Iterator[tuple[MetricName, Metric]]:
+        return iter(list(self._metrics.items()))
+
+    def _get(self, name: MetricName, kind: type[M], make: Callable[[], M]) -> M:
+        metric = self._metrics.get(name)
+        if metric is None:
+            metric = self._metrics[name] = make()
+        if not isinstance(metric, kind):
+            raise TypeError(f"{name} is a {type(metric).__name__}, asked for as a {kind.__name__}")
+        return metric
