@@ -1,0 +1,1 @@
+"""Record batches: built, checked, read, compressed. Bytes in, values out; no sockets, files, clocks."""

@@ -1,0 +1,439 @@
+"""The hot loops over record batches and produce requests, in plain Python.
+
+`_speed.pyx` holds the same functions compiled; `loops` picks one of the two. Both give the same answers
+to the same bytes, garbage included: nothing outside `start:end` is read and nothing is allocated for a
+count that the bytes cannot hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, TypeVar
+
+from crc32c import crc32c as _crc32c
+
+Buffer = bytes | bytearray | memoryview
+Headers = tuple[tuple[str, bytes | None], ...]
+RecordFields = tuple[int, int, bytes | None, bytes | None, Headers]
+HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+Column: TypeAlias = "array[int]"
+Columns: TypeAlias = tuple[Column, Column, Column, Column, Column, Column, Column, Column]
+Partitions = list[tuple[int, int, int]]
+ProduceBody = tuple[str | None, int, int, list[tuple[str | bytes, Partitions]]]
+R = TypeVar("R")
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = 61
+LENGTH_OVERHEAD = 12  # base offset and batch length come before what the length counts
+CRC_START = 21  # the checksum covers everything from the attributes on
+SMALLEST_RECORD = 7  # size, attributes, two deltas, key and value length, header count: a byte each
+
+INT64_MIN = -(1 << 63)
+INT64_MAX = (1 << 63) - 1
+
+# What `check_batch` and `walk` say of a batch; the order is the order in which rules are checked.
+OK = 0
+COMPRESSED = 1  # good so far; the records have to be unpacked before they can be walked
+NO_BATCH = 2
+BAD_LENGTH = 3
+BAD_MAGIC = 4
+SECOND_BATCH = 5
+BASE_OFFSET = 6
+TOO_LARGE = 7
+BAD_CRC = 8
+UNKNOWN_CODEC = 9
+BAD_OFFSET_RANGE = 10
+BAD_COUNT = 11
+COUNT_MISMATCH = 12
+CONTROL_BATCH = 13
+BAD_SEQUENCE = 14
+APPEND_TIME = 15  # the producer set the LogAppendTime bit: its records have to be looked at one by one
+MALFORMED = 16
+CUT_SHORT = 17
+BYTES_LEFT = 18
+OFFSET_DELTA = 19
+RECORD_ERRORS = 20  # some records lack a key or lie outside the allowed times
+
+
+class MalformedRecords(ValueError):
+    """Bytes that are not the records they are declared to be; `index` is the first bad record."""
+
+    def __init__(self, status: int, index: int) -> None:
+        super().__init__(status, index)
+        self.status = status
+        self.index = index
+
+    def __str__(self) -> str:
+        reason = {CUT_SHORT: "ends before the last record", BYTES_LEFT: "goes on after the last record"}
+        return f"record {self.index}: the payload {reason.get(self.status, 'has a malformed record')}"
+
+
+class _Malformed(Exception):
+    """A varint or length that does not fit its record."""
+
+
+class _Cut(Exception):
+    """The bytes ended inside a varint."""
+
+
+def _wrap64(value: int) -> int:
+    return ((value + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
+
+
+def _varint(buf: Buffer, pos: int, end: int, bits: int) -> tuple[int, int]:
+    raw = 0
+    shift = 0
+    while True:
+        if pos >= end:
+            raise _Cut
+        byte = buf[pos]
+        pos += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            raw &= (1 << bits) - 1
+            return (raw >> 1) ^ -(raw & 1), pos
+        shift += 7
+        if shift >= bits:
+            raise _Malformed
+
+
+def read_varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """The zigzag varint of up to 64 bits at `pos` and the position after it."""
+    if not 0 <= pos <= end <= len(buf):
+        raise ValueError(f"range {pos}:{end} is outside of a buffer of {len(buf)} bytes")
+    try:
+        return _varint(buf, pos, end, 64)
+    except (_Cut, _Malformed):
+        raise ValueError(f"no varint at position {pos}") from None
+
+
+def encode_varint(value: int) -> bytes:
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise OverflowError(f"{value} does not fit in 64 bits")
+    out = bytearray()
+    _put(out, value)
+    return bytes(out)
+
+
+def _put(out: bytearray, value: int) -> None:
+    raw = ((value << 1) ^ (value >> 63)) & ((1 << 64) - 1)
+    while raw > 0x7F:
+        out.append((raw & 0x7F) | 0x80)
+        raw >>= 7
+    out.append(raw)
+
+
+def crc(buf: Buffer, start: int, end: int) -> int:
+    """CRC-32C of `buf[start:end]`."""
+    if not 0 <= start <= end <= len(buf):
+        raise ValueError(f"range {start}:{end} is outside of a buffer of {len(buf)} bytes")
+    return _crc32c(memoryview(buf)[start:end])
+
+
+def patch_header(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
+    """Write the two header fields that the checksum does not cover."""
+    if pos < 0 or pos + HEADER_SIZE > len(buf):
+        raise ValueError(f"no batch header at position {pos} of {len(buf)} bytes")
+    struct.pack_into(">q", buf, pos, base_offset)
+    struct.pack_into(">i", buf, pos + 12, leader_epoch)
+
+
+# One record: where each part lies. (timestamp delta, offset delta, key start, key length, value start,
+# value length, headers start, header count, position after the record)
+_Layout = tuple[int, int, int, int, int, int, int, int, int]
+
+
+def _record(buf: Buffer, pos: int, end: int) -> _Layout:
+    size, pos = _varint(buf, pos, end, 32)
+    if size > end - pos or size < 0:
+        raise _Malformed
+    stop = pos + size
+    try:
+        if size == 0:
+            raise _Malformed
+        timestamp_delta, pos = _varint(buf, pos + 1, stop, 64)
+        offset_delta, pos = _varint(buf, pos, stop, 32)
+        key_length, key_start = _varint(buf, pos, stop, 32)
+        if key_length > stop - key_start:
+            raise _Malformed
+        value_length, value_start = _varint(buf, key_start + max(key_length, 0), stop, 32)
+        if value_length > stop - value_start:
+            raise _Malformed
+        header_count, headers_start = _varint(buf, value_start + max(value_length, 0), stop, 32)
+        if not 0 <= header_count <= stop - headers_start:
+            raise _Malformed
+        pos = headers_start
+        for _ in range(header_count):
+            length, pos = _varint(buf, pos, stop, 32)
+            if not 0 <= length <= stop - pos:
+                raise _Malformed
+            length, pos = _varint(buf, pos + length, stop, 32)
+            if length > stop - pos:
+                raise _Malformed
+            pos += max(length, 0)
+    except _Cut:
+        raise _Malformed from None
+    if pos != stop:
+        raise _Malformed
+    return (
+        timestamp_delta, offset_delta, key_start, key_length,
+        value_start, value_length, headers_start, header_count, stop,
+    )  # fmt: skip
+
+
+def _each(
+    buf: Buffer, start: int, end: int, count: int, use: Callable[[int, _Layout], None]
+) -> tuple[int, int]:
+    """Hand every record's layout to `use`; (status, index of the first bad record or count)."""
+    pos = start
+    for index in range(count):
+        try:
+            layout = _record(buf, pos, end)
+        except _Cut:
+            return CUT_SHORT, index
+        except _Malformed:
+            return MALFORMED, index
+        use(index, layout)
+        pos = layout[8]
+    return (OK if pos == end else BYTES_LEFT), count
+
+
+def _require(buf: Buffer, start: int, end: int) -> None:
+    if not 0 <= start <= end <= len(buf):
+        raise ValueError(f"range {start}:{end} is outside of a buffer of {len(buf)} bytes")
+
+
+def walk(
+    buf: Buffer, start: int, end: int, count: int, base_timestamp: int, need_key: bool, low: int, high: int
+) -> tuple[int, int, int, int]:
+    """Check the records of an uncompressed payload.
+
+    Gives (status, index of the record that status is about, greatest timestamp or -1, offset delta of the
+    first record that has it). A record without a timestamp (-1) is never outside of `low..high`.
+    """
+    _require(buf, start, end)
+    greatest = -1
+    delta_of_greatest = 0
+    wrong_delta = first_error = -1
+
+    def use(index: int, layout: _Layout) -> None:
+        nonlocal greatest, delta_of_greatest, wrong_delta, first_error
+        timestamp = _wrap64(base_timestamp + layout[0])
+        if layout[1] != index and wrong_delta < 0:
+            wrong_delta = index
+        if (need_key and layout[3] < 0) or (timestamp != -1 and not low <= timestamp <= high):
+            first_error = index if first_error < 0 else first_error
+        if timestamp > greatest:
+            greatest = timestamp
+            delta_of_greatest = layout[1]
+
+    status, index = _each(buf, start, end, count, use)
+    if status == OK and wrong_delta >= 0:
+        return OFFSET_DELTA, wrong_delta, greatest, delta_of_greatest
+    if status == OK and first_error >= 0:
+        return RECORD_ERRORS, first_error, greatest, delta_of_greatest
+    return status, index, greatest, delta_of_greatest
+
+
+def check_batch(
+    buf: Buffer, start: int, end: int, max_bytes: int, from_client: bool, need_key: bool, low: int, high: int
+) -> tuple[int, HeaderFields | None, int, int]:
+    """Everything that can be said of the one batch in `buf[start:end]` without a codec.
+
+    Gives (status, header fields where there are any, greatest timestamp or index of the bad record,
+    offset delta of the greatest timestamp).
+    """
+    _require(buf, start, end)
+    status, fields = _framing(buf, start, end)
+    if fields is None or status != OK:
+        return status, fields, 0, 0
+    total = fields[1] + LENGTH_OVERHEAD
+    status = _header_rules(fields, total, max_bytes, from_client)
+    checked_before_crc = status in (BASE_OFFSET, TOO_LARGE)
+    if not checked_before_crc and crc(buf, start + CRC_START, start + total) != fields[4]:
+        return BAD_CRC, fields, 0, 0
+    if status != OK:
+        return status, fields, 0, 0
+    status, index, greatest, delta = walk(
+        buf, start + HEADER_SIZE, start + total, fields[12], fields[7], need_key, low, high
+    )
+    return status, fields, greatest if status == OK else index, delta
+
+
+def _framing(buf: Buffer, start: int, end: int) -> tuple[int, HeaderFields | None]:
+    """One whole batch of magic 2 and no other; bytes of a cut batch behind it do not count as one."""
+    size = end - start
+    if size < 17:
+        return NO_BATCH, None
+    length: int = struct.unpack_from(">i", buf, start + 8)[0]
+    if length < 14:
+        return BAD_LENGTH, None
+    if length > size - LENGTH_OVERHEAD:
+        return NO_BATCH, None
+    if buf[start + 16] != 2:
+        return BAD_MAGIC, None
+    if length < HEADER_SIZE - LENGTH_OVERHEAD:
+        return BAD_LENGTH, None
+    fields: HeaderFields = HEADER.unpack_from(buf, start)
+    after = start + length + LENGTH_OVERHEAD
+    if end - after >= 17:
+        second: int = struct.unpack_from(">i", buf, after + 8)[0]
+        if second < 14 or buf[after + 16] > 2:
+            return BAD_LENGTH, fields
+        if second <= end - after - LENGTH_OVERHEAD:
+            return SECOND_BATCH, fields
+    return OK, fields
+
+
+def _header_rules(fields: HeaderFields, total: int, max_bytes: int, from_client: bool) -> int:
+    attributes, last_delta, count = fields[5], fields[6], fields[12]
+    if from_client and fields[0] != 0:
+        return BASE_OFFSET
+    if total > max_bytes:
+        return TOO_LARGE
+    if attributes & 7 > 4:
+        return UNKNOWN_CODEC
+    if from_client:
+        if last_delta < 0:
+            return BAD_OFFSET_RANGE
+        if count <= 0:
+            return BAD_COUNT
+        if count != last_delta + 1:
+            return COUNT_MISMATCH
+        if attributes & 0x20:
+            return CONTROL_BATCH
+        if fields[9] >= 0 and fields[11] < 0:
+            return BAD_SEQUENCE
+    if attributes & 0x08:
+        return APPEND_TIME
+    return COMPRESSED if attributes & 7 else OK
+
+
+def walk_columns(buf: Buffer, start: int, end: int, count: int) -> Columns:
+    """Where every record's parts lie, as columns: timestamp deltas (64 bits), then offset deltas, key starts,
+    key lengths, value starts, value lengths, headers starts and header counts (32 bits).
+
+    A length below 0 is a null. Raises MalformedRecords."""
+    _require(buf, start, end)
+    _require_room(start, end, count)
+    columns = (array("q"), array("i"), array("i"), array("i"), array("i"), array("i"), array("i"), array("i"))
+
+    def use(index: int, layout: _Layout) -> None:
+        for column, value in zip(columns, layout, strict=False):
+            column.append(value)
+
+    status, index = _each(buf, start, end, count, use)
+    if status != OK:
+        raise MalformedRecords(status, index)
+    return columns
+
+
+def _require_room(start: int, end: int, count: int) -> None:
+    if count < 0 or count > (end - start) // SMALLEST_RECORD:
+        raise MalformedRecords(CUT_SHORT, max(0, (end - start) // SMALLEST_RECORD))
+
+
+def make_records(
+    make: Callable[[int, int, bytes | None, bytes | None, Headers], R],
+    buf: Buffer,
+    start: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_time: int | None,
+) -> list[R]:
+    """An object for every record; `append_time` is the timestamp of all of them where it is given."""
+    _require(buf, start, end)
+    _require_room(start, end, count)
+    records: list[R] = []
+
+    def use(index: int, layout: _Layout) -> None:
+        delta, offset_delta, key_at, key_length, value_at, value_length, headers_at, headers, stop = layout
+        timestamp = append_time if append_time is not None else _wrap64(base_timestamp + delta)
+        key = bytes(buf[key_at : key_at + key_length]) if key_length >= 0 else None
+        value = bytes(buf[value_at : value_at + value_length]) if value_length >= 0 else None
+        pairs = _headers(buf, headers_at, stop, headers) if headers else ()
+        records.append(make(_wrap64(base_offset + offset_delta), timestamp, key, value, pairs))
+
+    status, index = _each(buf, start, end, count, use)
+    if status != OK:
+        raise MalformedRecords(status, index)
+    return records
+
+
+def _headers(buf: Buffer, pos: int, stop: int, count: int) -> Headers:
+    pairs: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        length, pos = _varint(buf, pos, stop, 32)
+        # Header keys are UTF-8 by agreement only: what is not survives the way in and out.
+        name = str(bytes(buf[pos : pos + length]), "utf-8", "surrogateescape")
+        pos += length
+        length, pos = _varint(buf, pos, stop, 32)
+        pairs.append((name, bytes(buf[pos : pos + length]) if length >= 0 else None))
+        pos += max(length, 0)
+    return tuple(pairs)
+
+
+def encode_records(
+    records: Iterable[RecordFields], base_offset: int, base_timestamp: int
+) -> tuple[bytes, int, int, int]:
+    """The payload of a batch: (bytes, record count, last offset delta, greatest timestamp or -1)."""
+    out = bytearray()
+    count = 0
+    last_delta = greatest = -1
+    for offset, timestamp, key, value, headers in records:
+        delta = offset - base_offset
+        if not last_delta < delta <= 0x7FFFFFFF:
+            raise ValueError(f"offset {offset} does not follow in a batch that starts at {base_offset}")
+        body = bytearray(b"\x00")
+        _put(body, _wrap64(timestamp - base_timestamp))
+        _put(body, delta)
+        _put_bytes(body, key)
+        _put_bytes(body, value)
+        _put(body, len(headers))
+        for name, content in headers:
+            _put_bytes(body, name.encode("utf-8", "surrogateescape"))
+            _put_bytes(body, content)
+        _put(out, len(body))
+        out += body
+        count += 1
+        last_delta = delta
+        greatest = max(greatest, timestamp)
+    return bytes(out), count, last_delta, greatest
+
+
+def _put_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        out.append(1)
+    else:
+        _put(out, len(data))
+        out += data
+
+
+def murmur2(data: Buffer) -> int:
+    """The hash by which Kafka's producers choose a partition for a key (32 bits, signed)."""
+    mask = 0xFFFFFFFF
+    length = len(data)
+    h = 0x9747B28C ^ length
+    for pos in range(0, length - length % 4, 4):
+        k = int.from_bytes(data[pos : pos + 4], "little") * 0x5BD1E995 & mask
+        k = (k ^ (k >> 24)) * 0x5BD1E995 & mask
+        h = (h * 0x5BD1E995 & mask) ^ k
+    if length % 4:
+        h ^= int.from_bytes(data[length - length % 4 :], "little")
+        h = h * 0x5BD1E995 & mask
+    h = (h ^ (h >> 13)) * 0x5BD1E995 & mask
+    h ^= h >> 15
+    return h - (1 << 32) if h >> 31 else h
+
+
+def java_string_hash(text: str) -> int:
+    """Java's String.hashCode (32 bits, signed), by which groups and transactions find their coordinator."""
+    h = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for pos in range(0, len(units), 2):
+        h = (h * 31 + (units[pos] << 8) + units[pos + 1]) & 0xFFFFFFFF
+    return h - (1 << 32) if h >> 31 else h

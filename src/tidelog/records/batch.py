@@ -1,0 +1,320 @@
+"""Record batches of format 2: their headers, the records inside, and how they are built.
+
+A batch is handled as a batch: offset, leader epoch and append time are header fields that are patched in
+place. Magic 0 and 1 are not read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tidelog.errors import CorruptMessage, InvalidRecord
+from tidelog.records import loops
+from tidelog.records._pure import HEADER, MalformedRecords
+from tidelog.records.codecs import DEFAULT_MAX_UNPACKED, Codec, compress, decompress
+
+Buffer = bytes | bytearray | memoryview
+WritableBuffer = bytearray | memoryview
+
+MAGIC = 2
+HEADER_SIZE = 61
+LENGTH_OVERHEAD = 12  # base offset and batch length come before what the length counts
+MAGIC_POSITION = 16
+CRC_POSITION = 17
+CRC_START = 21  # the checksum covers everything from the attributes on
+ATTRIBUTES_POSITION = 21
+MAX_TIMESTAMP_POSITION = 35
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_LEADER_EPOCH = -1
+
+CONTROL_ABORT = 0
+CONTROL_COMMIT = 1
+
+patch_header = loops.patch_header
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def total_size(self) -> int:
+        return self.batch_length + LENGTH_OVERHEAD
+
+    @property
+    def codec(self) -> Codec:
+        number = self.attributes & CODEC_MASK
+        if number > Codec.ZSTD:
+            raise CorruptMessage(f"codec {number} is unknown; 0 to {Codec.ZSTD} are")
+        return Codec(number)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.attributes & LOG_APPEND_TIME_FLAG != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL_FLAG != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL_FLAG != 0
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        return self.attributes & DELETE_HORIZON_FLAG != 0
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequences start again at 0 after 2^31 - 1; -1 where the batch has none."""
+        if self.base_sequence < 0:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+class Record(NamedTuple):
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class EndTransactionMarker(NamedTuple):
+    """What a control batch says: how the transaction ended, and under which epoch of its coordinator."""
+
+    commit: bool
+    coordinator_epoch: int
+
+
+def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
+    """The header at `pos`, as it stands; CorruptMessage if the buffer ends before it does."""
+    try:
+        return BatchHeader._make(HEADER.unpack_from(buf, pos))
+    except struct.error:
+        raise CorruptMessage(
+            f"a batch header takes {HEADER_SIZE} bytes, {max(0, len(buf) - pos)} are left"
+        ) from None
+
+
+def iter_batches(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of every whole batch; stops before one that is cut by the end.
+
+    CorruptMessage where a length is too small to be a batch's or the magic is not 2.
+    """
+    pos = start
+    if end is None:
+        end = len(buf)
+    while end - pos >= HEADER_SIZE:
+        header = BatchHeader._make(HEADER.unpack_from(buf, pos))
+        if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD:
+            raise CorruptMessage(
+                f"the batch at position {pos} declares a length of {header.batch_length}; "
+                f"the smallest is {HEADER_SIZE - LENGTH_OVERHEAD}"
+            )
+        if header.magic != MAGIC:
+            raise CorruptMessage(f"the batch at position {pos} has magic {header.magic}; {MAGIC} is read")
+        after = pos + header.batch_length + LENGTH_OVERHEAD
+        if after > end:
+            return
+        yield pos, header
+        pos = after
+
+
+def crc_is_valid(buf: Buffer, pos: int, header: BatchHeader) -> bool:
+    end = pos + header.batch_length + LENGTH_OVERHEAD
+    if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD or end > len(buf):
+        return False
+    return loops.crc(buf, pos + CRC_START, end) == header.crc
+
+
+def set_max_timestamp(buf: WritableBuffer, pos: int, ms: int, *, log_append_time: bool) -> None:
+    """Write the greatest timestamp and its kind into the batch at `pos` and sign it anew."""
+    length: int = struct.unpack_from(">i", buf, pos + 8)[0]
+    attributes: int = struct.unpack_from(">h", buf, pos + ATTRIBUTES_POSITION)[0]
+    attributes = attributes | LOG_APPEND_TIME_FLAG if log_append_time else attributes & ~LOG_APPEND_TIME_FLAG
+    struct.pack_into(">h", buf, pos + ATTRIBUTES_POSITION, attributes)
+    struct.pack_into(">q", buf, pos + MAX_TIMESTAMP_POSITION, ms)
+    crc = loops.crc(buf, pos + CRC_START, pos + length + LENGTH_OVERHEAD)
+    struct.pack_into(">I", buf, pos + CRC_POSITION, crc)
+
+
+def set_log_append_time(buf: WritableBuffer, pos: int, ms: int) -> None:
+    """Stamp the batch at `pos` with the time of its append: all its records then have that timestamp."""
+    set_max_timestamp(buf, pos, ms, log_append_time=True)
+
+
+def payload(
+    buf: Buffer, pos: int, header: BatchHeader, *, max_unpacked: int = DEFAULT_MAX_UNPACKED
+) -> tuple[Buffer, int, int]:
+    """The uncompressed records of a batch: a buffer, and where in it they start and end."""
+    end = pos + header.total_size
+    if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD or end > len(buf):
+        raise CorruptMessage(f"the batch of {header.total_size} bytes at position {pos} is cut")
+    codec = header.codec
+    if codec is Codec.NONE:
+        return buf, pos + HEADER_SIZE, end
+    if header.record_count == 0 and end == pos + HEADER_SIZE:
+        return b"", 0, 0  # what compaction leaves of a batch whose records are all gone
+    unpacked = decompress(codec, memoryview(buf)[pos + HEADER_SIZE : end], max_unpacked)
+    return unpacked, 0, len(unpacked)
+
+
+def read_records(
+    buf: Buffer,
+    pos: int = 0,
+    *,
+    header: BatchHeader | None = None,
+    max_unpacked: int = DEFAULT_MAX_UNPACKED,
+) -> list[Record]:
+    """Every record of the batch at `pos`; InvalidRecord if they are not what the header declares."""
+    if header is None:
+        header = read_header(buf, pos)
+    data, start, end = payload(buf, pos, header, max_unpacked=max_unpacked)
+    append_time = header.max_timestamp if header.is_log_append_time else None
+    count, offset, timestamp = header.record_count, header.base_offset, header.base_timestamp
+    try:
+        return loops.make_records(Record, data, start, end, count, offset, timestamp, append_time)
+    except MalformedRecords as error:
+        raise InvalidRecord(f"the batch at offset {header.base_offset} is malformed: {error}") from None
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    log_append_time: int | None = None,
+    delete_horizon: int | None = None,
+    last_offset_delta: int | None = None,
+) -> bytes:
+    """One signed batch. Records keep their offsets, which have to rise from `base_offset` on.
+
+    `last_offset_delta` is for batches whose last records were cleaned away (none may be left at all);
+    `delete_horizon` takes the place of the base timestamp, as in compacted logs.
+    """
+    base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
+    attributes = int(codec)
+    if transactional:
+        attributes |= TRANSACTIONAL_FLAG
+    if control:
+        attributes |= CONTROL_FLAG
+    if delete_horizon is not None:
+        attributes |= DELETE_HORIZON_FLAG
+        base_timestamp = delete_horizon
+    data, count, last_delta, max_timestamp = loops.encode_records(records, base_offset, base_timestamp)
+    if log_append_time is not None:
+        attributes |= LOG_APPEND_TIME_FLAG
+        max_timestamp = log_append_time
+    if last_offset_delta is not None:
+        if last_offset_delta < last_delta:
+            raise ValueError(f"last offset delta {last_offset_delta} is below that of a record, {last_delta}")
+        last_delta = last_offset_delta
+    if codec is not Codec.NONE and count:
+        data = compress(codec, data, level)
+    header = BatchHeader(
+        base_offset, 0, leader_epoch, MAGIC, 0, attributes, last_delta, base_timestamp,
+        max_timestamp, producer_id, producer_epoch, base_sequence, count,
+    )  # fmt: skip
+    return bytes(assemble(header, data))
+
+
+def assemble(header: BatchHeader, data: Buffer) -> bytearray:
+    """Header and payload as one signed batch; length and checksum of the header are computed."""
+    out = bytearray(HEADER_SIZE + len(data))
+    out[HEADER_SIZE:] = data
+    fields = header._replace(batch_length=len(out) - LENGTH_OVERHEAD, crc=0)
+    HEADER.pack_into(out, 0, *fields)
+    struct.pack_into(">I", out, CRC_POSITION, loops.crc(out, CRC_START, len(out)))
+    return out
+
+
+def build_end_transaction_marker(
+    *,
+    commit: bool,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """The control batch that ends a transaction in a partition."""
+    key = struct.pack(">hh", 0, CONTROL_COMMIT if commit else CONTROL_ABORT)
+    value = struct.pack(">hi", 0, coordinator_epoch)
+    return build_batch(
+        [Record(base_offset, timestamp, key, value)],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def control_record_type(record: Record) -> int:
+    """The kind of a control record: 0 abort, 1 commit, others are not about transactions."""
+    if record.key is None or len(record.key) < 4:
+        raise InvalidRecord("the key of a control record has 4 bytes: version and type")
+    version, kind = struct.unpack_from(">hh", record.key)
+    if version < 0:
+        raise InvalidRecord(f"control record key version {version} is below 0")
+    return int(kind)
+
+
+def read_control_record(record: Record) -> EndTransactionMarker | None:
+    """What the record of a control batch says; None if it is not about the end of a transaction."""
+    kind = control_record_type(record)
+    if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
+        return None
+    if record.value is None or len(record.value) < 6:
+        raise InvalidRecord("the value of an end-of-transaction marker has 6 bytes: version and epoch")
+    version, coordinator_epoch = struct.unpack_from(">hi", record.value)
+    if version < 0:
+        raise InvalidRecord(f"end-of-transaction marker version {version} is below 0")
+    return EndTransactionMarker(kind == CONTROL_COMMIT, coordinator_epoch)

@@ -1,0 +1,58 @@
+"""The hot loops of this package: compiled where the extension was built, plain Python elsewhere.
+
+TIDELOG_PURE=1 in the environment asks for plain Python; the answers are the same.
+"""
+
+from __future__ import annotations
+
+import os
+
+try:
+    if os.environ.get("TIDELOG_PURE") == "1":
+        raise ImportError("plain Python was asked for")
+    from tidelog.records._speed import (
+        check_batch,
+        crc,
+        encode_records,
+        encode_varint,
+        java_string_hash,
+        make_records,
+        murmur2,
+        patch_header,
+        read_varint,
+        walk,
+        walk_columns,
+    )
+
+    COMPILED = True
+except ImportError:
+    from tidelog.records._pure import (
+        check_batch,
+        crc,
+        encode_records,
+        encode_varint,
+        java_string_hash,
+        make_records,
+        murmur2,
+        patch_header,
+        read_varint,
+        walk,
+        walk_columns,
+    )
+
+    COMPILED = False
+
+__all__ = [
+    "COMPILED",
+    "check_batch",
+    "crc",
+    "encode_records",
+    "encode_varint",
+    "java_string_hash",
+    "make_records",
+    "murmur2",
+    "patch_header",
+    "read_varint",
+    "walk",
+    "walk_columns",
+]
