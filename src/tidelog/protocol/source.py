@@ -1,0 +1,99 @@
+"""What the generators of readers and writers share: lines of source, names for it, and what a version looks like."""
+
+from __future__ import annotations
+
+import struct
+
+from tidelog.protocol.schema import FIXED_SIZE, Field, Struct
+
+
+class Source:
+    """The body of a function that is being written, with the objects that it refers to by name."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, object] = {}
+        self.depth = 1
+        self._count = 0
+        self._structs: dict[tuple[str, str], str] = {}
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def fresh(self, prefix: str) -> str:
+        """A local name that nothing else uses."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def constant(self, prefix: str, value: object) -> str:
+        """A name for an object of the generator in the generated code."""
+        name = self.fresh(prefix)
+        self.names[name] = value
+        return name
+
+    def packer(self, method: str, layout: str) -> str:
+        """A name for the bound `pack` or `unpack_from` of a struct layout."""
+        key = (method, layout)
+        if key not in self._structs:
+            self._structs[key] = self.constant(
+                method[0].upper(), getattr(struct.Struct(">" + layout), method)
+            )
+        return self._structs[key]
+
+    def compile(self, head: str, title: str) -> None:
+        """Run the finished function's definition; it can then be found among the names."""
+        source = "\n".join([head, *self.lines])
+        exec(compile(source, f"<{title}>", "exec"), self.names)
+
+
+class Layout:
+    """How structs look in one version of a message: which fields there are, where, and how small they can be."""
+
+    __slots__ = ("flexible", "version")
+
+    def __init__(self, version: int, flexible: bool) -> None:
+        self.version = version
+        self.flexible = flexible
+
+    def plain(self, cls: type[Struct]) -> list[Field]:
+        """The fields that stand in order."""
+        v = self.version
+        return [field for field in cls.FIELDS if field.present(v) and not field.tagged(v)]
+
+    def tagged(self, cls: type[Struct]) -> list[Field]:
+        """The fields that follow with a number each, when they are there at all."""
+        v = self.version
+        return [field for field in cls.FIELDS if field.present(v) and field.tagged(v)]
+
+    def absent(self, cls: type[Struct]) -> list[Field]:
+        """The fields that this version cannot carry."""
+        return [field for field in cls.FIELDS if not field.present(self.version)]
+
+    def compact(self, field: Field) -> bool:
+        return self.flexible and field.compact
+
+    def least_size(self, cls: type[Struct]) -> int:
+        """The fewest bytes that a struct takes."""
+        return sum(self._least(field, cls) for field in self.plain(cls)) + self.flexible
+
+    def least_element_size(self, field: Field, owner: type[Struct]) -> int:
+        """The fewest bytes that one element of an array takes: what a count is checked against."""
+        if field.kind in FIXED_SIZE:
+            return FIXED_SIZE[field.kind]
+        if field.kind == "struct":
+            return self.least_size(field.struct_type(owner))
+        return self._least_length(field)
+
+    def _least(self, field: Field, owner: type[Struct]) -> int:
+        if field.array:
+            return 1 if self.compact(field) else 4
+        if field.kind in FIXED_SIZE:
+            return FIXED_SIZE[field.kind]
+        if field.kind == "struct":
+            return 1 if field.nullable(self.version) else self.least_size(field.struct_type(owner))
+        return self._least_length(field)
+
+    def _least_length(self, field: Field) -> int:
+        if self.compact(field):
+            return 1
+        return 2 if field.kind == "string" else 4
