@@ -1,0 +1,472 @@
+"""The broker's settings with their values: from a file, from the command line, and changed while running.
+
+A served setting is an attribute named like it (`config.socket_request_max_bytes`); every setting is
+`config["its.name"]`. Attributes of settings that Kafka changes while running change in place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from tidelog.config.definition import ConfigDef, ConfigKey
+from tidelog.config.properties import read_properties
+from tidelog.config.values import ConfigError, ConfigValue, render_value
+from tidelog.server.config import broker_settings
+from tidelog.server.config.entries import ConfigEntry, ConfigSource, Synonym
+from tidelog.server.config.listeners import Endpoint, Listeners, resolve_listeners
+
+log = logging.getLogger("tidelog.server.config")
+
+LISTENER_PREFIX = "listener.name."
+LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
+_MS_PER_UNIT = {"hours": 3_600_000, "minutes": 60_000}
+
+
+@cache
+def broker_definition() -> ConfigDef:
+    served = broker_settings.SERVED + broker_settings.INTERNAL_TOPICS + broker_settings.OURS
+    return ConfigDef(served, broker_settings.NOT_SERVED)
+
+
+@cache
+def internal_topic_settings() -> tuple[str, ...]:
+    return tuple(line.split()[0] for line in broker_settings.INTERNAL_TOPICS.splitlines())
+
+
+def key_of(name: str) -> ConfigKey | None:
+    """The key of a setting, also where it is given for one listener (`listener.name.NAME.SETTING`)."""
+    return broker_definition().get(base_name(name))
+
+
+def base_name(name: str) -> str:
+    if name.startswith(LISTENER_PREFIX):
+        return name[len(LISTENER_PREFIX) :].partition(".")[2]
+    return name
+
+
+class BrokerConfig:
+    # Served settings, set from the table; resolved ones (log_retention_ms ...) are never None.
+    advertised_listeners: tuple[str, ...] | None
+    auto_create_topics_enable: bool
+    broker_id: int
+    broker_id_generation_enable: bool
+    broker_rack: str | None
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_type: str
+    compression_zstd_level: int
+    connections_max_idle_ms: int
+    controller_listener_names: tuple[str, ...] | None
+    default_replication_factor: int
+    delete_topic_enable: bool
+    fetch_max_bytes: int
+    inter_broker_listener_name: str | None
+    listener_security_protocol_map: str
+    listeners: tuple[str, ...]
+    log_cleanup_policy: tuple[str, ...]
+    log_dir: tuple[str, ...]
+    log_dirs: tuple[str, ...] | None
+    log_flush_interval_messages: int
+    log_flush_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_scheduler_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_index_interval_bytes: int
+    log_index_size_max_bytes: int
+    log_message_timestamp_after_max_ms: int
+    log_message_timestamp_before_max_ms: int
+    log_message_timestamp_type: str
+    log_preallocate: bool
+    log_retention_bytes: int
+    log_retention_check_interval_ms: int
+    log_retention_hours: int
+    log_retention_minutes: int | None
+    log_retention_ms: int
+    log_roll_hours: int
+    log_roll_jitter_hours: int
+    log_roll_jitter_ms: int
+    log_roll_ms: int
+    log_segment_bytes: int
+    log_segment_delete_delay_ms: int
+    max_connection_creation_rate: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: str
+    max_incremental_fetch_session_cache_slots: int
+    max_request_partition_size_limit: int
+    message_max_bytes: int
+    metrics_listener: str | None
+    min_insync_replicas: int
+    node_id: int | None
+    num_io_threads: int
+    num_partitions: int
+    num_recovery_threads_per_data_dir: int
+    offsets_topic_replication_factor: int
+    producer_id_expiration_ms: int
+    queued_max_request_bytes: int
+    queued_max_requests: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    reserved_broker_max_id: int
+    share_coordinator_state_topic_min_isr: int
+    share_coordinator_state_topic_replication_factor: int
+    socket_listen_backlog_size: int
+    socket_receive_buffer_bytes: int
+    socket_request_max_bytes: int
+    socket_send_buffer_bytes: int
+    tidelog_batch_unpacked_max_bytes: int
+    tidelog_log_level: str
+    tidelog_log_levels: tuple[str, ...]
+    transaction_state_log_min_isr: int
+    transaction_state_log_replication_factor: int
+
+    # Made of several settings.
+    data_dirs: tuple[str, ...]
+    endpoints: tuple[Endpoint, ...]
+    advertised_endpoints: tuple[Endpoint, ...]
+    inter_broker_listener: str
+    connections_per_ip: dict[str, int]
+
+    def __init__(self, static: Mapping[str, str]) -> None:
+        """`static` is what was given at start; raises ConfigError where the broker cannot run with it."""
+        self.definition = broker_definition()
+        self.warnings: list[str] = []
+        self.notes: list[str] = []
+        self._static = dict(static)
+        self._defaults: dict[str, str] = {}
+        self._dynamic: dict[str, str] = {}
+        self._dynamic_default: dict[str, str] = {}
+        self._observers: list[Callable[[frozenset[str]], None]] = []
+        self._values: dict[str, ConfigValue] = {}
+        self._refuse_clusters()
+        self._limit_internal_topics()
+        self._review_static()
+        self._refresh()
+        for name in self._resolve_listeners().left_out:
+            self.notes.append(f"listener {name} is left out: it is named in controller.listener.names")
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
+        """The settings of a properties file, if there is one, and over them those of the command line."""
+        static = read_properties(path) if path is not None else {}
+        return cls(static | dict(overrides or {}))
+
+    def __getitem__(self, name: str) -> ConfigValue:
+        """The value of any known setting, or of one given for a listener."""
+        if name in self._values:
+            return self._values[name]
+        key = key_of(name)
+        if key is None:
+            raise KeyError(name)
+        text = self.text(name)
+        return key.parse(text if text is not None else self.text(key.name))
+
+    def text(self, name: str) -> str | None:
+        """The value as it was written, from whoever has the last word; None when nobody gave one."""
+        for layer, _ in self._layers():
+            if name in layer:
+                return layer[name]
+        return self.default(name)
+
+    def default(self, name: str) -> str | None:
+        if name in self._defaults:
+            return self._defaults[name]
+        key = self.definition.get(name)
+        return key.default if key is not None else None
+
+    def source(self, name: str) -> ConfigSource:
+        return next((source for layer, source in self._layers() if name in layer), ConfigSource.DEFAULT)
+
+    def _layers(self) -> tuple[tuple[dict[str, str], ConfigSource], ...]:
+        return (
+            (self._dynamic, ConfigSource.DYNAMIC_BROKER),
+            (self._dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (self._static, ConfigSource.STATIC_BROKER),
+        )
+
+    # At start ---------------------------------------------------------------------------------------
+
+    def _refuse_clusters(self) -> None:
+        if connect := self._static.get("zookeeper.connect", "").strip():
+            raise ConfigError(
+                "zookeeper.connect",
+                connect,
+                "clusters with ZooKeeper are not served; remove this setting to run a broker on its own",
+            )
+        node, broker = (self._static.get(name) for name in ("node.id", "broker.id"))
+        if node is None and broker is not None:
+            return
+        if node is not None and broker is not None and node.strip() != broker.strip():
+            raise ConfigError("node.id", node, f"has to be that of broker.id, which is {broker}")
+        if node is not None:
+            self._static["broker.id"] = node
+
+    def _limit_internal_topics(self) -> None:
+        lowered = []
+        for name in internal_topic_settings():
+            if (given := self._static.get(name)) is None:
+                self._defaults[name] = "1"
+                lowered.append(name)
+            elif self.definition[name].parse(given) != 1:
+                raise ConfigError(name, given, "one broker can give 1")
+        if lowered:
+            self.notes.append(f"1 instead of Kafka's default, as there is one broker: {', '.join(lowered)}")
+
+    def _review_static(self) -> None:
+        """Checks every value that was given, and collects a line for each one that changes nothing."""
+        for name, text in sorted(self._static.items()):
+            key = key_of(name)
+            if key is None:
+                self.warnings.append(f"{name} is not a setting and is ignored{_suggestion(name)}")
+                continue
+            try:
+                key.parse(text)
+            except ConfigError as error:
+                raise ConfigError(name, error.value, error.problem) from None
+            if name != key.name and key.name not in LISTENER_LIMITS:
+                reason = key.reason or "it cannot be set for one listener"
+                self.warnings.append(f"{name} changes nothing: {reason}")
+            elif key.reason is not None:
+                self.warnings.append(f"{name} changes nothing: {key.reason}")
+
+    def assume_broker_id(self, broker_id: int) -> None:
+        """The id that was generated, or found in the log folder, where none was given."""
+        self._static["broker.id"] = self._static["node.id"] = str(broker_id)
+        self._refresh()
+
+    # Values -----------------------------------------------------------------------------------------
+
+    def resolved_text(self, name: str) -> tuple[str | None, ConfigSource]:
+        """The value of a setting in ms, or of the one that stands in for it, in ms too; and its source."""
+        key = self.definition[name]
+        for candidate in (name, *key.synonyms):
+            if (text := self.text(candidate)) is None:
+                continue
+            unit = _MS_PER_UNIT.get(candidate.rpartition(".")[2], 1) if candidate != name else 1
+            if unit != 1:
+                text = str(int(text) * unit)
+            return text, self.source(candidate)
+        return None, ConfigSource.DEFAULT
+
+    def _refresh(self) -> None:
+        """Parses everything anew; called at start and when settings change. All or nothing."""
+        values = {name: key.parse(self.text(name)) for name, key in self.definition.items()}
+        attributes = {key.attribute: values[name] for name, key in self.definition.items() if key.served}
+        for name in ("log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms"):
+            key = self.definition[name]
+            attributes[key.attribute] = key.parse(self.resolved_text(name)[0])
+        _check_together(attributes)
+        self._values = values
+        for attribute, value in attributes.items():
+            setattr(self, attribute, value)
+        dirs = self.log_dirs or self.log_dir
+        self.data_dirs = tuple(os.path.abspath(directory) for directory in dirs)
+        self.connections_per_ip = _host_counts(self.max_connections_per_ip_overrides)
+        _check_dirs(self.data_dirs)
+        listeners = self._resolve_listeners()
+        self.endpoints = listeners.bound
+        self.advertised_endpoints = listeners.advertised
+        self.inter_broker_listener = listeners.inter_broker
+
+    def _resolve_listeners(self) -> Listeners:
+        return resolve_listeners(
+            listeners=self.listeners,
+            advertised=self.advertised_listeners,
+            protocol_map=self.listener_security_protocol_map,
+            controller_names=self.controller_listener_names or (),
+            inter_broker_name=self.inter_broker_listener_name,
+            inter_broker_protocol=str(self._values["security.inter.broker.protocol"]),
+        )
+
+    def listener_limit(self, listener: str, name: str) -> int | None:
+        """A limit given for one listener alone (`listener.name.NAME.max.connections`), or None."""
+        text = self.text(f"{LISTENER_PREFIX}{listener.lower()}.{name}")
+        value = self.definition[name].parse(text)
+        return value if isinstance(value, int) else None
+
+    # Changes while running --------------------------------------------------------------------------
+
+    def on_change(self, observer: Callable[[frozenset[str]], None]) -> None:
+        """`observer` is called with the names whose value has changed, after the attributes have."""
+        self._observers.append(observer)
+
+    def dynamic(self, *, cluster_default: bool) -> dict[str, str]:
+        return dict(self._dynamic_default if cluster_default else self._dynamic)
+
+    def set_dynamic(
+        self, *, broker: Mapping[str, str] | None = None, cluster_default: Mapping[str, str] | None = None
+    ) -> frozenset[str]:
+        """Takes over what is stored for this broker or for all; returns the names whose value changed.
+
+        What is stored must not stop the broker: bad values are left out with a line.
+        """
+        before = (self._dynamic, self._dynamic_default)
+        names = set(self._dynamic) | set(self._dynamic_default)
+        if broker is not None:
+            self._dynamic = _usable(broker)
+        if cluster_default is not None:
+            self._dynamic_default = _usable(cluster_default)
+        names |= set(self._dynamic) | set(self._dynamic_default)
+        old = dict(self._values)
+        old_texts = {name: _text_in(before, self._static, name) for name in names}
+        try:
+            self._refresh()
+        except ConfigError as error:
+            log.error("changed settings are left out: %s", error)
+            self._dynamic, self._dynamic_default = before
+            self._refresh()
+            return frozenset()
+        changed = frozenset(
+            name
+            for name in names
+            if (old[name] != self._values[name] if name in old else old_texts[name] != self.text(name))
+        )
+        if changed:
+            for observer in self._observers:
+                observer(changed)
+        return changed
+
+    def with_dynamic(self, properties: Mapping[str, str], *, cluster_default: bool) -> BrokerConfig:
+        """A copy as it would be with these settings, for checking them; raises ConfigError."""
+        trial = BrokerConfig(self._static)
+        trial._dynamic = dict(self._dynamic)
+        trial._dynamic_default = dict(self._dynamic_default)
+        if cluster_default:
+            trial._dynamic_default = dict(properties)
+        else:
+            trial._dynamic = dict(properties)
+        trial._refresh()
+        return trial
+
+    # For DescribeConfigs ----------------------------------------------------------------------------
+
+    def synonyms(self, name: str) -> list[Synonym]:
+        """Every value that stands behind a setting, the one that holds first."""
+        key = key_of(name)
+        names: tuple[str, ...] = (name,)
+        if key is not None:
+            names += key.synonyms if key.name == name else (key.name,)
+        hidden = key is None or key.sensitive
+        found = []
+        for layer, source in self._layers():
+            found += [Synonym(n, None if hidden else layer[n], source) for n in names if n in layer]
+        for candidate in names:
+            if (text := self.default(candidate)) is not None:
+                found.append(Synonym(candidate, None if hidden else text, ConfigSource.DEFAULT))
+        # A stand-in alone does not show: the setting itself has no value then.
+        while found and found[0].name != name:
+            del found[0]
+        return found
+
+    def describe(
+        self, names: Iterable[str] | None = None, *, documentation: bool = False
+    ) -> list[ConfigEntry]:
+        """The settings of this broker: all, or those of `names` that are known or set."""
+        given = {name for layer, _ in self._layers() for name in layer}
+        listed = {name for name, key in self.definition.items() if _listed(key)} | given
+        chosen = listed if names is None else listed & set(names)
+        return [self._entry(name, self.synonyms(name), documentation) for name in sorted(chosen)]
+
+    def describe_default(
+        self, names: Iterable[str] | None = None, *, documentation: bool = False
+    ) -> list[ConfigEntry]:
+        """The settings that were changed for all brokers."""
+        wanted = set(self._dynamic_default) if names is None else set(self._dynamic_default) & set(names)
+        entries = []
+        for name in sorted(wanted):
+            key = key_of(name)
+            hidden = key is None or key.sensitive
+            text = None if hidden else self._dynamic_default[name]
+            own = Synonym(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            entry = self._entry(name, [own], documentation)
+            if key is not None and not key.sensitive:
+                entry.value = render_value(key.parse(self._dynamic_default[name]))
+            entries.append(entry)
+        return entries
+
+    def _entry(self, name: str, synonyms: list[Synonym], documentation: bool) -> ConfigEntry:
+        key = key_of(name)
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        if key is None:
+            # Kafka treats what it does not know as a secret.
+            return ConfigEntry(name, None, source, read_only=True, sensitive=True, synonyms=synonyms)
+        doc = None
+        if documentation:
+            from tidelog.server.config.broker_docs import BROKER_DOCS
+
+            doc = BROKER_DOCS[key.name]
+        return ConfigEntry(
+            name=name,
+            value=None if key.sensitive else render_value(self[name]),
+            source=source,
+            type=key.type,
+            read_only=key.name != name or key.dynamic.value == "read-only",
+            sensitive=key.sensitive,
+            synonyms=synonyms,
+            documentation=doc,
+        )
+
+
+def _listed(key: ConfigKey) -> bool:
+    return not key.retired and not key.unlisted
+
+
+def _usable(properties: Mapping[str, str]) -> dict[str, str]:
+    usable = {}
+    for name, text in properties.items():
+        key = key_of(name)
+        try:
+            if key is not None:
+                key.parse(text)
+            usable[name] = text
+        except ConfigError as error:
+            log.error("a changed setting is left out: %s", error)
+    return usable
+
+
+def _text_in(layers: Iterable[Mapping[str, str]], static: Mapping[str, str], name: str) -> str | None:
+    return next((layer[name] for layer in (*layers, static) if name in layer), None)
+
+
+def _suggestion(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, broker_definition(), n=1, cutoff=0.85)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _host_counts(text: str) -> dict[str, int]:
+    pairs = (pair.strip().rpartition(":") for pair in text.split(",") if pair.strip())
+    return {host.strip(): int(count) for host, _, count in pairs}
+
+
+def _check_dirs(dirs: tuple[str, ...]) -> None:
+    if not dirs:
+        raise ConfigError("log.dirs", "", "at least one folder is needed")
+    if len(set(dirs)) != len(dirs):
+        raise ConfigError("log.dirs", ",".join(dirs), "a folder is there twice")
+
+
+def _check_together(values: Mapping[str, ConfigValue]) -> None:
+    """Rules over more than one setting, and those over resolved values."""
+
+    def number(attribute: str) -> int:
+        value = values[attribute]
+        return value if isinstance(value, int) else 0
+
+    if number("log_roll_ms") < 1:
+        raise ConfigError("log.roll.ms", str(values["log_roll_ms"]), "expected at least 1")
+    if number("log_roll_jitter_ms") < 0:
+        raise ConfigError("log.roll.jitter.ms", str(values["log_roll_jitter_ms"]), "expected at least 0")
+    if number("log_retention_ms") == 0:
+        raise ConfigError("log.retention.ms", "0", "expected at least 1, or -1 to keep everything")
+    queued, largest = number("queued_max_request_bytes"), number("socket_request_max_bytes")
+    if 0 < queued < largest:
+        problem = f"expected at least socket.request.max.bytes, which is {largest}, or -1 for no bound"
+        raise ConfigError("queued.max.request.bytes", str(queued), problem)
+    if number("max_connections_per_ip") == 0 and not values["max_connections_per_ip_overrides"]:
+        problem = "nobody could connect; name hosts in max.connections.per.ip.overrides"
+        raise ConfigError("max.connections.per.ip", "0", problem)

@@ -1,0 +1,194 @@
+"""Changes to settings: the operations of AlterConfigs and IncrementalAlterConfigs, and what may change while running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from tidelog.config.definition import ConfigKey, Dynamic
+from tidelog.config.values import ConfigError, ConfigType
+from tidelog.errors import InvalidConfig, InvalidRequest, UnknownServerError
+from tidelog.server.config.broker import LISTENER_LIMITS, LISTENER_PREFIX, BrokerConfig, base_name, key_of
+from tidelog.server.config.topic import TopicConfigs
+
+
+class AlterOperation(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigOp(NamedTuple):
+    name: str
+    operation: int
+    value: str | None
+
+
+# Kafka lets a pool of threads at most double or halve in one step, so that no typing error stops a broker.
+_THREAD_COUNTS = (
+    "background.threads",
+    "log.cleaner.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.follower.thread.pool.size",
+    "remote.log.reader.threads",
+)
+_PER_LISTENER_ONLY = frozenset(
+    f"ssl.{name}"
+    for name in (
+        "key.password",
+        "keystore.certificate.chain",
+        "keystore.key",
+        "keystore.location",
+        "keystore.password",
+        "keystore.type",
+        "truststore.certificates",
+        "truststore.location",
+        "truststore.password",
+        "truststore.type",
+    )
+)
+
+
+def replaced(entries: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """What AlterConfigs makes of an entity's settings: exactly the given ones."""
+    result: dict[str, str] = {}
+    for name, value in entries:
+        _check_new(name, result)
+        result[name] = _needed(name, value)
+    return result
+
+
+def check_operations(ops: Iterable[ConfigOp]) -> None:
+    """What is wrong with the request itself, before any setting is looked at."""
+    seen: set[str] = set()
+    for op in ops:
+        _check_new(op.name, seen)
+        seen.add(op.name)
+        if op.operation not in AlterOperation._value2member_map_:
+            raise UnknownServerError()
+        if op.operation != AlterOperation.DELETE:
+            _needed(op.name, op.value)
+
+
+def _check_new(name: str, seen: Iterable[str]) -> None:
+    if name in seen:
+        raise InvalidRequest(f"{name} is there twice")
+
+
+def _needed(name: str, value: str | None) -> str:
+    if value is None:
+        raise InvalidRequest(f"{name} has no value")
+    return value
+
+
+def incremented_topic(
+    configs: TopicConfigs, current: Mapping[str, str], ops: list[ConfigOp]
+) -> dict[str, str]:
+    """A topic's settings after the operations, checked; raises InvalidConfig or InvalidRequest."""
+    return checked_topic(
+        configs,
+        _incremented(current, ops, configs.definition.get, lambda name: configs.text(name, {})[0]),
+    )
+
+
+def checked_topic(configs: TopicConfigs, overrides: dict[str, str]) -> dict[str, str]:
+    configs.validate(overrides)
+    return overrides
+
+
+def incremented_broker(config: BrokerConfig, ops: list[ConfigOp], *, cluster_default: bool) -> dict[str, str]:
+    """A broker's (or all brokers') changed settings after the operations, checked as `check_broker` does."""
+    current = config.dynamic(cluster_default=cluster_default)
+    new = _incremented(current, ops, key_of, config.default)
+    check_broker(config, new, cluster_default=cluster_default)
+    return new
+
+
+def _incremented(
+    current: Mapping[str, str],
+    ops: list[ConfigOp],
+    key: Callable[[str], ConfigKey | None],
+    default: Callable[[str], str | None],
+) -> dict[str, str]:
+    check_operations(ops)
+    result = dict(current)
+    for name, operation, value in ops:
+        if operation == AlterOperation.DELETE:
+            result.pop(name, None)
+        elif operation == AlterOperation.SET:
+            result[name] = _needed(name, value)
+        else:
+            known = key(name)
+            if known is None or known.type is not ConfigType.LIST:
+                raise InvalidConfig(f"{name} is not a list: nothing can be added to it or taken from it")
+            items = _items(result[name] if name in result else default(name))
+            given = _items(value)
+            if operation == AlterOperation.APPEND:
+                items += [item for item in given if item not in items]
+            else:
+                items = [item for item in items if item not in given]
+            result[name] = ",".join(items)
+    return result
+
+
+def _items(text: str | None) -> list[str]:
+    return [item.strip() for item in text.split(",")] if text else []
+
+
+def check_broker(config: BrokerConfig, properties: Mapping[str, str], *, cluster_default: bool) -> None:
+    """Raises InvalidRequest unless the broker can take these settings while it runs; unknown names pass."""
+    for name in sorted(properties):
+        key = key_of(name)
+        if key is not None:
+            _check_may_change(name, key, cluster_default)
+    try:
+        for name, text in properties.items():
+            if (key := key_of(name)) is not None:
+                key.parse(text)
+        trial = config.with_dynamic(properties, cluster_default=cluster_default)
+    except ConfigError as error:
+        raise InvalidRequest(str(error)) from None
+    _check_steps(config, trial)
+    _check_retention(trial)
+
+
+def _check_may_change(name: str, key: ConfigKey, cluster_default: bool) -> None:
+    if key.dynamic is Dynamic.READ_ONLY and key.name == name:
+        raise InvalidRequest(f"{name} cannot change while the broker runs")
+    if name in _PER_LISTENER_ONLY:
+        raise InvalidRequest(f"{name} can change for one listener only: {LISTENER_PREFIX}NAME.{name}")
+    if not cluster_default:
+        return
+    own = key.dynamic is Dynamic.PER_BROKER or (key.name != name and base_name(name) not in LISTENER_LIMITS)
+    if own:
+        raise InvalidRequest(f"{name} is a setting of one broker; name the broker")
+
+
+def _check_steps(config: BrokerConfig, trial: BrokerConfig) -> None:
+    for name in _THREAD_COUNTS:
+        old, new = config[name], trial[name]
+        if isinstance(old, int) and isinstance(new, int) and old != new and not old // 2 <= new <= old * 2:
+            problem = f"one step from {old} goes to {old // 2} at least and {old * 2} at most"
+            raise InvalidRequest(f"{name}={new}: {problem}")
+
+
+def _check_retention(trial: BrokerConfig) -> None:
+    local, whole = trial["log.local.retention.ms"], trial.log_retention_ms
+    if isinstance(local, int) and whole >= 0 and local > whole:
+        raise InvalidRequest(f"log.local.retention.ms={local} is more than log.retention.ms={whole}")
+    local, whole = trial["log.local.retention.bytes"], trial.log_retention_bytes
+    if isinstance(local, int) and whole >= 0 and local > whole:
+        raise InvalidRequest(f"log.local.retention.bytes={local} is more than log.retention.bytes={whole}")
+    dirs = trial["cordoned.log.dirs"]
+    if isinstance(dirs, tuple) and not set(dirs) <= {"*", *(trial.log_dirs or trial.log_dir)}:
+        raise InvalidRequest(f"cordoned.log.dirs={','.join(dirs)}: not all of them are in log.dirs")
+    buffer, threads = trial["log.cleaner.dedupe.buffer.size"], trial["log.cleaner.threads"]
+    if isinstance(buffer, int) and isinstance(threads, int) and buffer < threads << 20:
+        raise InvalidRequest(f"log.cleaner.dedupe.buffer.size={buffer}: each cleaner thread needs a megabyte")

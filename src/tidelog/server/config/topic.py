@@ -1,0 +1,128 @@
+"""A topic's settings: its own over the broker's, checked, resolved, and explained as DescribeConfigs does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from tidelog.config.definition import ConfigDef
+from tidelog.config.values import ConfigError, ConfigValue, render_value
+from tidelog.errors import InvalidConfig
+from tidelog.server.config import topic_settings
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config.entries import ConfigEntry, ConfigSource, Synonym
+from tidelog.storage.config import LogConfig
+
+SEGMENT_BYTES_FOR_TESTS = "internal.segment.bytes"
+
+
+@cache
+def topic_definition() -> ConfigDef:
+    return ConfigDef(topic_settings.SERVED + topic_settings.INTERNAL, topic_settings.NOT_SERVED)
+
+
+class TopicConfigs:
+    """All topics' settings over one broker's; holds nothing of its own, so it is never out of date."""
+
+    __slots__ = ("broker", "definition")
+
+    def __init__(self, broker: BrokerConfig) -> None:
+        self.broker = broker
+        self.definition = topic_definition()
+
+    def validate(self, overrides: Mapping[str, str | None]) -> None:
+        """Raises InvalidConfig, naming the setting, unless a topic can have these settings."""
+        for name, text in overrides.items():
+            key = self.definition.get(name)
+            if key is None:
+                raise InvalidConfig(f"{name} is not a topic setting")
+            if key.retired:
+                raise InvalidConfig(f"{name} is no topic setting any more: {key.reason}")
+            if text is None:
+                raise InvalidConfig(f"{name} has no value; leave it out for the default")
+            try:
+                key.parse(text)
+            except ConfigError as error:
+                raise InvalidConfig(str(error)) from None
+        self._check_together({name: text for name, text in overrides.items() if text is not None})
+
+    def _check_together(self, overrides: Mapping[str, str]) -> None:
+        values = self.effective(overrides)
+        least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+        if isinstance(least, int) and isinstance(most, int) and least > most:
+            raise InvalidConfig(f"min.compaction.lag.ms={least} is more than max.compaction.lag.ms={most}")
+        if values["remote.storage.enable"]:
+            raise InvalidConfig("remote.storage.enable=true: tiered storage is not served")
+
+    def text(self, name: str, overrides: Mapping[str, str]) -> tuple[str | None, ConfigSource]:
+        """A setting's value for a topic as it was written (in the topic's unit), and where it comes from."""
+        if name in overrides:
+            return overrides[name], ConfigSource.TOPIC
+        key = self.definition[name]
+        if key.synonyms:
+            return self.broker.resolved_text(key.synonyms[0])
+        return key.default, ConfigSource.DEFAULT
+
+    def effective(self, overrides: Mapping[str, str]) -> dict[str, ConfigValue]:
+        """Every setting's value for a topic with these settings of its own.
+
+        A stored value that cannot be read counts as absent, so that no topic keeps the broker from starting.
+        """
+        values: dict[str, ConfigValue] = {}
+        for name, key in self.definition.items():
+            try:
+                values[name] = key.parse(self.text(name, overrides)[0])
+            except ConfigError:
+                values[name] = key.parse(self.text(name, {})[0])
+        return values
+
+    def log_config(self, overrides: Mapping[str, str]) -> LogConfig:
+        """The settings in the form the log uses."""
+        values = self.effective(overrides)
+        smaller = values.pop(SEGMENT_BYTES_FOR_TESTS)
+        if smaller is not None:
+            values["segment.bytes"] = smaller
+        config = LogConfig()
+        for name, value in values.items():
+            if name == "cleanup.policy" and isinstance(value, tuple):
+                config.cleanup_policy = frozenset(value)
+            else:
+                setattr(config, self.definition[name].attribute, value)
+        config.producer_id_expiration_ms = self.broker.producer_id_expiration_ms
+        return config
+
+    def _listed(self) -> Iterable[str]:
+        return (name for name, key in self.definition.items() if not key.retired and not key.unlisted)
+
+    def created(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+        """What CreateTopics answers: every setting as it was written, and its source."""
+        entries = []
+        for name in self._listed():
+            text, source = self.text(name, overrides)
+            entries.append(ConfigEntry(name, text, source, self.definition[name].type))
+        return entries
+
+    def describe(
+        self, overrides: Mapping[str, str], names: Iterable[str] | None = None, *, documentation: bool = False
+    ) -> list[ConfigEntry]:
+        """What DescribeConfigs answers for a topic: all settings, or those of `names` that are known."""
+        values = self.effective(overrides)
+        wanted = None if names is None else set(names)
+        listed = (name for name in self._listed() if wanted is None or name in wanted)
+        return [self._entry(name, values[name], overrides, documentation) for name in listed]
+
+    def _entry(
+        self, name: str, value: ConfigValue, overrides: Mapping[str, str], documentation: bool
+    ) -> ConfigEntry:
+        key = self.definition[name]
+        shown = render_value(value)
+        synonyms = self.broker.synonyms(key.synonyms[0]) if key.synonyms else []
+        if name in overrides:
+            synonyms.insert(0, Synonym(name, shown, ConfigSource.TOPIC))
+        doc = None
+        if documentation:
+            from tidelog.server.config.topic_docs import TOPIC_DOCS
+
+            doc = TOPIC_DOCS[name]
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        return ConfigEntry(name, shown, source, key.type, synonyms=synonyms, documentation=doc)
