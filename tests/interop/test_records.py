@@ -17,7 +17,7 @@ each_codec = pytest.mark.parametrize("codec", CODECS)
 
 
 def all_shapes() -> list[Message]:
-    """Null, empty, binary and text fields, headers of every kind, enough small records for several batches."""
+    """Null, empty, binary and text fields, headers of every kind, and many small records."""
     every_byte = bytes(range(256))
     shapes = [
         Message(None, None),

@@ -1,0 +1,68 @@
+"""What our tools share of the conventions of Kafka's own: exit code 1 for wrong flags, one value per flag.
+
+Scripts that call Kafka's tools look at the exit code and at standard output, so both are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+from tidelog.clients.admin import Admin
+from tidelog.config.properties import read_properties
+
+T = TypeVar("T")
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+class WrongUsage(click.UsageError):
+    exit_code = 1
+
+
+class KafkaStyleCommand(click.Command):
+    """A command that ends with 1, not with click's 2, when its flags are wrong."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise WrongUsage(error.format_message(), error.ctx or ctx) from None
+
+
+def _single(ctx: click.Context, option: click.Parameter, values: tuple[T, ...]) -> T | None:
+    if len(values) > 1:
+        raise click.UsageError(f"{option.opts[0]} was given {len(values)} times; it takes one value", ctx)
+    return values[0] if values else None
+
+
+def valued(name: str, metavar: str, text: str, kind: type[str] | type[int] = str) -> Decorator:
+    """A flag with one value, refused when it is given twice."""
+    return click.option(name, metavar=metavar, type=kind, multiple=True, callback=_single, help=text)
+
+
+def switch(name: str, text: str) -> Decorator:
+    return click.option(name, is_flag=True, help=text)
+
+
+def admin_for(bootstrap: str, command_config: str | None) -> Admin:
+    """A client of the cluster, with the settings of the file that --command-config names."""
+    settings = read_properties(command_config) if command_config else {}
+    protocol = settings.get("security.protocol", "PLAINTEXT").upper()
+    if protocol != "PLAINTEXT":
+        raise ValueError(f"security.protocol={protocol} in {command_config}: only PLAINTEXT is served here")
+    return Admin(
+        bootstrap,
+        client_id=settings.get("client.id", "tidelog-admin"),
+        connect_timeout=milliseconds(settings, "socket.connection.setup.timeout.ms", 10_000),
+        request_timeout=milliseconds(settings, "request.timeout.ms", 30_000),
+    )
+
+
+def milliseconds(settings: dict[str, str], name: str, default: int) -> float:
+    """The seconds of a setting that is written in milliseconds."""
+    text = settings.get(name, str(default))
+    if not text.isdigit() or int(text) == 0:
+        raise ValueError(f"{name}={text}: expected a number of milliseconds above 0")
+    return int(text) / 1000

@@ -1,0 +1,302 @@
+"""`tidelog topics`: create, list, describe, alter and delete topics; flags and output of kafka-topics."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import click
+
+from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, switch, valued
+from tidelog.cli.topics_output import Shown, print_descriptions
+from tidelog.clients.admin import Admin, NewTopic, TopicListing
+from tidelog.errors import (
+    InvalidReplicaAssignment,
+    KafkaError,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidelog.protocol.wire import uuid_from_text
+
+# Which flags make sense with which actions; those that are not named here go with all of them.
+ONLY_WITH: dict[str, tuple[str, ...]] = {
+    "partitions": ("create", "alter"),
+    "replication_factor": ("create",),
+    "replica_assignment": ("create", "alter"),
+    "config": ("create",),
+    "if_not_exists": ("create",),
+    "if_exists": ("alter", "delete", "describe"),
+    "exclude_internal": ("list", "describe"),
+    "topics_with_overrides": ("describe",),
+    "under_replicated_partitions": ("describe",),
+    "under_min_isr_partitions": ("describe",),
+    "at_min_isr_partitions": ("describe",),
+    "unavailable_partitions": ("describe",),
+    "topic_id": ("describe",),
+    "partition_size_limit_per_response": ("describe",),
+}
+
+
+@dataclass(slots=True, frozen=True)
+class Options:
+    """The flags of one call; those of actions and flags that were not given are false, None or empty."""
+
+    listing: bool
+    describe: bool
+    create: bool
+    alter: bool
+    delete: bool
+    bootstrap_server: str | None
+    command_config: str | None
+    topic: str | None
+    topic_id: str | None
+    partitions: int | None
+    replication_factor: int | None
+    replica_assignment: str | None
+    config: tuple[str, ...]
+    delete_config: tuple[str, ...]
+    if_exists: bool
+    if_not_exists: bool
+    exclude_internal: bool
+    topics_with_overrides: bool
+    under_replicated_partitions: bool
+    under_min_isr_partitions: bool
+    at_min_isr_partitions: bool
+    unavailable_partitions: bool
+    partition_size_limit_per_response: int | None
+
+    def given(self, name: str) -> bool:
+        return getattr(self, name) not in (None, False, ())
+
+    def actions(self) -> list[str]:
+        asked = {
+            "list": self.listing,
+            "describe": self.describe,
+            "create": self.create,
+            "alter": self.alter,
+            "delete": self.delete,
+        }
+        return [action for action, given in asked.items() if given]
+
+    def partition_filters(self) -> list[str]:
+        names = ("under_replicated", "under_min_isr", "at_min_isr", "unavailable")
+        return [name for name in names if self.given(f"{name}_partitions")]
+
+    def shown(self) -> Shown:
+        return Shown(
+            topics_with_overrides=self.topics_with_overrides,
+            under_replicated=self.under_replicated_partitions,
+            under_min_isr=self.under_min_isr_partitions,
+            at_min_isr=self.at_min_isr_partitions,
+            unavailable=self.unavailable_partitions,
+        )
+
+
+@click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@valued("--command-config", "FILE", "A properties file with settings of the connection.")
+@click.option("--list", "listing", is_flag=True, help="Print the names of the topics.")
+@switch("--describe", "Print topics with their partitions and settings.")
+@switch("--create", "Make a topic.")
+@switch("--alter", "Give topics more partitions.")
+@switch("--delete", "Delete topics.")
+@valued(
+    "--topic", "NAME", "The topic; with other actions than --create a regular expression for the whole name."
+)
+@valued("--topic-id", "ID", "The topic to describe, by its id.")
+@valued("--partitions", "N", "How many partitions the topic gets; the cluster's default for new topics.", int)
+@valued("--replication-factor", "N", "How many replicas each partition gets; the cluster's default.", int)
+@valued("--replica-assignment", "B:B,B:B,...", "Brokers of each partition, the preferred leader first.")
+@click.option(
+    "--config", metavar="NAME=VALUE", multiple=True, help="A setting of the new topic; may be repeated."
+)
+@click.option(
+    "--delete-config", metavar="NAME", multiple=True, help="Not served: settings are no longer altered here."
+)
+@switch("--if-exists", "Do nothing, rather than fail, where no topic matches.")
+@switch("--if-not-exists", "Do nothing, rather than fail, where the topic exists.")
+@switch("--exclude-internal", "Leave out the internal topics.")
+@switch("--topics-with-overrides", "Describe only topics with settings of their own.")
+@switch("--under-replicated-partitions", "Describe only partitions with replicas that are not in sync.")
+@switch("--under-min-isr-partitions", "Describe only partitions with too few replicas in sync.")
+@switch("--at-min-isr-partitions", "Describe only partitions with just enough replicas in sync.")
+@switch("--unavailable-partitions", "Describe only partitions without a live leader.")
+@valued("--partition-size-limit-per-response", "N", "Ask for at most so many partitions at a time.", int)
+@click.version_option(package_name="tidelog", message="%(version)s")
+@click.pass_context
+def topics(ctx: click.Context, /, **flags: object) -> None:
+    """Create, list, describe, alter and delete topics."""
+    options = Options(**flags)  # type: ignore[arg-type]  # click made the values as the flags declare them
+    action = check(options, ctx)
+    try:
+        with admin_for(options.bootstrap_server or "", options.command_config) as admin:
+            run(action, admin, options)
+    except (KafkaError, ValueError) as error:
+        click.echo(f"Error while executing topic command : {error}")
+        ctx.exit(1)
+
+
+def check(options: Options, ctx: click.Context) -> str:
+    """The one action that was asked for, with flags that go with it; anything else is a usage error."""
+    if options.bootstrap_server is None:
+        raise WrongUsage("--bootstrap-server must be specified", ctx)
+    actions = options.actions()
+    if len(actions) != 1:
+        raise WrongUsage("expected exactly one of --list, --describe, --create, --alter and --delete", ctx)
+    (action,) = actions
+    for name, fitting in ONLY_WITH.items():
+        if options.given(name) and action not in fitting:
+            raise WrongUsage(f"--{name.replace('_', '-')} does not go with --{action}", ctx)
+    if options.delete_config:
+        raise WrongUsage("--delete-config is not served: settings of a topic are altered as settings", ctx)
+    if action in ("create", "delete", "alter") and not options.topic:
+        raise WrongUsage(f"--{action} needs --topic", ctx)
+    if action == "alter" and options.partitions is None:
+        raise WrongUsage("--alter needs --partitions", ctx)
+    if (
+        action == "create"
+        and options.replica_assignment
+        and (options.partitions or options.replication_factor)
+    ):
+        raise WrongUsage(
+            "--replica-assignment says the counts; leave out --partitions and --replication-factor", ctx
+        )
+    if options.topics_with_overrides and options.partition_filters():
+        raise WrongUsage(
+            "--topics-with-overrides shows topics, not partitions; leave out the other filters", ctx
+        )
+    return action
+
+
+def run(action: str, admin: Admin, options: Options) -> None:
+    if action == "list":
+        list_topics(admin, options)
+    elif action == "describe":
+        describe_topics(admin, options)
+    elif action == "create":
+        create_topic(admin, options)
+    elif action == "alter":
+        alter_topics(admin, options)
+    else:
+        admin.delete_topics([topic.name for topic in matching(admin, options)])
+
+
+def list_topics(admin: Admin, options: Options) -> None:
+    found = select(admin.list_topics(), options.topic, options.exclude_internal)
+    click.echo("\n".join(topic.name for topic in found))
+
+
+def describe_topics(admin: Admin, options: Options) -> None:
+    found = matching_id(admin, options) if options.topic_id else matching(admin, options)
+    limit = options.partition_size_limit_per_response
+    names = [topic.name for topic in found]
+    described = admin.describe_topics(names, page_size=2000 if limit is None else limit)
+    print_descriptions(admin, described, options.shown())
+
+
+def create_topic(admin: Admin, options: Options) -> None:
+    name = options.topic or ""
+    if "." in name or "_" in name:
+        click.echo(
+            f"WARNING: '.' and '_' are the same in the names of metrics: no topic should differ from {name} "
+            "in these alone."
+        )
+    new = NewTopic(
+        name,
+        -1 if options.partitions is None else at_least_one("partitions", options.partitions),
+        -1
+        if options.replication_factor is None
+        else at_least_one("replication-factor", options.replication_factor),
+        parse_assignment(options.replica_assignment) if options.replica_assignment else (),
+        parse_configs(options.config),
+    )
+    try:
+        admin.create_topic(new)
+    except TopicAlreadyExists:
+        if not options.if_not_exists:
+            raise
+    else:
+        click.echo(f"Created topic {name}.")
+
+
+def alter_topics(admin: Admin, options: Options) -> None:
+    count = options.partitions or 0
+    found = matching(admin, options)
+    described = {topic.name: topic for topic in admin.describe_topics(topic.name for topic in found)}
+    for topic in found:
+        new: list[list[int]] | None = None
+        if options.replica_assignment:
+            # It is written for all partitions; those that exist keep their replicas.
+            new = parse_assignment(options.replica_assignment)[len(described[topic.name].partitions) :]
+        admin.create_partitions(topic.name, count, new)
+
+
+def matching(admin: Admin, options: Options) -> list[TopicListing]:
+    """The topics that --topic names; none at all is an error unless --if-exists allows it."""
+    found = select(admin.list_topics(), options.topic, options.exclude_internal)
+    if not found and options.topic and not options.if_exists:
+        raise UnknownTopicOrPartition(f"Topic '{options.topic}' does not exist as expected")
+    return found
+
+
+def matching_id(admin: Admin, options: Options) -> list[TopicListing]:
+    text = options.topic_id or ""
+    wanted = uuid_from_text(text)
+    found = [
+        topic
+        for topic in select(admin.list_topics(), None, options.exclude_internal)
+        if topic.topic_id == wanted
+    ]
+    if not found and not options.if_exists:
+        raise UnknownTopicId(f"TopicId '{text}' does not exist as expected")
+    return found
+
+
+def select(listed: list[TopicListing], pattern: str | None, exclude_internal: bool) -> list[TopicListing]:
+    """Topics whose whole name fits one of the patterns, which commas or bars part."""
+    if pattern is None:
+        fits = re.compile("", re.DOTALL)
+    else:
+        text = pattern.strip().strip("\"'").replace(",", "|").replace(" ", "")
+        try:
+            fits = re.compile(rf"(?:{text})\Z")
+        except re.error as error:
+            raise ValueError(f"--topic {pattern!r} is no regular expression: {error}") from None
+    return [
+        topic for topic in listed if fits.match(topic.name) and not (exclude_internal and topic.is_internal)
+    ]
+
+
+def at_least_one(flag: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"--{flag} is {value}; it must be greater than 0")
+    return value
+
+
+def parse_assignment(text: str) -> list[list[int]]:
+    """The brokers of every partition, as many for each: `1:2,2:1` is two partitions with two replicas."""
+    assignment: list[list[int]] = []
+    for index, part in enumerate(text.split(",")):
+        try:
+            replicas = [int(broker) for broker in part.split(":")]
+        except ValueError:
+            raise ValueError(f"--replica-assignment: {part!r} is no list of broker ids such as 1:2") from None
+        if len(set(replicas)) != len(replicas):
+            raise InvalidReplicaAssignment(f"partition {index} names a broker twice: {part}")
+        if assignment and len(replicas) != len(assignment[0]):
+            raise InvalidReplicaAssignment(
+                f"partition {index} has {len(replicas)} replicas, partition 0 has {len(assignment[0])}"
+            )
+        assignment.append(replicas)
+    return assignment
+
+
+def parse_configs(given: tuple[str, ...]) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"--config {text!r}: expected name=value")
+        configs[name.strip()] = value.strip()
+    return configs

@@ -1,0 +1,1 @@
+"""Clients of a broker: what our own tools speak with."""
