@@ -1,0 +1,181 @@
+"""The broker that is measured: started here from a command, or one that runs already."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import machine
+from wire import Client, WireError
+
+START_TIMEOUT = 120.0
+STOP_TIMEOUT = 120.0
+# {dir}, {port} and {ready} are filled in; --override NAME=VALUE is added at the end for each setting.
+TIDELOG = (
+    f"{shlex.quote(sys.executable)} -m tidelog start --override listeners=PLAINTEXT://127.0.0.1:0"
+    " --override log.dirs={dir} --ready-file {ready}"
+)
+
+
+class BrokerFailed(Exception):
+    """The broker did not start, did not stop, or went away."""
+
+
+@dataclass(slots=True)
+class Broker:
+    """A running broker: where it listens and which process it is."""
+
+    host: str
+    port: int
+    pid: int
+    data: Path | None = None
+    topics: list[str] = field(default_factory=list)
+
+    def client(self) -> Client:
+        return Client(self.host, self.port)
+
+    def cpu(self) -> float:
+        return machine.cpu_seconds(self.pid)
+
+    def resident_mb(self) -> float:
+        return machine.resident_bytes(self.pid) / machine.MEGABYTE
+
+    def topic(self, name: str, partitions: int = 1, **settings: str) -> str:
+        """Makes a topic of a name not used before and waits until all of it has leaders."""
+        unique = f"{name}-{time.time_ns() // 1000:x}"
+        configs = {key.replace("_", "."): value for key, value in settings.items()}
+        with self.client() as client:
+            client.create_topic(unique, partitions, configs)
+            self.topics.append(unique)
+            deadline = time.monotonic() + START_TIMEOUT
+            while client.led_partitions(unique) < partitions:
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(f"not all of the {partitions} partitions of {unique} have a leader")
+                time.sleep(0.02)
+        return unique
+
+    def segments(self, topic: str) -> int | None:
+        """Number of log files of a topic, where its folder is known."""
+        if self.data is None:
+            return None
+        return sum(1 for _ in self.data.glob(f"**/{topic}-*/*.log"))
+
+
+class Launcher:
+    """Starts the broker's command on a folder of its own, and stops it again."""
+
+    def __init__(self, command: str, folder: Path) -> None:
+        self.command = command
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = folder / "broker.log"
+
+    def start(self, settings: Mapping[str, str]) -> tuple[Broker, float]:
+        """The broker, and the seconds from starting the process to its first answer."""
+        ready, data, port = self.folder / "ready", self.folder / "data", _free_port()
+        ready.unlink(missing_ok=True)
+        data.mkdir(exist_ok=True)
+        values = {"dir": str(data), "port": str(port), "ready": str(ready)}
+        words = [word.format(**values) for word in shlex.split(self.command)]
+        for name, value in settings.items():
+            words += ["--override", f"{name}={value}"]
+        with self._log.open("ab") as log:
+            begun = time.monotonic()
+            self._process = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        host = "127.0.0.1"
+        while True:
+            if self._process.poll() is not None:
+                status = self._process.returncode
+                raise BrokerFailed(f"the broker ended with status {status}\n{self._log_tail()}")
+            if time.monotonic() - begun > START_TIMEOUT:
+                self.stop()
+                raise BrokerFailed(f"no answer within {START_TIMEOUT:.0f} s\n{self._log_tail()}")
+            if "{ready}" in self.command:
+                written = ready.read_text() if ready.exists() else ""
+                if not written.endswith("\n"):
+                    time.sleep(0.001)
+                    continue
+                host, _, number = written.strip().rpartition(":")
+                port = int(number)
+            try:
+                with Client(host, port) as client:
+                    client.api_versions()
+            except (OSError, WireError):
+                time.sleep(0.005)
+                continue
+            return Broker(host, port, self._process.pid, data), time.monotonic() - begun
+
+    def stop(self) -> None:
+        """A clean stop; one that takes too long is an error."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise BrokerFailed(f"the broker did not stop within {STOP_TIMEOUT:.0f} s of SIGTERM") from None
+
+    def kill(self) -> None:
+        """The end of a broker whose data nobody needs any more."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _log_tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+
+
+@dataclass(slots=True)
+class Source:
+    """Where brokers come from: a command to start new ones, or one address that is used for everything."""
+
+    folder: Path
+    command: str = TIDELOG
+    attached: Broker | None = None
+
+    @contextmanager
+    def broker(self, settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
+        """A new broker on a new folder, removed afterwards; or the attached one, whose topics are removed."""
+        if self.attached is not None:
+            broker = self.attached
+            try:
+                yield broker
+            finally:
+                with broker.client() as client:
+                    for topic in broker.topics:
+                        client.delete_topic(topic)
+                broker.topics.clear()
+            return
+        with self.launcher() as launcher:
+            yield launcher.start(settings or {})[0]
+
+    @contextmanager
+    def launcher(self) -> Iterator[Launcher]:
+        """A launcher on a new folder, for what is about starting itself."""
+        folder = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=self.folder))
+        launcher = Launcher(self.command, folder)
+        try:
+            yield launcher
+        finally:
+            launcher.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,661 @@
+/* Load generator: speaks just enough of Kafka's protocol (Produce v9, Fetch v12, ApiVersions v0) to load a broker
+ * with little CPU of its own. Batches are built once and sent many times; answers are checked for their error code.
+ *
+ *   loadgen produce  closed loop of Produce requests on several connections (bounded by --requests, --bytes or --seconds)
+ *   loadgen fetch    closed loop of Fetch requests, in order or at random offsets of [--from, --to)
+ *   loadgen latency  one Produce request at a time on one connection; --interval-us makes it an open loop
+ *   loadgen idle     opens connections, makes each one be answered once, and holds them until stdin ends
+ *
+ * Prints one JSON object on stdout. Any error ends it with one line on stderr and status 1.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef IP_BIND_ADDRESS_NO_PORT
+#define IP_BIND_ADDRESS_NO_PORT 24
+#endif
+
+enum { HEAD_MAX = 512, SMALL_BUFFER = 64 * 1024, MAX_SAMPLES = 8 * 1000 * 1000, BATCH_HEADER = 61 };
+
+struct options {
+    const char *host, *topic;
+    int port, partitions, connections, depth, records, record_size, acks, max_bytes, per_step, sources;
+    int64_t requests, bytes, from, to, ts_start, ts_step, interval_us, warmup;
+    double seconds, deadline, rate;
+    uint64_t seed;
+    bool random;
+};
+
+static struct options opt = {.host = "127.0.0.1", .topic = "bench", .partitions = 1, .connections = 1, .depth = 1,
+    .records = 1, .record_size = 100, .acks = 1, .max_bytes = 1 << 20, .per_step = 1, .sources = 8,
+    .deadline = 300, .seed = 1};
+
+static void fail(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fputs("loadgen: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    exit(1);
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static int64_t wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+}
+
+static uint64_t next_random(void) { /* xorshift: good enough to scatter offsets, and the same each run */
+    opt.seed ^= opt.seed << 13;
+    opt.seed ^= opt.seed >> 7;
+    opt.seed ^= opt.seed << 17;
+    return opt.seed;
+}
+
+/* ---- bytes -------------------------------------------------------------------------------------------------- */
+
+static uint8_t *put16(uint8_t *p, uint16_t v) { v = htobe16(v); memcpy(p, &v, 2); return p + 2; }
+static uint8_t *put32(uint8_t *p, uint32_t v) { v = htobe32(v); memcpy(p, &v, 4); return p + 4; }
+static uint8_t *put64(uint8_t *p, uint64_t v) { v = htobe64(v); memcpy(p, &v, 8); return p + 8; }
+static uint16_t get16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return be16toh(v); }
+static uint32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return be32toh(v); }
+static uint64_t get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return be64toh(v); }
+
+static uint8_t *put_uvarint(uint8_t *p, uint32_t v) {
+    for (; v >= 0x80; v >>= 7) *p++ = (uint8_t)v | 0x80;
+    *p++ = (uint8_t)v;
+    return p;
+}
+
+static uint8_t *put_varint(uint8_t *p, int32_t v) { return put_uvarint(p, ((uint32_t)v << 1) ^ (uint32_t)(v >> 31)); }
+
+static uint8_t *put_compact(uint8_t *p, const char *text) {
+    size_t n = strlen(text);
+    p = put_uvarint(p, (uint32_t)n + 1);
+    memcpy(p, text, n);
+    return p + n;
+}
+
+/* A place in an answer that was received whole; reading beyond its end is an error, not a crash. */
+struct reader { const uint8_t *p, *end; };
+
+static const uint8_t *take(struct reader *r, size_t n) {
+    const uint8_t *p = r->p;
+    if ((size_t)(r->end - p) < n) fail("an answer ended early");
+    r->p += n;
+    return p;
+}
+
+static uint32_t take_uvarint(struct reader *r) {
+    uint32_t v = 0;
+    for (int shift = 0; shift < 35; shift += 7) {
+        uint8_t b = *take(r, 1);
+        v |= (uint32_t)(b & 0x7f) << shift;
+        if (!(b & 0x80)) break;
+    }
+    return v;
+}
+
+static void skip_tags(struct reader *r) {
+    for (uint32_t n = take_uvarint(r); n > 0; n--) {
+        take_uvarint(r);
+        uint32_t size = take_uvarint(r);
+        take(r, size);
+    }
+}
+
+static uint32_t crc_table[256];
+
+static uint32_t crc32c(const uint8_t *p, size_t n) {
+    if (!crc_table[1])
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t c = i;
+            for (int k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ 0x82f63b78u : c >> 1;
+            crc_table[i] = c;
+        }
+    uint32_t c = ~0u;
+    while (n--) c = crc_table[(c ^ *p++) & 0xff] ^ (c >> 8);
+    return ~c;
+}
+
+/* ---- requests ----------------------------------------------------------------------------------------------- */
+
+struct request {
+    uint8_t head[HEAD_MAX]; /* length, header and body up to the records */
+    size_t head_size, partition_at, offset_at;
+    uint8_t *batch; /* records and the tags after them; NULL for a fetch */
+    size_t batch_size, tail_size;
+};
+
+static void seal_batch(uint8_t *batch, size_t size, int64_t timestamp) {
+    put64(batch + 27, (uint64_t)timestamp);
+    put64(batch + 35, (uint64_t)timestamp);
+    put32(batch + 17, crc32c(batch + 21, size - 21));
+}
+
+static uint8_t *put_record(uint8_t *p, int delta, int size) { /* no key, no headers, a value that compresses badly */
+    uint8_t scratch[32], *q = scratch;
+    *q++ = 0;                  /* attributes */
+    *q++ = 0;                  /* timestamp delta */
+    q = put_varint(q, delta);  /* offset delta */
+    q = put_varint(q, -1);     /* key */
+    q = put_varint(q, size);
+    p = put_varint(p, (int32_t)(q - scratch) + size + 1);
+    memcpy(p, scratch, (size_t)(q - scratch));
+    p += q - scratch;
+    for (int i = 0; i < size; i++) *p++ = (uint8_t)('!' + next_random() % 90);
+    *p++ = 0; /* headers */
+    return p;
+}
+
+static void build_batch(struct request *r, int64_t timestamp) {
+    r->batch = malloc(BATCH_HEADER + (size_t)opt.records * ((size_t)opt.record_size + 24) + 8);
+    if (!r->batch) fail("no memory for a batch");
+    uint8_t *b = r->batch, *p = b + BATCH_HEADER;
+    for (int i = 0; i < opt.records; i++) p = put_record(p, i, opt.record_size);
+    r->batch_size = (size_t)(p - b);
+    put64(b, 0);
+    put32(b + 8, (uint32_t)(r->batch_size - 12));
+    put32(b + 12, (uint32_t)-1);
+    b[16] = 2;
+    put16(b + 21, 0);
+    put32(b + 23, (uint32_t)opt.records - 1);
+    put64(b + 43, (uint64_t)-1);
+    put16(b + 51, (uint16_t)-1);
+    put32(b + 53, (uint32_t)-1);
+    put32(b + 57, (uint32_t)opt.records);
+    seal_batch(b, r->batch_size, timestamp);
+    memset(p, 0, 3); /* tags of the partition, the topic and the request */
+    r->tail_size = r->batch_size + 3;
+}
+
+static uint8_t *put_header(uint8_t *p, int key, int version) {
+    p = put16(p + 4, (uint16_t)key);
+    p = put16(p, (uint16_t)version);
+    p = put32(p, 0);
+    p = put16(p, 7);
+    memcpy(p, "loadgen", 7);
+    p += 7;
+    *p++ = 0;
+    return p;
+}
+
+static void build_produce(struct request *r, int64_t timestamp) {
+    build_batch(r, timestamp);
+    uint8_t *p = put_header(r->head, 0, 9);
+    *p++ = 0; /* no transactional id */
+    p = put16(p, (uint16_t)opt.acks);
+    p = put32(p, 30000);
+    *p++ = 2;
+    p = put_compact(p, opt.topic);
+    *p++ = 2;
+    r->partition_at = (size_t)(p - r->head);
+    p = put32(p, 0);
+    p = put_uvarint(p, (uint32_t)r->batch_size + 1);
+    r->head_size = (size_t)(p - r->head);
+    put32(r->head, (uint32_t)(r->head_size + r->tail_size - 4));
+}
+
+static void build_fetch(struct request *r) {
+    uint8_t *p = put_header(r->head, 1, 12);
+    p = put32(p, (uint32_t)-1); /* replica id: a consumer */
+    p = put32(p, 500);          /* max wait */
+    p = put32(p, 1);            /* min bytes */
+    p = put32(p, 50 << 20);     /* max bytes */
+    *p++ = 0;                   /* isolation */
+    p = put32(p, 0);            /* no session */
+    p = put32(p, (uint32_t)-1);
+    *p++ = 2;
+    p = put_compact(p, opt.topic);
+    *p++ = 2;
+    r->partition_at = (size_t)(p - r->head);
+    p = put32(p, 0);
+    p = put32(p, (uint32_t)-1);
+    r->offset_at = (size_t)(p - r->head);
+    p = put64(p, 0);
+    p = put32(p, (uint32_t)-1);
+    p = put64(p, (uint64_t)-1);
+    p = put32(p, (uint32_t)opt.max_bytes);
+    *p++ = 0;
+    *p++ = 0;
+    *p++ = 1; /* forgotten topics */
+    *p++ = 1; /* rack */
+    *p++ = 0;
+    r->head_size = (size_t)(p - r->head);
+    put32(r->head, (uint32_t)(r->head_size - 4));
+}
+
+/* ---- answers ------------------------------------------------------------------------------------------------ */
+
+static struct reader enter_partition(const uint8_t *body, size_t size, bool fetch) {
+    struct reader r = {body + 4, body + size};
+    skip_tags(&r);
+    if (fetch) {
+        take(&r, 4);
+        int error = (int16_t)get16(take(&r, 2));
+        if (error) fail("fetch answered with error %d", error);
+        take(&r, 4);
+    }
+    if (take_uvarint(&r) != 2) fail("an answer does not name one topic");
+    uint32_t name = take_uvarint(&r);
+    take(&r, name ? name - 1 : 0);
+    if (take_uvarint(&r) != 2) fail("an answer does not name one partition");
+    return r;
+}
+
+static void check_produced(const uint8_t *body, size_t size) {
+    struct reader r = enter_partition(body, size, false);
+    uint32_t partition = get32(take(&r, 4));
+    int error = (int16_t)get16(take(&r, 2));
+    if (error) fail("produce to %s-%u answered with error %d", opt.topic, partition, error);
+}
+
+/* Bytes of whole batches in the answer; *next becomes the offset after them. */
+static size_t check_fetched(const uint8_t *body, size_t size, int64_t *next) {
+    struct reader r = enter_partition(body, size, true);
+    uint32_t partition = get32(take(&r, 4));
+    int error = (int16_t)get16(take(&r, 2));
+    if (error) fail("fetch of %s-%u at %" PRId64 " answered with error %d", opt.topic, partition, *next, error);
+    take(&r, 24);
+    for (uint32_t n = take_uvarint(&r); n > 1; n--) {
+        take(&r, 16);
+        skip_tags(&r);
+    }
+    take(&r, 4);
+    uint32_t length = take_uvarint(&r);
+    length = length ? length - 1 : 0;
+    const uint8_t *p = take(&r, length), *end = p + length, *start = p;
+    while (end - p >= BATCH_HEADER) {
+        size_t whole = (size_t)get32(p + 8) + 12;
+        if ((size_t)(end - p) < whole) break;
+        *next = (int64_t)get64(p) + get32(p + 23) + 1;
+        p += whole;
+    }
+    return (size_t)(p - start);
+}
+
+/* ---- samples ------------------------------------------------------------------------------------------------ */
+
+static uint32_t *samples; /* tenths of a microsecond */
+static size_t sample_count;
+
+static void add_sample(int64_t ns) {
+    if (!samples && !(samples = malloc(MAX_SAMPLES * sizeof *samples))) fail("no memory for samples");
+    if (sample_count < MAX_SAMPLES) samples[sample_count++] = (uint32_t)(ns < 400000000000LL ? ns / 100 : UINT32_MAX);
+}
+
+static int by_value(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(double q) {
+    return sample_count ? samples[(size_t)(q * (double)(sample_count - 1))] / 10.0 : 0;
+}
+
+static void print_result(int64_t requests, int64_t bytes, double seconds) {
+    qsort(samples, sample_count, sizeof *samples, by_value);
+    printf("{\"requests\": %" PRId64 ", \"bytes\": %" PRId64 ", \"seconds\": %.6f, \"p50_us\": %.1f, \"p99_us\": %.1f, "
+           "\"p999_us\": %.1f, \"max_us\": %.1f}\n",
+        requests, bytes, seconds, quantile(0.5), quantile(0.99), quantile(0.999), quantile(1));
+}
+
+/* ---- connections -------------------------------------------------------------------------------------------- */
+
+struct connection {
+    int fd, inflight;
+    struct request request;
+    size_t sent, size;    /* of the frame that is leaving */
+    uint8_t *buffer;
+    size_t filled, capacity;
+    uint32_t next_id, expected_id;
+    int64_t *started;     /* ring of depth start times */
+    int64_t offset;
+    bool waits_for_room;
+};
+
+static int connect_to_broker(int source) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    if (fd < 0) fail("socket: %s", strerror(errno));
+    if (source >= 0) { /* 127.0.0.1 alone has only some 28,000 ports */
+        struct sockaddr_in from = {.sin_family = AF_INET};
+        from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + (uint32_t)source);
+        setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+        if (bind(fd, (struct sockaddr *)&from, sizeof from)) fail("bind to a loopback address: %s", strerror(errno));
+    }
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)opt.port)};
+    if (inet_pton(AF_INET, opt.host, &to.sin_addr) != 1) fail("%s is not an IPv4 address", opt.host);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to)) fail("connect to %s:%d: %s", opt.host, opt.port, strerror(errno));
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return fd;
+}
+
+static void send_all(int fd, const uint8_t *p, size_t n) {
+    while (n > 0) {
+        ssize_t done = send(fd, p, n, MSG_NOSIGNAL);
+        if (done < 0) fail("send: %s", strerror(errno));
+        p += done;
+        n -= (size_t)done;
+    }
+}
+
+/* One whole answer with a blocking socket; returns its size without the length. */
+static size_t receive_answer(int fd, uint8_t *buffer, size_t capacity) {
+    size_t filled = 0, wanted = 4;
+    while (filled < wanted) {
+        ssize_t n = recv(fd, buffer + filled, wanted > 4 ? wanted - filled : capacity - filled, 0);
+        if (n <= 0) fail(n ? "receive: %s" : "the broker closed a connection%s", n ? strerror(errno) : "");
+        filled += (size_t)n;
+        if (filled >= 4) wanted = 4 + (size_t)get32(buffer);
+        if (wanted > capacity) fail("an answer of %zu bytes is larger than expected", wanted);
+    }
+    return wanted - 4;
+}
+
+/* ---- closed loop on many connections ------------------------------------------------------------------------ */
+
+static struct {
+    int64_t issued, answered, issued_bytes, answered_bytes, begun;
+    int epoll;
+    bool fetch;
+} run;
+
+static bool may_issue(int64_t now) {
+    if (opt.requests && run.issued >= opt.requests) return false;
+    if (opt.bytes && run.issued_bytes >= opt.bytes) return false;
+    return !opt.seconds || now - run.begun < (int64_t)(opt.seconds * 1e9);
+}
+
+static bool within_rate(int64_t now) {
+    return !opt.rate || (double)run.issued_bytes <= opt.rate * (double)(now - run.begun) / 1e9;
+}
+
+static void aim_request(struct connection *c) {
+    struct request *r = &c->request;
+    uint32_t partition = opt.random ? (uint32_t)(next_random() % (uint64_t)opt.partitions)
+                                    : (uint32_t)(run.issued % opt.partitions);
+    put32(r->head + 8, c->next_id++);
+    put32(r->head + r->partition_at, partition);
+    if (run.fetch) {
+        if (opt.random)
+            c->offset = opt.from + (int64_t)(next_random() % (uint64_t)(opt.to - opt.from));
+        else if (c->offset >= opt.to)
+            c->offset = opt.from;
+        put64(r->head + r->offset_at, (uint64_t)c->offset);
+    } else if (opt.ts_step) {
+        seal_batch(r->batch, r->batch_size, opt.ts_start + run.issued / opt.per_step * opt.ts_step);
+    }
+}
+
+static void watch(struct connection *c, bool room) {
+    if (c->waits_for_room == room) return;
+    c->waits_for_room = room;
+    struct epoll_event e = {.events = EPOLLIN | (room ? EPOLLOUT : 0), .data.ptr = c};
+    epoll_ctl(run.epoll, EPOLL_CTL_MOD, c->fd, &e);
+}
+
+static bool push(struct connection *c) { /* true when the frame that was leaving has left */
+    struct request *r = &c->request;
+    while (c->sent < c->size) {
+        struct iovec parts[2];
+        int n = 0;
+        if (c->sent < r->head_size) parts[n++] = (struct iovec){r->head + c->sent, r->head_size - c->sent};
+        size_t at = c->sent > r->head_size ? c->sent - r->head_size : 0;
+        if (r->batch) parts[n++] = (struct iovec){r->batch + at, r->tail_size - at};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)n};
+        ssize_t done = sendmsg(c->fd, &message, MSG_NOSIGNAL);
+        if (done < 0 && errno == EAGAIN) {
+            watch(c, true);
+            return false;
+        }
+        if (done < 0) fail("send: %s", strerror(errno));
+        c->sent += (size_t)done;
+    }
+    watch(c, false);
+    return true;
+}
+
+static void issue(struct connection *c, int64_t now) {
+    while (push(c) && c->inflight < opt.depth && may_issue(now) && within_rate(now)) {
+        aim_request(c);
+        c->started[run.fetch ? 0 : (c->next_id - 1) % (uint32_t)opt.depth] = now;
+        c->sent = 0;
+        c->size = c->request.head_size + c->request.tail_size;
+        c->inflight++;
+        run.issued++;
+        run.issued_bytes += run.fetch ? 0 : (int64_t)c->request.batch_size;
+    }
+}
+
+static void take_answer(struct connection *c, const uint8_t *body, size_t size, int64_t now) {
+    if (size < 4 || get32(body) != c->expected_id) fail("an answer carries another correlation id than its request");
+    if (run.fetch) {
+        size_t got = check_fetched(body, size, &c->offset);
+        if (!got) fail("a fetch at %" PRId64 " of %s brought nothing", c->offset, opt.topic);
+        run.answered_bytes += (int64_t)got;
+        run.issued_bytes = run.answered_bytes;
+    } else {
+        check_produced(body, size);
+        run.answered_bytes += (int64_t)c->request.batch_size;
+    }
+    add_sample(now - c->started[run.fetch ? 0 : c->expected_id % (uint32_t)opt.depth]);
+    c->expected_id++;
+    c->inflight--;
+    run.answered++;
+}
+
+static void receive(struct connection *c) {
+    ssize_t n = recv(c->fd, c->buffer + c->filled, c->capacity - c->filled, 0);
+    if (n < 0 && errno == EAGAIN) return;
+    if (n <= 0) fail(n ? "receive: %s" : "the broker closed a connection%s", n ? strerror(errno) : "");
+    c->filled += (size_t)n;
+    int64_t now = now_ns();
+    size_t at = 0;
+    while (c->filled - at >= 4) {
+        size_t size = get32(c->buffer + at);
+        if (size + 4 > c->capacity) fail("an answer of %zu bytes is larger than expected", size);
+        if (c->filled - at < size + 4) break;
+        take_answer(c, c->buffer + at + 4, size, now);
+        at += size + 4;
+    }
+    memmove(c->buffer, c->buffer + at, c->filled - at);
+    c->filled -= at;
+}
+
+static struct connection *open_connections(void) {
+    struct connection *all = calloc((size_t)opt.connections, sizeof *all);
+    struct request first = {0};
+    if (!all) fail("no memory for connections");
+    if (run.fetch) build_fetch(&first);
+    else build_produce(&first, opt.ts_step ? opt.ts_start : wall_ms());
+    for (int i = 0; i < opt.connections; i++) {
+        struct connection *c = &all[i];
+        c->fd = connect_to_broker(-1);
+        fcntl(c->fd, F_SETFL, O_NONBLOCK);
+        c->request = first;
+        if (opt.ts_step) { /* each frame is changed before it leaves */
+            c->request.batch = malloc(first.tail_size);
+            if (!c->request.batch) fail("no memory for a batch");
+            memcpy(c->request.batch, first.batch, first.tail_size);
+        }
+        c->capacity = run.fetch ? (size_t)opt.max_bytes + (4u << 20) : SMALL_BUFFER;
+        c->buffer = malloc(c->capacity);
+        c->started = calloc((size_t)opt.depth, sizeof *c->started);
+        c->offset = opt.from + (opt.to - opt.from) * i / opt.connections;
+        if (!c->buffer || !c->started) fail("no memory for a connection");
+        struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
+        epoll_ctl(run.epoll, EPOLL_CTL_ADD, c->fd, &e);
+    }
+    return all;
+}
+
+static void run_load(bool fetch) {
+    run.fetch = fetch;
+    run.epoll = epoll_create1(0);
+    if (fetch && (opt.depth > 1 || opt.to <= opt.from)) fail("fetch wants --depth 1 and --to above --from");
+    struct connection *all = open_connections();
+    struct epoll_event events[256];
+    int64_t now = run.begun = now_ns(), stop = run.begun + (int64_t)(opt.deadline * 1e9);
+    for (int i = 0; i < opt.connections; i++) issue(&all[i], now);
+    while (run.answered < run.issued || may_issue(now)) {
+        int n = epoll_wait(run.epoll, events, 256, opt.rate ? 1 : 1000);
+        for (int i = 0; i < n; i++) {
+            struct connection *c = events[i].data.ptr;
+            if (events[i].events & ~(uint32_t)EPOLLOUT) receive(c);
+            issue(c, now_ns());
+        }
+        now = now_ns();
+        if (opt.rate && within_rate(now))
+            for (int i = 0; i < opt.connections; i++) issue(&all[i], now);
+        if (now > stop) fail("not done after %.0f s: %" PRId64 " of %" PRId64 " answered", opt.deadline, run.answered, run.issued);
+    }
+    print_result(run.answered, run.answered_bytes, (double)(now_ns() - run.begun) / 1e9);
+}
+
+/* ---- one request at a time ---------------------------------------------------------------------------------- */
+
+static void sleep_until(int64_t ns) {
+    struct timespec t = {ns / 1000000000LL, ns % 1000000000LL};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) {}
+}
+
+static void run_latency(void) {
+    struct request r = {0};
+    build_produce(&r, wall_ms());
+    size_t size = r.head_size + r.tail_size;
+    uint8_t *frame = malloc(size), *buffer = malloc(SMALL_BUFFER);
+    if (!frame || !buffer) fail("no memory for a frame");
+    memcpy(frame, r.head, r.head_size);
+    memcpy(frame + r.head_size, r.batch, r.tail_size);
+    int fd = connect_to_broker(-1);
+    int64_t begun = now_ns(), stop = begun + (int64_t)(opt.deadline * 1e9), done = 0;
+    for (int64_t i = -opt.warmup; !opt.requests || i < opt.requests; i++) {
+        int64_t from = now_ns();
+        if (i <= 0) begun = from;
+        if (i >= 0 && opt.seconds && from - begun > (int64_t)(opt.seconds * 1e9)) break;
+        if (from > stop) fail("not done after %.0f s", opt.deadline);
+        if (i >= 0 && opt.interval_us) {
+            /* Counted from the time it was due, so that one stall is not seen as one slow request only. */
+            from = begun + i * opt.interval_us * 1000;
+            sleep_until(from);
+        }
+        put32(frame + 8, (uint32_t)i);
+        send_all(fd, frame, size);
+        size_t got = receive_answer(fd, buffer, SMALL_BUFFER);
+        if (got < 4 || get32(buffer + 4) != (uint32_t)i) fail("an answer carries another correlation id than its request");
+        if (i >= 0) {
+            add_sample(now_ns() - from);
+            done++;
+        }
+        check_produced(buffer + 4, got);
+    }
+    print_result(done, done * (int64_t)r.batch_size, (double)(now_ns() - begun) / 1e9);
+}
+
+/* ---- connections that do nothing ---------------------------------------------------------------------------- */
+
+static void run_idle(void) {
+    struct rlimit files;
+    rlim_t needed = (rlim_t)opt.connections + 64;
+    getrlimit(RLIMIT_NOFILE, &files);
+    if (files.rlim_cur < needed) {
+        files.rlim_cur = needed;
+        if (files.rlim_max < needed) files.rlim_max = needed;
+        if (setrlimit(RLIMIT_NOFILE, &files)) fail("cannot open %d files: %s", opt.connections, strerror(errno));
+    }
+    static const uint8_t api_versions[] = {0, 0, 0, 17, 0, 18, 0, 0, 0, 0, 0, 1, 0, 7, 'l', 'o', 'a', 'd', 'g', 'e', 'n'};
+    uint8_t *buffer = malloc(SMALL_BUFFER);
+    if (!buffer) fail("no memory for a buffer");
+    int64_t begun = now_ns(), stop = begun + (int64_t)(opt.deadline * 1e9);
+    for (int i = 0; i < opt.connections; i++) {
+        int fd = connect_to_broker(i % opt.sources);
+        send_all(fd, api_versions, sizeof api_versions);
+        receive_answer(fd, buffer, SMALL_BUFFER);
+        if (now_ns() > stop) fail("only %d connections after %.0f s", i, opt.deadline);
+    }
+    print_result(opt.connections, 0, (double)(now_ns() - begun) / 1e9);
+    fflush(stdout);
+    while (read(0, buffer, SMALL_BUFFER) > 0) {}
+}
+
+/* ---- options ------------------------------------------------------------------------------------------------ */
+
+static const struct option names[] = {
+    {"host", 1, 0, 'h'}, {"port", 1, 0, 'p'}, {"topic", 1, 0, 't'}, {"partitions", 1, 0, 'P'}, {"connections", 1, 0, 'c'},
+    {"depth", 1, 0, 'd'}, {"records", 1, 0, 'r'}, {"record-size", 1, 0, 's'}, {"acks", 1, 0, 'a'}, {"max-bytes", 1, 0, 'm'},
+    {"requests", 1, 0, 'n'}, {"bytes", 1, 0, 'b'}, {"seconds", 1, 0, 'S'}, {"deadline", 1, 0, 'D'}, {"rate", 1, 0, 'R'},
+    {"from", 1, 0, 'f'}, {"to", 1, 0, 'T'}, {"random", 0, 0, 'x'}, {"seed", 1, 0, 'e'}, {"ts-start", 1, 0, 'A'},
+    {"ts-step", 1, 0, 'B'}, {"per-step", 1, 0, 'C'}, {"interval-us", 1, 0, 'i'}, {"warmup", 1, 0, 'w'}, {"sources", 1, 0, 'o'},
+    {0, 0, 0, 0}};
+
+static void read_option(int key, const char *value) {
+    switch (key) {
+    case 'h': opt.host = value; break;
+    case 'p': opt.port = atoi(value); break;
+    case 't': opt.topic = value; break;
+    case 'P': opt.partitions = atoi(value); break;
+    case 'c': opt.connections = atoi(value); break;
+    case 'd': opt.depth = atoi(value); break;
+    case 'r': opt.records = atoi(value); break;
+    case 's': opt.record_size = atoi(value); break;
+    case 'a': opt.acks = atoi(value); break;
+    case 'm': opt.max_bytes = atoi(value); break;
+    case 'n': opt.requests = atoll(value); break;
+    case 'b': opt.bytes = atoll(value); break;
+    case 'S': opt.seconds = atof(value); break;
+    case 'D': opt.deadline = atof(value); break;
+    case 'R': opt.rate = atof(value); break;
+    case 'f': opt.from = atoll(value); break;
+    case 'T': opt.to = atoll(value); break;
+    case 'x': opt.random = true; break;
+    case 'e': opt.seed = strtoull(value, NULL, 10) | 1; break;
+    case 'A': opt.ts_start = atoll(value); break;
+    case 'B': opt.ts_step = atoll(value); break;
+    case 'C': opt.per_step = atoi(value); break;
+    case 'i': opt.interval_us = atoll(value); break;
+    case 'w': opt.warmup = atoll(value); break;
+    case 'o': opt.sources = atoi(value); break;
+    default: exit(2);
+    }
+}
+
+int main(int argc, char **argv) {
+    for (int key; (key = getopt_long(argc, argv, "", names, NULL)) != -1;) read_option(key, optarg);
+    const char *mode = optind < argc ? argv[optind] : "";
+    if (opt.partitions < 1 || opt.connections < 1 || opt.depth < 1 || opt.records < 1 || opt.record_size < 0 ||
+        opt.per_step < 1 || opt.sources < 1 || opt.max_bytes < 1 || strlen(opt.topic) > 249)
+        fail("a count is below 1 or the topic name is too long");
+    bool bounded = opt.requests || opt.bytes || opt.seconds;
+    if (!bounded && strcmp(mode, "idle")) fail("one of --requests, --bytes, --seconds is needed");
+    if (!strcmp(mode, "produce")) run_load(false);
+    else if (!strcmp(mode, "fetch")) run_load(true);
+    else if (!strcmp(mode, "latency")) run_latency();
+    else if (!strcmp(mode, "idle")) run_idle();
+    else fail("mode '%s' is none of produce, fetch, latency, idle", mode);
+    return 0;
+}

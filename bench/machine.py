@@ -1,0 +1,142 @@
+"""What the machine says of a process and its children, CPU time and memory; and what it costs by itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import threading
+import time
+from pathlib import Path
+
+MEGABYTE = 1_000_000
+GIGABYTE = 1_000_000_000
+_CHUNK = 1 << 20
+
+
+def process_tree(pid: int) -> list[int]:
+    """The process and all its living descendants."""
+    tree = [pid]
+    for parent in tree:
+        try:
+            tasks = os.listdir(f"/proc/{parent}/task")
+        except FileNotFoundError:
+            continue
+        for task in tasks:
+            try:
+                children = Path(f"/proc/{parent}/task/{task}/children").read_text()
+            except OSError:
+                continue
+            tree.extend(int(child) for child in children.split())
+    return tree
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads, ended ones included, of the process tree.
+
+    The process clock counts nanoseconds; /proc/PID/stat only hundredths of a second.
+    """
+    total = 0.0
+    for member in process_tree(pid):
+        try:
+            total += time.clock_gettime((~member << 3) | 2)
+        except OSError:
+            if member == pid:
+                raise
+    return total + _reaped_children_seconds(pid)
+
+
+def _reaped_children_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of the process tree."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = 0
+    for member in process_tree(pid):
+        try:
+            total += int(Path(f"/proc/{member}/statm").read_text().split()[1]) * page
+        except OSError:
+            if member == pid:
+                raise
+    return total
+
+
+class PeakMemory:
+    """Samples a process's resident memory until it is closed; `peak` is the largest seen."""
+
+    def __init__(self, pid: int, interval: float = 0.05) -> None:
+        self.peak = resident_bytes(pid)
+        self._pid = pid
+        self._interval = interval
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._stop.wait(self._interval):
+            try:
+                self.peak = max(self.peak, resident_bytes(self._pid))
+            except OSError:
+                return
+
+
+def raise_file_limit(wanted: int = 60_000) -> int:
+    """Lets this process and what it starts open many files; returns the limit reached."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in (max(hard, wanted), hard):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+            return limit
+        except (ValueError, OSError):
+            continue
+    return soft
+
+
+def append_cost(folder: Path, size: int) -> float:
+    """CPU seconds to append `size` bytes to a new file in pieces of 1 MiB: what any broker pays the kernel.
+
+    The file is written and removed once before, because a virtual machine pays for memory it touches
+    the first time (ten times the price of the write itself was seen).
+    """
+    path = folder / "append-cost"
+    _write_file(path, size)
+    path.unlink()
+    before = time.process_time()
+    _write_file(path, size)
+    spent = time.process_time() - before
+    path.unlink()
+    return spent
+
+
+def _write_file(path: Path, size: int) -> None:
+    piece = os.urandom(_CHUNK)
+    with path.open("wb", buffering=0) as file:
+        for _ in range(size // _CHUNK):
+            file.write(piece)
+
+
+def describe() -> dict[str, str | int | float]:
+    """Enough to judge a figure by: cores, kernel, memory, and how busy the machine was."""
+    model = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    return {
+        "processor": model,
+        "cores": os.cpu_count() or 0,
+        "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIGABYTE, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+    }

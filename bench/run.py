@@ -1,0 +1,105 @@
+"""Measures a broker and prints each figure beside its target, as a table and as JSON.
+
+    python bench/run.py                                   this project's broker, every scenario
+    python bench/run.py --only small --only fetch         some of them
+    python bench/run.py --quick                           a tenth of the work: that it runs, not how fast
+    python bench/run.py --against HOST:PORT --pid PID     a broker that runs already
+    python bench/run.py --launch 'COMMAND {dir} {port}'   another broker, started by a command
+
+Every broker started here has its data in a temporary folder of --data, which is removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import machine
+import report
+from broker import TIDELOG, Broker, BrokerFailed, Source
+from load import LoadFailed
+from report import Figure
+from scenarios import SCENARIOS, Bench, Skipped
+from wire import WireError
+
+RESULTS = Path(__file__).parent / "results.json"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(SCENARIOS),
+        metavar="NAME",
+        help="run only this scenario (may be repeated): " + ", ".join(SCENARIOS),
+    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--against", metavar="HOST:PORT", help="measure a broker that runs already")
+    parser.add_argument("--pid", type=int, help="its process, whose CPU time and memory are read")
+    parser.add_argument(
+        "--launch",
+        metavar="COMMAND",
+        default=TIDELOG,
+        help="command that starts a broker; {dir}, {port} and {ready} (a file that is to hold HOST:PORT "
+        "once it answers) are filled in, --override NAME=VALUE is added",
+    )
+    parser.add_argument("--warmup", type=int, default=1, metavar="N", help="warm up N times as long")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        metavar="DIR",
+        help="where brokers keep their data (default: %(default)s)",
+    )
+    parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="where the JSON goes")
+    options = parser.parse_args()
+    if (options.against is None) != (options.pid is None):
+        parser.error("--against and --pid go together")
+    return options
+
+
+def bench_of(options: argparse.Namespace) -> Bench:
+    attached = None
+    if options.against is not None:
+        host, _, port = options.against.rpartition(":")
+        attached = Broker(host, int(port), options.pid)
+    return Bench(Source(options.data, options.launch, attached), options.quick, options.warmup)
+
+
+def main() -> int:
+    options = arguments()
+    machine.raise_file_limit()
+    about = machine.describe()
+    bench = bench_of(options)
+    figures: list[Figure] = []
+    failures: list[str] = []
+    for name in options.only or SCENARIOS:
+        begun = time.monotonic()
+        try:
+            found = SCENARIOS[name](bench)
+        except Skipped as reason:
+            print(f"{name}: left out: {reason}", file=sys.stderr)
+            continue
+        except (BrokerFailed, LoadFailed, WireError, OSError, subprocess.SubprocessError) as error:
+            failures.append(f"{name}: {error}")
+            print(f"{name}: failed: {error}", file=sys.stderr)
+            continue
+        figures += found
+        print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    text = report.as_json(figures, failures, about, options.against or options.launch)
+    report.save(options.json, text)
+    print(report.table(figures))
+    print()
+    print(text, end="")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
