@@ -1,0 +1,87 @@
+"""The operations that wait: produce for its replicas, delete-records for theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.cluster.partition import Partition
+from tidelog.cluster.purgatory import DelayedOperation
+from tidelog.errors import KafkaError, NotLeaderOrFollower, RequestTimedOut
+
+if TYPE_CHECKING:
+    from tidelog.cluster.replica_manager import AppendOutcome, PartitionId
+
+
+class DelayedProduce(DelayedOperation):
+    """acks=all: done when the high watermark of every partition has passed what was appended to it."""
+
+    __slots__ = ("_done", "_outcomes", "_wanted")
+
+    def __init__(
+        self, outcomes: list[AppendOutcome], done: Callable[[list[AppendOutcome]], None]
+    ) -> None:
+        super().__init__()
+        self._outcomes = outcomes
+        self._done = done
+        self._wanted: list[tuple[AppendOutcome, Partition, int]] = []
+
+    def want(self, outcome: AppendOutcome, partition: Partition, offset: int) -> None:
+        self._wanted.append((outcome, partition, offset))
+
+    def try_complete(self) -> bool:
+        still: list[tuple[AppendOutcome, Partition, int]] = []
+        for outcome, partition, offset in self._wanted:
+            if not partition.is_leader or partition.log is None:
+                outcome.error = NotLeaderOrFollower(f"{partition.name} is no longer led by this broker")
+            elif partition.log.high_watermark < offset:
+                still.append((outcome, partition, offset))
+        self._wanted = still
+        return not still and self.force_complete()
+
+    def on_expiration(self) -> None:
+        for outcome, partition, offset in self._wanted:
+            outcome.error = RequestTimedOut(
+                f"the replicas in sync of {partition.name} did not reach offset {offset} in time"
+            )
+
+    def on_complete(self) -> None:
+        self._done(self._outcomes)
+
+
+class DelayedDeleteRecords(DelayedOperation):
+    """Done when the low watermark of every partition has reached the offset asked for."""
+
+    __slots__ = ("_done", "_results", "_wanted")
+
+    def __init__(
+        self, done: Callable[[dict[PartitionId, tuple[int, KafkaError | None]]], None]
+    ) -> None:
+        super().__init__()
+        self._done = done
+        self._wanted: dict[PartitionId, tuple[Partition, int]] = {}
+        self._results: dict[PartitionId, tuple[int, KafkaError | None]] = {}
+
+    def want(self, key: PartitionId, partition: Partition, offset: int) -> None:
+        self._wanted[key] = (partition, offset)
+
+    def failed(self, key: PartitionId, error: KafkaError) -> None:
+        self._results[key] = (-1, error)
+
+    def try_complete(self) -> bool:
+        for key, (partition, offset) in list(self._wanted.items()):
+            if not partition.is_leader or partition.log is None:
+                self.failed(key, NotLeaderOrFollower(f"{partition.name} is no longer led by this broker"))
+            elif (low_watermark := partition.low_watermark()) >= offset:
+                self._results[key] = (low_watermark, None)
+            else:
+                continue
+            del self._wanted[key]
+        return not self._wanted and self.force_complete()
+
+    def on_expiration(self) -> None:
+        for key, (partition, offset) in self._wanted.items():
+            self.failed(key, RequestTimedOut(f"the replicas of {partition.name} did not delete up to {offset}"))
+
+    def on_complete(self) -> None:
+        self._done(self._results)

@@ -1,0 +1,288 @@
+"""One partition on this broker: its log, who leads it, and the order in which appends reach it.
+
+Appends of one partition are prepared, written and finished one after the other. Small ones run through in
+one turn of the loop; while a large one is being written by the worker, those behind it wait their turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from tidelog.cluster.worker import Worker
+from tidelog.errors import (
+    FencedLeaderEpoch,
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+)
+from tidelog.metadata.state import PartitionState
+from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
+from tidelog.storage.log import AppendOrigin, AppendResult, DuplicateBatch, Log, PendingAppend
+
+
+class Append:
+    """One partition's share of a produce request on its way into the log."""
+
+    __slots__ = ("allow_zstd", "checked", "data", "done", "heavy", "now_ms", "origin", "pending")
+
+    def __init__(
+        self,
+        data: memoryview,
+        heavy: bool,
+        allow_zstd: bool,
+        origin: AppendOrigin,
+        now_ms: int,
+        done: Callable[[AppendResult | None, BaseException | None], None],
+    ) -> None:
+        self.data = data
+        self.heavy = heavy
+        self.allow_zstd = allow_zstd
+        self.origin = origin
+        self.now_ms = now_ms
+        self.done = done
+        self.checked: CheckedBatch | None = None
+        self.pending: PendingAppend | None = None
+
+
+class Replica:
+    """What the leader knows of a follower."""
+
+    __slots__ = ("broker_id", "last_caught_up_ms", "log_end_offset", "log_start_offset")
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.log_end_offset = -1
+        self.log_start_offset = -1
+        self.last_caught_up_ms = 0
+
+
+class Partition:
+    def __init__(self, topic: str, index: int, topic_id: bytes, broker_id: int, worker: Worker) -> None:
+        self.topic = topic
+        self.index = index
+        self.topic_id = topic_id
+        self.broker_id = broker_id
+        self.log: Log | None = None
+        self.leader_id = -1
+        self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.replicas: list[int] = []
+        self.isr: list[int] = []
+        self.followers: dict[int, Replica] = {}
+        self.rules: ProduceRules | None = None
+        # Produce below version 7 does not know zstd.
+        self.rules_without_zstd: ProduceRules | None = None
+        # Called when the high watermark moved: waiting produces and fetches look again.
+        self.on_high_watermark: Callable[[Partition], None] | None = None
+        self._worker = worker
+        self._queue: deque[Append] = deque()
+        self.writing = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def is_leader(self) -> bool:
+        return self.leader_id == self.broker_id
+
+    def become_leader(self, log: Log, state: PartitionState) -> None:
+        """Lead the partition from this epoch on; everything in the log of the only replica is committed."""
+        self.log = log
+        self.leader_id = state.leader
+        self.leader_epoch = state.leader_epoch
+        self.partition_epoch = state.partition_epoch
+        self.replicas = list(state.replicas)
+        self.isr = list(state.isr)
+        self.followers = {b: Replica(b) for b in self.replicas if b != self.broker_id}
+        log.assign_leader_epoch(state.leader_epoch)
+        self.config_changed()
+        self.advance_high_watermark()
+
+    def config_changed(self) -> None:
+        assert self.log is not None
+        self.rules = self.log.produce_rules()
+        self.rules_without_zstd = replace(self.rules, allow_zstd=False)
+
+    def leader_log(self, current_leader_epoch: int = -1) -> Log:
+        """The log to serve from, if the caller's idea of the leader's epoch agrees with ours."""
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            if current_leader_epoch < self.leader_epoch:
+                raise FencedLeaderEpoch(
+                    f"{self.name} is led with epoch {self.leader_epoch}, the request has the older "
+                    f"{current_leader_epoch}"
+                )
+            raise UnknownLeaderEpoch(
+                f"{self.name} is led with epoch {self.leader_epoch} here, the request has the newer "
+                f"{current_leader_epoch}"
+            )
+        if self.leader_id != self.broker_id:
+            raise NotLeaderOrFollower(f"{self.name} is led by broker {self.leader_id}, not by this one")
+        if self.log is None or self.log.offline:
+            raise KafkaStorageError(f"the folder of {self.name} is offline")
+        return self.log
+
+    # -- appending ---------------------------------------------------------------------------------
+
+    def check_in_sync_replicas(self) -> None:
+        """acks=all asks for enough replicas in sync before anything is written."""
+        assert self.log is not None
+        wanted = min(self.log.config.min_insync_replicas, len(self.replicas))
+        if len(self.isr) < wanted:
+            raise NotEnoughReplicas(
+                f"{self.name} has {len(self.isr)} replicas in sync, min.insync.replicas asks for {wanted}"
+            )
+
+    def can_append_now(self, acks: int) -> bool:
+        """Whether a small batch can be appended and answered in this turn of the loop."""
+        return (
+            not self.writing
+            and not self._queue
+            and self.leader_id == self.broker_id
+            and self.log is not None
+            and not self.log.offline
+            and (acks != -1 or len(self.replicas) == 1)
+        )
+
+    def append_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> AppendResult:
+        """Append a small batch in this turn of the loop; the caller has seen `can_append_now`."""
+        log = self.log
+        rules = self.rules if allow_zstd else self.rules_without_zstd
+        assert log is not None
+        assert rules is not None
+        result = log.append_checked(check_produced(data, rules, now_ms), self.leader_epoch, now_ms)
+        if not result.needs_flush and len(self.replicas) == 1:
+            log.high_watermark = log.log_end_offset
+            if self.on_high_watermark is not None:
+                self.on_high_watermark(self)
+        return result
+
+    def submit(self, append: Append) -> None:
+        """Append with the heavy parts off the loop; `append.done` is called with the outcome."""
+        if append.heavy:
+            self._worker.submit(lambda: self._check(append), lambda _, error: self._checked(append, error))
+            return
+        try:
+            self._check(append)
+        except Exception as error:
+            append.done(None, error)
+            return
+        self._queue.append(append)
+        self._drain()
+
+    def _check(self, append: Append) -> None:
+        rules = self.rules if append.allow_zstd else self.rules_without_zstd
+        assert rules is not None
+        append.checked = check_produced(append.data, rules, append.now_ms)
+
+    def _checked(self, append: Append, error: BaseException | None) -> None:
+        if error is not None:
+            append.done(None, error)
+            return
+        self._queue.append(append)
+        self._drain()
+
+    def _drain(self) -> None:
+        while self._queue and not self.writing:
+            append = self._queue.popleft()
+            try:
+                if not self._prepare(append):
+                    continue
+                assert append.pending is not None
+                if append.heavy:
+                    self.writing = True
+                    self._worker.submit(
+                        append.pending.write,
+                        lambda _, error, append=append: self._written(append, error),  # type: ignore[misc]
+                    )
+                    return
+                self._write(append)
+            except Exception as error:
+                append.done(None, error)
+
+    def _prepare(self, append: Append) -> bool:
+        assert append.checked is not None
+        log = self.leader_log()
+        prepared = log.prepare(
+            append.checked, leader_epoch=self.leader_epoch, origin=append.origin, now_ms=append.now_ms
+        )
+        if isinstance(prepared, DuplicateBatch):
+            append.done(prepared.result, None)
+            return False
+        append.pending = prepared
+        return True
+
+    def _write(self, append: Append) -> None:
+        assert self.log is not None
+        assert append.pending is not None
+        try:
+            append.pending.write()
+        except OSError as error:
+            raise self._write_failed(append, error) from error
+        self._finish(append)
+
+    def _written(self, append: Append, error: BaseException | None) -> None:
+        self.writing = False
+        if error is None:
+            try:
+                self._finish(append)
+            except Exception as failure:
+                append.done(None, failure)
+        elif isinstance(error, OSError):
+            append.done(None, self._write_failed(append, error))
+        else:
+            assert self.log is not None
+            assert append.pending is not None
+            self.log.abandon(append.pending)
+            append.done(None, error)
+        self._drain()
+
+    def _write_failed(self, append: Append, error: OSError) -> KafkaError:
+        assert self.log is not None
+        assert append.pending is not None
+        return self.log.write_failed(append.pending, error)
+
+    def _finish(self, append: Append) -> None:
+        assert self.log is not None
+        assert append.pending is not None
+        result = self.log.finish(append.pending, append.now_ms)
+        append.done(result, None)
+
+    # -- watermarks --------------------------------------------------------------------------------
+
+    def advance_high_watermark(self) -> bool:
+        """The high watermark is the smallest log end offset of the replicas in sync; it never falls."""
+        assert self.log is not None
+        offset = self.log.log_end_offset
+        for broker_id in self.isr:
+            if broker_id != self.broker_id:
+                offset = min(offset, self.followers[broker_id].log_end_offset)
+        if offset <= self.log.high_watermark:
+            return False
+        self.log.high_watermark = offset
+        if self.on_high_watermark is not None:
+            self.on_high_watermark(self)
+        return True
+
+    def low_watermark(self) -> int:
+        """The offset below which every replica has deleted its records."""
+        assert self.log is not None
+        starts = [self.followers[b].log_start_offset for b in self.isr if b != self.broker_id]
+        return min([self.log.log_start_offset, *starts])
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the log start offset; -1 stands for the high watermark. Gives the offset that is asked for."""
+        log = self.leader_log()
+        wanted = log.high_watermark if offset == -1 else offset
+        if wanted < 0 or wanted > log.high_watermark:
+            raise OffsetOutOfRange(
+                f"records of {self.name} can be deleted up to the high watermark {log.high_watermark}, "
+                f"not to {offset}"
+            )
+        log.delete_records_before(wanted)
+        return wanted

@@ -1,0 +1,118 @@
+"""Delayed operations: requests that wait for something to happen to a partition, or for time to run out.
+
+An operation completes exactly once, either because `try_complete` found its condition met or because its
+time is over. A purgatory costs nothing while nobody waits: keys are made when an operation is parked
+and go when their last watcher does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from tidelog.clock import Scheduler, TimerHandle
+
+
+class DelayedOperation:
+    """One waiting request. Subclasses say when it is done and what is then answered."""
+
+    __slots__ = ("_keys", "_timer", "completed")
+
+    def __init__(self) -> None:
+        self.completed = False
+        self._timer: TimerHandle | None = None
+        self._keys: tuple[Hashable, ...] = ()
+
+    def try_complete(self) -> bool:
+        """Look at the condition; answer through `force_complete` and return True when it is met."""
+        raise NotImplementedError
+
+    def on_complete(self) -> None:
+        """Called once, when the operation completes for whichever reason."""
+        raise NotImplementedError
+
+    def on_expiration(self) -> None:
+        """Called before `on_complete` when it was time that ended the wait."""
+
+    def force_complete(self) -> bool:
+        if self.completed:
+            return False
+        self.completed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.on_complete()
+        return True
+
+
+class Purgatory:
+    """The operations of one kind that wait, by the keys whose changes may complete them."""
+
+    def __init__(self, name: str, scheduler: Scheduler) -> None:
+        self.name = name
+        self._scheduler = scheduler
+        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self._delayed = 0
+
+    @property
+    def delayed(self) -> int:
+        """How many operations wait."""
+        return self._delayed
+
+    @property
+    def watched(self) -> int:
+        """How many (key, operation) pairs are watched: an operation on ten partitions counts ten times."""
+        return sum(len(operations) for operations in self._watchers.values())
+
+    def try_complete_else_watch(
+        self, operation: DelayedOperation, keys: Iterable[Hashable], wait_ms: int
+    ) -> bool:
+        """Complete the operation now if it can be, else park it under its keys for at most `wait_ms`."""
+        if operation.try_complete():
+            return True
+        operation._keys = tuple(keys)
+        for key in operation._keys:
+            self._watchers.setdefault(key, {})[operation] = None
+        self._delayed += 1
+        operation._timer = self._scheduler.schedule(wait_ms / 1000, lambda: self._expire(operation))
+        return False
+
+    def check(self, key: Hashable) -> int:
+        """Something happened to `key`: give every operation that waits on it a chance to complete."""
+        operations = self._watchers.get(key)
+        if not operations:
+            return 0
+        completed = 0
+        for operation in list(operations):
+            if not operation.completed and operation.try_complete():
+                self._forget(operation)
+                completed += 1
+        return completed
+
+    def complete_all(self, key: Hashable) -> int:
+        """End every wait on `key` as it stands: the partition is gone or no longer led here."""
+        operations = list(self._watchers.get(key, ()))
+        for operation in operations:
+            self._forget(operation)
+            operation.force_complete()
+        return len(operations)
+
+    def shutdown(self) -> None:
+        for key in list(self._watchers):
+            self.complete_all(key)
+
+    def _expire(self, operation: DelayedOperation) -> None:
+        if operation.completed:
+            return
+        self._forget(operation)
+        operation.on_expiration()
+        operation.force_complete()
+
+    def _forget(self, operation: DelayedOperation) -> None:
+        for key in operation._keys:
+            operations = self._watchers.get(key)
+            if operations is not None:
+                operations.pop(operation, None)
+                if not operations:
+                    del self._watchers[key]
+        operation._keys = ()
+        self._delayed -= 1

@@ -1,0 +1,300 @@
+"""The partitions of this broker, and the ways through which requests reach them.
+
+Produce and fetch come in here with values and leave with values; what cannot be answered at once waits
+in a purgatory, woken when an append moves a high watermark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from tidelog.clock import Scheduler
+from tidelog.cluster.delayed import DelayedDeleteRecords, DelayedProduce
+from tidelog.cluster.partition import Append, Partition
+from tidelog.cluster.purgatory import Purgatory
+from tidelog.cluster.topic_metrics import AllTopicMetrics, TopicMetrics
+from tidelog.cluster.worker import Worker
+from tidelog.errors import (
+    KafkaError,
+    KafkaStorageError,
+    UnknownServerError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidelog.metadata.state import PartitionState
+from tidelog.storage.config import LogConfig
+from tidelog.storage.log import AppendOrigin, AppendResult
+from tidelog.storage.manager import LogManager
+
+log = logging.getLogger("tidelog.cluster")
+
+PartitionId = tuple[str, int]
+ACKS_ALL = -1
+
+
+class AppendOutcome:
+    """What became of one partition's share of a produce request."""
+
+    __slots__ = ("error", "result")
+
+    def __init__(self, result: AppendResult | None, error: BaseException | None) -> None:
+        self.result = result
+        self.error = error
+
+
+class HostedTopic:
+    """The partitions of one topic on this broker."""
+
+    __slots__ = ("is_internal", "metrics", "name", "partitions", "topic_id")
+
+    def __init__(self, name: str, topic_id: bytes, is_internal: bool, metrics: TopicMetrics) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.is_internal = is_internal
+        self.metrics = metrics
+        self.partitions: dict[int, Partition] = {}
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        broker_id: int,
+        logs: LogManager,
+        scheduler: Scheduler,
+        worker: Worker,
+        topic_metrics: AllTopicMetrics,
+    ) -> None:
+        self.broker_id = broker_id
+        self.logs = logs
+        self.topic_metrics = topic_metrics
+        self._scheduler = scheduler
+        self._worker = worker
+        self.topics: dict[str, HostedTopic] = {}
+        self.topics_by_id: dict[bytes, HostedTopic] = {}
+        self.produce_purgatory = Purgatory("Produce", scheduler)
+        self.fetch_purgatory = Purgatory("Fetch", scheduler)
+        self.delete_records_purgatory = Purgatory("DeleteRecords", scheduler)
+
+    # -- hosting -----------------------------------------------------------------------------------
+
+    def become_leader(
+        self,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        state: PartitionState,
+        config: LogConfig,
+        *,
+        is_internal: bool = False,
+    ) -> Partition:
+        """Open or create the log of a partition and lead it."""
+        hosted = self.topics.get(topic)
+        if hosted is None:
+            hosted = self.topics[topic] = HostedTopic(
+                topic, topic_id, is_internal, self.topic_metrics.of(topic)
+            )
+            self.topics_by_id[topic_id] = hosted
+        partition = hosted.partitions.get(index)
+        if partition is None:
+            partition = Partition(topic, index, topic_id, self.broker_id, self._worker)
+            partition.on_high_watermark = self.high_watermark_moved
+            hosted.partitions[index] = partition
+        partition.become_leader(self.logs.get_or_create(topic, index, topic_id, config), state)
+        return partition
+
+    def delete_partition(self, topic: str, index: int) -> None:
+        """Stop serving a partition and delete its files; whoever waits on it is answered."""
+        hosted = self.topics.get(topic)
+        partition = hosted.partitions.pop(index, None) if hosted is not None else None
+        if hosted is not None and not hosted.partitions:
+            del self.topics[topic]
+            del self.topics_by_id[hosted.topic_id]
+            self.topic_metrics.forget(topic)
+        if partition is not None:
+            partition.leader_id = -1
+            self._end_waits((topic, index))
+        self.logs.delete(topic, index)
+
+    def update_config(self, topic: str, config: LogConfig) -> None:
+        hosted = self.topics.get(topic)
+        if hosted is None:
+            return
+        for partition in hosted.partitions.values():
+            if partition.log is not None:
+                partition.log.update_config(config)
+                partition.config_changed()
+
+    def partitions(self) -> Iterable[Partition]:
+        for hosted in self.topics.values():
+            yield from hosted.partitions.values()
+
+    def hosted_topic(self, topic: str | bytes) -> HostedTopic:
+        """A topic by name or by id."""
+        if isinstance(topic, str):
+            hosted = self.topics.get(topic)
+            if hosted is None:
+                raise UnknownTopicOrPartition(f"this broker hosts no topic {topic}")
+            return hosted
+        hosted = self.topics_by_id.get(topic)
+        if hosted is None:
+            raise UnknownTopicId("no topic has this id")
+        return hosted
+
+    def partition(self, topic: str | bytes, index: int) -> Partition:
+        hosted = self.hosted_topic(topic)
+        partition = hosted.partitions.get(index)
+        if partition is None:
+            raise UnknownTopicOrPartition(f"topic {hosted.name} has no partition {index} here")
+        return partition
+
+    def _end_waits(self, key: PartitionId) -> None:
+        for purgatory in (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory):
+            purgatory.complete_all(key)
+
+    # -- produce -----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        entries: list[tuple[Partition | KafkaError, memoryview]],
+        *,
+        acks: int,
+        timeout_ms: int,
+        heavy: bool,
+        allow_zstd: bool,
+        origin: AppendOrigin,
+        done: Callable[[list[AppendOutcome]], None],
+    ) -> None:
+        """Append a batch to each partition and call `done` when `acks` is satisfied or time ran out."""
+        _AppendRequest(self, entries, acks, timeout_ms, done).start(heavy, allow_zstd, origin)
+
+    def high_watermark_moved(self, partition: Partition) -> None:
+        key = (partition.topic, partition.index)
+        if self.fetch_purgatory.delayed:
+            self.fetch_purgatory.check(key)
+        if self.produce_purgatory.delayed:
+            self.produce_purgatory.check(key)
+
+    def flush_then(self, partition: Partition, done: Callable[[BaseException | None], None]) -> None:
+        """Bring a partition's log to the disk off the loop, then go on."""
+        hosted_log = partition.leader_log()
+        flush = hosted_log.begin_flush()
+
+        def flushed(_: object, error: BaseException | None) -> None:
+            if error is None:
+                hosted_log.finish_flush(flush)
+            elif isinstance(error, OSError):
+                error = self.logs.io_failed(hosted_log.dir, error)
+            done(error)
+
+        self._scheduler.run_blocking(flush.run, flushed)
+
+    # -- delete records ----------------------------------------------------------------------------
+
+    def delete_records(
+        self,
+        offsets: dict[PartitionId, int],
+        timeout_ms: int,
+        done: Callable[[dict[PartitionId, tuple[int, KafkaError | None]]], None],
+    ) -> None:
+        """Move log start offsets and answer with the low watermarks, once every replica has followed."""
+        operation = DelayedDeleteRecords(done)
+        for key, offset in offsets.items():
+            try:
+                partition = self.partition(*key)
+                operation.want(key, partition, partition.delete_records_before(offset))
+            except KafkaError as error:
+                operation.failed(key, error)
+        self.delete_records_purgatory.try_complete_else_watch(operation, list(offsets), timeout_ms)
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        for purgatory in (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory):
+            purgatory.shutdown()
+        self._worker.close()
+
+
+class _AppendRequest:
+    """Collects what becomes of the partitions of one produce request."""
+
+    __slots__ = ("_acks", "_done", "_entries", "_manager", "_missing", "_outcomes", "_timeout_ms")
+
+    def __init__(
+        self,
+        manager: ReplicaManager,
+        entries: list[tuple[Partition | KafkaError, memoryview]],
+        acks: int,
+        timeout_ms: int,
+        done: Callable[[list[AppendOutcome]], None],
+    ) -> None:
+        self._manager = manager
+        self._entries = entries
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._done = done
+        self._outcomes: list[AppendOutcome | None] = [None] * len(entries)
+        self._missing = len(entries)
+
+    def start(self, heavy: bool, allow_zstd: bool, origin: AppendOrigin) -> None:
+        if not self._entries:
+            self._done([])
+            return
+        now_ms = self._manager.logs.clock.ms()
+        for slot, (partition, data) in enumerate(self._entries):
+            if isinstance(partition, KafkaError):
+                self._completed(slot, None, partition)
+                continue
+            try:
+                partition.leader_log()
+                if self._acks == ACKS_ALL:
+                    partition.check_in_sync_replicas()
+            except KafkaError as error:
+                self._completed(slot, None, error)
+                continue
+            done = self._appended(slot, partition)
+            partition.submit(Append(data, heavy, allow_zstd, origin, now_ms, done))
+
+    def _appended(
+        self, slot: int, partition: Partition
+    ) -> Callable[[AppendResult | None, BaseException | None], None]:
+        def appended(result: AppendResult | None, error: BaseException | None) -> None:
+            if result is None:
+                self._completed(slot, None, error)
+            elif result.needs_flush:
+                self._manager.flush_then(partition, lambda failed: flushed(result, failed))
+            else:
+                partition.advance_high_watermark()
+                self._completed(slot, result, None)
+
+        def flushed(result: AppendResult, error: BaseException | None) -> None:
+            if error is None:
+                partition.advance_high_watermark()
+            self._completed(slot, result if error is None else None, error)
+
+        return appended
+
+    def _completed(self, slot: int, result: AppendResult | None, error: BaseException | None) -> None:
+        if isinstance(error, OSError):
+            error = KafkaStorageError(str(error))
+        elif error is not None and not isinstance(error, KafkaError):
+            log.error("appending a batch failed unexpectedly", exc_info=error)
+            error = UnknownServerError()
+        self._outcomes[slot] = AppendOutcome(result, error)
+        self._missing -= 1
+        if self._missing:
+            return
+        outcomes = [outcome for outcome in self._outcomes if outcome is not None]
+        if self._acks == ACKS_ALL:
+            self._wait_for_replicas(outcomes)
+        else:
+            self._done(outcomes)
+
+    def _wait_for_replicas(self, outcomes: list[AppendOutcome]) -> None:
+        operation = DelayedProduce(outcomes, self._done)
+        keys: list[PartitionId] = []
+        for (partition, _), outcome in zip(self._entries, outcomes, strict=True):
+            if outcome.result is not None and isinstance(partition, Partition):
+                operation.want(outcome, partition, outcome.result.last_offset + 1)
+                keys.append((partition.topic, partition.index))
+        self._manager.produce_purgatory.try_complete_else_watch(operation, keys, self._timeout_ms)

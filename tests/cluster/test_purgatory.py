@@ -1,0 +1,81 @@
+"""Delayed operations complete once: when their condition is met, or when their time is over."""
+
+from __future__ import annotations
+
+from tidelog.clock import SimulatedScheduler
+from tidelog.cluster.purgatory import DelayedOperation, Purgatory
+
+
+class Waiting(DelayedOperation):
+    __slots__ = ("ended", "expired", "ready")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = False
+        self.expired = False
+        self.ended = 0
+
+    def try_complete(self) -> bool:
+        return self.ready and self.force_complete()
+
+    def on_expiration(self) -> None:
+        self.expired = True
+
+    def on_complete(self) -> None:
+        self.ended += 1
+
+
+def make() -> tuple[SimulatedScheduler, Purgatory]:
+    scheduler = SimulatedScheduler()
+    return scheduler, Purgatory("Test", scheduler)
+
+
+def test_an_operation_whose_condition_is_met_never_waits() -> None:
+    _, purgatory = make()
+    operation = Waiting()
+    operation.ready = True
+    assert purgatory.try_complete_else_watch(operation, ["a"], 100)
+    assert operation.ended == 1
+    assert purgatory.delayed == 0
+
+
+def test_a_parked_operation_completes_when_one_of_its_keys_changes() -> None:
+    scheduler, purgatory = make()
+    operation = Waiting()
+    assert not purgatory.try_complete_else_watch(operation, ["a", "b"], 100)
+    assert purgatory.delayed == 1
+    assert purgatory.watched == 2
+    assert purgatory.check("b") == 0
+    operation.ready = True
+    assert purgatory.check("c") == 0
+    assert purgatory.check("b") == 1
+    assert (operation.ended, operation.expired) == (1, False)
+    assert (purgatory.delayed, purgatory.watched) == (0, 0)
+    scheduler.advance(1)
+    assert operation.ended == 1
+
+
+def test_time_ends_a_wait_once() -> None:
+    scheduler, purgatory = make()
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, ["a"], 100)
+    scheduler.advance(0.099)
+    assert operation.ended == 0
+    scheduler.advance(0.002)
+    assert (operation.ended, operation.expired) == (1, True)
+    operation.ready = True
+    assert purgatory.check("a") == 0
+    assert operation.ended == 1
+    assert purgatory.watched == 0
+
+
+def test_ending_all_waits_on_a_key_leaves_the_others() -> None:
+    _, purgatory = make()
+    on_a, on_b = Waiting(), Waiting()
+    purgatory.try_complete_else_watch(on_a, ["a"], 100)
+    purgatory.try_complete_else_watch(on_b, ["b"], 100)
+    assert purgatory.complete_all("a") == 1
+    assert (on_a.ended, on_b.ended) == (1, 0)
+    purgatory.shutdown()
+    assert on_b.ended == 1
+    assert purgatory.delayed == 0
