@@ -248,6 +248,8 @@ class BrokerConfig:
             unit = _MS_PER_UNIT.get(candidate.rpartition(".")[2], 1) if candidate != name else 1
             if unit != 1:
                 text = str(int(text) * unit)
+            if name == "log.retention.ms" and int(text) < 0:
+                text = "-1"  # every negative time means for ever
             return text, self.source(candidate)
         return None, ConfigSource.DEFAULT
 

@@ -1,4 +1,4 @@
-"""Changes to settings: the operations of AlterConfigs and IncrementalAlterConfigs, and what may change while running."""
+"""Changes to settings: the operations that clients ask for, and what may change while the broker runs."""
 
 from __future__ import annotations
 
@@ -153,6 +153,7 @@ def check_broker(config: BrokerConfig, properties: Mapping[str, str], *, cluster
             if (key := key_of(name)) is not None:
                 key.parse(text)
         trial = config.with_dynamic(properties, cluster_default=cluster_default)
+        TopicConfigs(trial)
     except ConfigError as error:
         raise InvalidRequest(str(error)) from None
     _check_steps(config, trial)

@@ -27,8 +27,15 @@ class TopicConfigs:
     __slots__ = ("broker", "definition")
 
     def __init__(self, broker: BrokerConfig) -> None:
+        """Raises ConfigError where a broker's setting cannot be the default of a topic's."""
         self.broker = broker
         self.definition = topic_definition()
+        for key in self.definition.values():
+            if key.synonyms:
+                try:
+                    key.parse(broker.resolved_text(key.synonyms[0])[0])
+                except ConfigError as error:
+                    raise ConfigError(key.synonyms[0], error.value, error.problem) from None
 
     def validate(self, overrides: Mapping[str, str | None]) -> None:
         """Raises InvalidConfig, naming the setting, unless a topic can have these settings."""
