@@ -32,7 +32,9 @@ def agree(ours: Json, theirs: Json) -> set[str]:
 def tagged_names(cls: type[Struct]) -> set[str]:
     """JSON names of the tagged fields of a message and its structs."""
     nested = [value for value in vars(cls).values() if isinstance(value, type) and issubclass(value, Struct)]
-    return {field.json_name for field in cls.FIELDS if field.tag is not None}.union(*map(tagged_names, nested))
+    return {field.json_name for field in cls.FIELDS if field.tag is not None}.union(
+        *map(tagged_names, nested)
+    )
 
 
 @pytest.mark.parametrize("group", by_name(), ids=lambda group: group[0].name)
@@ -64,7 +66,7 @@ class TestEveryMessage:
 
     def test_key_and_flexible_versions_are_those_of_kafka(self, group: list[Sample]) -> None:
         for sample in group:
-            assert sample.cls.KEY == sample.key
+            assert sample.key == sample.cls.KEY
             assert sample.cls.FLEXIBLE.has(sample.version) == sample.flexible, sample
 
 

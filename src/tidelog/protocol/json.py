@@ -1,4 +1,4 @@
-"""Messages as JSON values, for logs, tools and tests: names in lower camel case, bytes as base64, uuids as base64url.
+"""Messages as JSON values: names in lower camel case, bytes as base64, uuids as base64url.
 
 Tagged fields that hold their default are left out, like on the wire. With a `Redaction`, secrets are hidden.
 """
@@ -14,7 +14,7 @@ from tidelog.protocol.schema import Field, Struct
 from tidelog.protocol.source import Layout
 from tidelog.protocol.wire import ProtocolError, uuid_from_text, uuid_to_text
 
-Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 M = TypeVar("M", bound=Message)
 
 HIDDEN = "[hidden]"
@@ -50,12 +50,13 @@ def _struct_to_json(struct: Struct, layout: Layout, redact: Redaction | None) ->
         value: object = getattr(struct, field.name)
         if not field.present(layout.version):
             continue
-        if field.tagged(layout.version) and value == field.make_default(cls):
+        if field.tag is not None and value == field.make_default(cls):
             continue
         if redact is not None and value is not None and redact.hides(struct, field):
             out[field.json_name] = HIDDEN
         elif field.array and value is not None:
-            out[field.json_name] = [_to_json(field, item, layout, redact) for item in cast("list[object]", value)]
+            items = cast("list[object]", value)
+            out[field.json_name] = [_to_json(field, item, layout, redact) for item in items]
         else:
             out[field.json_name] = _to_json(field, value, layout, redact)
     return out
@@ -89,7 +90,8 @@ def _struct_from_json(cls: type[S], layout: Layout, value: Json, where: str) -> 
     for name, item in value.items():
         field = fields.get(name)
         if field is None:
-            raise ProtocolError(f"{where} has no field {name} in version {layout.version}; it has {', '.join(fields)}")
+            known = ", ".join(fields)
+            raise ProtocolError(f"{where} has no field {name} in version {layout.version}; it has {known}")
         setattr(struct, field.name, _field_from_json(field, cls, layout, item, f"{where}.{name}"))
     return struct
 

@@ -1,7 +1,7 @@
-"""Writes the source of a reader for one version of a message: bytes to values in one function without calls inside.
+"""Writes the source of a reader for one version of a message: bytes to values in one function.
 
-Neighbouring fields of fixed size, and the length that follows them, are unpacked together. A length or count is
-held against the bytes that are left before anything is made for it, so no input costs more than its own size.
+Neighbouring fields of fixed size, and the length that follows them, are unpacked together. A length or count
+is held against the bytes that are left before anything is made for it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ReaderSource(Source):
             head += "    if type(buf) is not view: buf = view(buf)\n"
         self.compile(head + "    end = len(buf)\n    try:", f"reader of {self.title}")
 
-    # -- runs of fixed size -------------------------------------------------------------------------------------
+    # -- runs of fixed size
 
     def flush(self, extra: str = "", target: str = "") -> None:
         """Unpack the fields that are due, and one more value behind them."""
@@ -76,9 +76,8 @@ class ReaderSource(Source):
             return
         layout = "".join(code for code, _ in run)
         targets = ", ".join(name for _, name in run) + ("," if len(run) == 1 else "")
-        self.line(
-            f"{targets} = {self.packer('unpack_from', layout)}(buf, pos); pos += {struct.calcsize('>' + layout)}"
-        )
+        unpack, size = self.packer("unpack_from", layout), struct.calcsize(">" + layout)
+        self.line(f"{targets} = {unpack}(buf, pos); pos += {size}")
 
     def length(self, field: Field) -> str:
         """Read a length or count; the name of a variable that holds it, below zero for null."""
@@ -92,7 +91,7 @@ class ReaderSource(Source):
         self.line(f"{n} -= 1")
         return n
 
-    # -- structs ------------------------------------------------------------------------------------------------
+    # -- structs
 
     def struct(self, cls: type[Struct], target: str) -> None:
         self.line(f"{target} = new({self.constant('C', cls)})")
@@ -139,7 +138,7 @@ class ReaderSource(Source):
         self.line(f"{target}.unknown_tags[{tag}] = bytes(buf[pos:{stop}]); pos = {stop}")
         self.depth -= 2
 
-    # -- fields -------------------------------------------------------------------------------------------------
+    # -- fields
 
     def field(self, field: Field, owner: type[Struct], target: str) -> None:
         if field.array:
@@ -165,6 +164,10 @@ class ReaderSource(Source):
         self.line(f"{target} = {inner}")
         self.depth -= nullable
 
+    def null(self, field: Field, target: str, n: str, nullable: bool) -> None:
+        refused = f"raise refuse.null({field.name!r})"
+        self.line(f"if {n} < 0: {f'{target} = None' if nullable else refused}")
+
     def variable(self, field: Field, target: str, nullable: bool) -> None:
         """A string, bytes or records: a length and that many bytes."""
         n = self.length(field)
@@ -175,7 +178,7 @@ class ReaderSource(Source):
         )
         self.line(f"elif e > end: raise refuse.length({field.name!r}, {n}, end - pos)")
         value = {
-            # What is no UTF-8 is replaced, as Kafka does: a client id in another encoding is no reason to refuse.
+            # What is no UTF-8 is replaced, as Kafka does: a client id in another encoding is no fault.
             "string": "str(buf[pos:e], 'utf-8', 'replace')",
             "bytes": "bytes(buf[pos:e])",
             "records": "buf[pos:e]",

@@ -1,10 +1,10 @@
-"""The notation in which messages are declared: typed classes whose fields say in which versions they exist, and how.
+"""The notation in which messages are declared: typed classes whose fields say in which versions they exist.
 
     class HeartbeatResponse(Message, key=12, versions="0-4", flexible="4+"):
         throttle_time_ms: int = int32("1+", ignorable=True)
         error_code: int = int16("0+")
 
-Declaring costs next to nothing: a constructor is made at the first call, readers and writers at the first use.
+Declaring costs little: a constructor is made at the first call, readers and writers at the first use.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from functools import cache
+from struct import calcsize
 from typing import ClassVar, NamedTuple, TypeVar, cast, dataclass_transform
 
 from tidelog.protocol.wire import ZERO_UUID, Buffer, RecordData
@@ -43,7 +44,7 @@ def parse_versions(text: str) -> Versions:
     return Versions(int(low), int(high or low))
 
 
-# What struct calls the types of fixed size.
+# What struct calls the types of fixed size, and the bytes they take.
 FIXED = {
     "bool": "?",
     "int8": "b",
@@ -55,17 +56,15 @@ FIXED = {
     "float64": "d",
     "uuid": "16s",
 }
-FIXED_SIZE = {
-    "bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "float64": 8, "uuid": 16
-}  # fmt: skip
+FIXED_SIZE = {kind: calcsize(">" + code) for kind, code in FIXED.items()}
 
 
 class Field:
-    """One field of a struct: what it is, in which versions it is there, null, tagged, and what it is when left out."""
+    """One field of a struct: its type, the versions it is in and may be null in, its tag, its default."""
 
     __slots__ = (
         "annotation", "array", "compact", "default", "ignorable", "json_name", "kind", "name", "nullable_in",
-        "sensitive", "tag", "tagged_in", "versions_in",
+        "sensitive", "tag", "versions_in",
     )  # fmt: skip
 
     def __init__(
@@ -76,7 +75,6 @@ class Field:
         array: bool = False,
         nullable: str = "none",
         tag: int | None = None,
-        tagged: str | None = None,
         default: object = None,
         ignorable: bool = False,
         compact: bool = True,
@@ -88,7 +86,6 @@ class Field:
         self.versions_in = versions
         self.nullable_in = nullable
         self.tag = tag
-        self.tagged_in = (tagged or versions) if tag is not None else "none"
         self.default = default
         self.ignorable = ignorable
         self.compact = compact
@@ -114,9 +111,6 @@ class Field:
 
     def nullable(self, version: int) -> bool:
         return parse_versions(self.nullable_in).has(version)
-
-    def tagged(self, version: int) -> bool:
-        return parse_versions(self.tagged_in).has(version)
 
     @property
     def is_optional_struct(self) -> bool:
@@ -258,13 +252,10 @@ class _IntegerField:
         *,
         default: int = 0,
         tag: int | None = None,
-        tagged: str | None = None,
         ignorable: bool = False,
         json: str | None = None,
     ) -> int:
-        field = Field(
-            self.kind, versions, default=default, tag=tag, tagged=tagged, ignorable=ignorable, json=json
-        )
+        field = Field(self.kind, versions, default=default, tag=tag, ignorable=ignorable, json=json)
         return cast(int, field)
 
 
@@ -325,7 +316,6 @@ def array(
     nullable: str = "none",
     default: list[T] | None = [],  # noqa: B006  # only compared with None; every instance gets a list of its own
     tag: int | None = None,
-    tagged: str | None = None,
     ignorable: bool = False,
 ) -> list[T]:
     """A list of `of`; for structs the annotation says of which."""
@@ -336,7 +326,6 @@ def array(
         nullable=nullable,
         default=default,
         tag=tag,
-        tagged=tagged,
         ignorable=ignorable,
     )
     return cast("list[T]", field)

@@ -1,4 +1,4 @@
-"""What the generators of readers and writers share: lines of source, names for it, and what a version looks like."""
+"""What the generators of readers and writers share: source with its names, and the layout of a version."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Source:
 
 
 class Layout:
-    """How structs look in one version of a message: which fields there are, where, and how small they can be."""
+    """How structs look in one version of a message: which fields there are, and how small they can be."""
 
     __slots__ = ("flexible", "version")
 
@@ -57,13 +57,11 @@ class Layout:
 
     def plain(self, cls: type[Struct]) -> list[Field]:
         """The fields that stand in order."""
-        v = self.version
-        return [field for field in cls.FIELDS if field.present(v) and not field.tagged(v)]
+        return [field for field in cls.FIELDS if field.tag is None and field.present(self.version)]
 
     def tagged(self, cls: type[Struct]) -> list[Field]:
         """The fields that follow with a number each, when they are there at all."""
-        v = self.version
-        return [field for field in cls.FIELDS if field.present(v) and field.tagged(v)]
+        return [field for field in cls.FIELDS if field.tag is not None and field.present(self.version)]
 
     def absent(self, cls: type[Struct]) -> list[Field]:
         """The fields that this version cannot carry."""

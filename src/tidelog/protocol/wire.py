@@ -1,4 +1,4 @@
-"""The smallest things of the wire: variable-length numbers, uuids, buffers, and the error for bytes that break its rules."""
+"""The smallest things of the wire: variable-length numbers, uuids, buffers, and the error for wrong ones."""
 
 from __future__ import annotations
 

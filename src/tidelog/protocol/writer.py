@@ -1,7 +1,7 @@
 """Writes the source of a writer for one version of a message: values to bytes in one function.
 
-A field that the version does not carry is left out when that loses nothing (it is marked ignorable, or holds its
-default), and refused otherwise. Tagged fields that hold their default are left out.
+A field that the version does not carry is left out when that loses nothing (it is marked ignorable, or holds
+its default), and refused otherwise. Tagged fields that hold their default are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WriterRefusal:
 
 
 class WriterSource(Source):
-    """Generates `write(message, prefix) -> bytes`, or with `parts` a list that keeps file parts as they are."""
+    """Generates `write(message, prefix) -> bytes`, or with `parts` a list that keeps file parts."""
 
     def __init__(self, cls: type[Struct], layout: Layout, parts: bool) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class WriterSource(Source):
             head += "    parts = []\n"
         self.compile(head + "    try:", f"writer of {title}")
 
-    # -- runs of fixed size -------------------------------------------------------------------------------------
+    # -- runs of fixed size
 
     def packed(self, run: list[tuple[str, str]]) -> str:
         layout = "".join(code for code, _ in run)
@@ -77,7 +77,7 @@ class WriterSource(Source):
             self.pending = []
 
     def flush_length(self, field: Field, n: str) -> None:
-        """Write what is due and the length or count behind it; `n` is the length + 1 in the compact encoding."""
+        """Write what is due and the length or count behind it; `n` is one more in the compact encoding."""
         short = field.kind == "string" and not field.array
         if not self.layout.compact(field):
             self.pending.append(("h" if short else "i", n))
@@ -90,7 +90,7 @@ class WriterSource(Source):
         self.pending = []
         self.line(f"{self.sink}({together} if {n} < 128 else {long})")
 
-    # -- structs ------------------------------------------------------------------------------------------------
+    # -- structs
 
     def struct(self, cls: type[Struct], source: str) -> None:
         for field in self.layout.absent(cls):
@@ -119,7 +119,7 @@ class WriterSource(Source):
     def tags(self, cls: type[Struct], source: str) -> None:
         tagged = self.layout.tagged(cls)
         conditions = [self.differs(field, cls, f"{source}.{field.name}") for field in tagged]
-        due = self.pending
+        due = list(self.pending)
         self.line(f"if {' or '.join([f'{source}.unknown_tags', *conditions])}:")
         self.depth += 1
         self.flush()
@@ -144,7 +144,7 @@ class WriterSource(Source):
         self.line(f"{tags}[{field.tag}] = join({chunks})")
         self.sink = outer
 
-    # -- fields -------------------------------------------------------------------------------------------------
+    # -- fields
 
     def field(self, field: Field, owner: type[Struct], value: str) -> None:
         if field.array:

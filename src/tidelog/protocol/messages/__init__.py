@@ -1,1 +1,1 @@
-"""The declarations of all messages: one module per API, and one per kind of stored record. Import what you need."""
+"""The declarations of all messages: one module per API, and one per kind of stored record."""

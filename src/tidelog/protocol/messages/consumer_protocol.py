@@ -1,4 +1,4 @@
-"""What members of classic consumer groups tell each other through the broker: subscriptions and assignments."""
+"""What members of classic consumer groups tell each other: subscriptions and assignments."""
 
 from __future__ import annotations
 

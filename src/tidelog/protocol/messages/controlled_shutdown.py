@@ -1,4 +1,4 @@
-"""ControlledShutdown (key 7): a broker in ZooKeeper mode asks to have its leaderships moved before it stops."""
+"""ControlledShutdown (key 7): a broker in ZooKeeper mode asks to hand over its leaderships when it stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LeaderAndIsr (key 4): a controller in ZooKeeper mode tells a broker which partitions it leads and follows."""
+"""LeaderAndIsr (key 4): a controller in ZooKeeper mode tells a broker what it leads and follows."""
 
 from __future__ import annotations
 

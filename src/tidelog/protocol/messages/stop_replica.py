@@ -1,4 +1,4 @@
-"""StopReplica (key 5): a controller in ZooKeeper mode tells a broker to stop, and perhaps delete, replicas."""
+"""StopReplica (key 5): a controller in ZooKeeper mode tells a broker to stop or delete replicas."""
 
 from __future__ import annotations
 
