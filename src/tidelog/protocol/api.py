@@ -120,8 +120,8 @@ class ApiInfo:
     def announced_min_version(self) -> int:
         """The lowest version in the answer to ApiVersions.
 
-        Produce is announced from 0, though 0 to 2 are not served: older librdkafka takes their absence to mean
-        that the broker knows no compression.
+        Produce is announced from 0, though 0 to 2 are not served: older librdkafka takes their absence to
+        mean that the broker knows no compression.
         """
         return 0 if self.key is ApiKey.PRODUCE else self.min_version
 

@@ -206,8 +206,8 @@ class ReaderSource(Source):
     def elements(self, field: Field, owner: type[Struct], target: str, n: str) -> None:
         if field.kind in FIXED:
             size, code = FIXED_SIZE[field.kind], FIXED[field.kind]
-            layout = f"f'>{{{n}}}{code}'" if len(code) == 1 else f"'>' + {code!r} * {n}"
-            self.line(f"{target} = list(unpack_from({layout}, buf, pos)) if {n} else []; pos += {n} * {size}")
+            values = self.many("unpack_from", code, n, "buf, pos")
+            self.line(f"{target} = list({values}); pos += {n} * {size}")
             return
         items, item = self.fresh("l"), self.fresh("o")
         self.line(f"{target} = {items} = []")

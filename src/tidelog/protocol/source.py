@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import struct
+from functools import cache
 
 from tidelog.protocol.schema import FIXED_SIZE, Field, Struct
+
+SMALL = 9
+
+
+@cache
+def small_packers(method: str, code: str) -> tuple[object, ...]:
+    """Bound `pack` or `unpack_from` for 0 to 8 values of a type: most lists, such as replicas, are short."""
+    return tuple(getattr(struct.Struct(">" + code * count), method) for count in range(SMALL))
 
 
 class Source:
@@ -39,6 +48,15 @@ class Source:
                 method[0].upper(), getattr(struct.Struct(">" + layout), method)
             )
         return self._structs[key]
+
+    def many(self, method: str, code: str, count: str, arguments: str) -> str:
+        """An expression that packs or unpacks `count` values of a type."""
+        key = (method, f"0 to {SMALL - 1} of {code}")
+        if key not in self._structs:
+            self._structs[key] = self.constant("K", small_packers(method, code))
+        layout = f"f'>{{{count}}}{code}'" if len(code) == 1 else f"'>' + {code!r} * {count}"
+        small, any_size = f"{self._structs[key]}[{count}]({arguments})", f"{method}({layout}, {arguments})"
+        return f"{small} if {count} < {SMALL} else {any_size}"
 
     def compile(self, head: str, title: str) -> None:
         """Run the finished function's definition; it can then be found among the names."""

@@ -206,8 +206,8 @@ class WriterSource(Source):
         self.flush_length(field, n)
         if field.kind in FIXED:
             code = FIXED[field.kind]
-            layout = f"f'>{{len({items})}}{code}'" if len(code) == 1 else f"'>' + {code!r} * len({items})"
-            self.line(f"if {items}: {self.sink}(pack({layout}, *{items}))")
+            self.line(f"{n} = len({items})")
+            self.line(f"{self.sink}({self.many('pack', code, n, f'*{items}')})")
             return
         item = self.fresh("o")
         self.line(f"for {item} in {items}:")
