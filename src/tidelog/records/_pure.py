@@ -38,7 +38,7 @@ OK = 0
 COMPRESSED = 1  # good so far; the records have to be unpacked before they can be walked
 NO_BATCH = 2
 BAD_LENGTH = 3
-BAD_MAGIC = 4
+OLD_MAGIC = 4
 SECOND_BATCH = 5
 BASE_OFFSET = 6
 TOO_LARGE = 7
@@ -54,7 +54,8 @@ MALFORMED = 16
 CUT_SHORT = 17
 BYTES_LEFT = 18
 OFFSET_DELTA = 19
-RECORD_ERRORS = 20  # some records lack a key or lie outside the allowed times
+UNKNOWN_MAGIC = 20
+RECORD_ERRORS = 21  # some records lack a key or lie outside the allowed times
 
 
 class MalformedRecords(ValueError):
@@ -263,28 +264,31 @@ def check_batch(
 
 
 def _framing(buf: Buffer, start: int, end: int) -> tuple[int, HeaderFields | None]:
-    """One whole batch of magic 2 and no other; bytes of a cut batch behind it do not count as one."""
-    size = end - start
-    if size < 17:
-        return NO_BATCH, None
-    length: int = struct.unpack_from(">i", buf, start + 8)[0]
-    if length < 14:
-        return BAD_LENGTH, None
-    if length > size - LENGTH_OVERHEAD:
-        return NO_BATCH, None
+    """One whole batch of magic 2 and no other; a cut batch behind it does not count as one."""
+    status, length = _next_length(buf, start, end)
+    if status != OK:
+        return status, None
     if buf[start + 16] != 2:
-        return BAD_MAGIC, None
+        return OLD_MAGIC, None
     if length < HEADER_SIZE - LENGTH_OVERHEAD:
         return BAD_LENGTH, None
     fields: HeaderFields = HEADER.unpack_from(buf, start)
-    after = start + length + LENGTH_OVERHEAD
-    if end - after >= 17:
-        second: int = struct.unpack_from(">i", buf, after + 8)[0]
-        if second < 14 or buf[after + 16] > 2:
-            return BAD_LENGTH, fields
-        if second <= end - after - LENGTH_OVERHEAD:
-            return SECOND_BATCH, fields
-    return OK, fields
+    status, _ = _next_length(buf, start + length + LENGTH_OVERHEAD, end)
+    return (OK if status == NO_BATCH else SECOND_BATCH if status == OK else status), fields
+
+
+def _next_length(buf: Buffer, start: int, end: int) -> tuple[int, int]:
+    size = end - start
+    if size < LENGTH_OVERHEAD:
+        return NO_BATCH, 0
+    length: int = struct.unpack_from(">i", buf, start + 8)[0]
+    if length < 14:  # the smallest of any magic
+        return BAD_LENGTH, 0
+    if size < 17:
+        return NO_BATCH, 0
+    if buf[start + 16] > 2:
+        return UNKNOWN_MAGIC, 0
+    return (OK if length <= size - LENGTH_OVERHEAD else NO_BATCH), length
 
 
 def _header_rules(fields: HeaderFields, total: int, max_bytes: int, from_client: bool) -> int:

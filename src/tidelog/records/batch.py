@@ -32,6 +32,7 @@ LOG_APPEND_TIME_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
+KNOWN_FLAGS = 0x7F
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -169,7 +170,9 @@ def set_max_timestamp(buf: WritableBuffer, pos: int, ms: int, *, log_append_time
     """Write the greatest timestamp and its kind into the batch at `pos` and sign it anew."""
     length: int = struct.unpack_from(">i", buf, pos + 8)[0]
     attributes: int = struct.unpack_from(">h", buf, pos + ATTRIBUTES_POSITION)[0]
-    attributes = attributes | LOG_APPEND_TIME_FLAG if log_append_time else attributes & ~LOG_APPEND_TIME_FLAG
+    attributes = attributes & KNOWN_FLAGS & ~LOG_APPEND_TIME_FLAG
+    if log_append_time:
+        attributes |= LOG_APPEND_TIME_FLAG
     struct.pack_into(">h", buf, pos + ATTRIBUTES_POSITION, attributes)
     struct.pack_into(">q", buf, pos + MAX_TIMESTAMP_POSITION, ms)
     crc = loops.crc(buf, pos + CRC_START, pos + length + LENGTH_OVERHEAD)

@@ -113,7 +113,7 @@ def _decompress_gzip(data: Buffer, limit: int) -> bytes:
                 if not chunk and len(member.unconsumed_tail) == len(tail) and not member.eof:
                     raise _corrupt(Codec.GZIP, "it ends too early")
             rest = member.unused_data
-            if not rest:
+            if bytes(rest[:2]) != b"\x1f\x8b":  # what is no member is ignored, as Java's reader does
                 return parts[0] if len(parts) == 1 else b"".join(parts)
     except (zlib.error, getattr(inflate, "error", zlib.error)) as error:
         raise _corrupt(Codec.GZIP, error) from None

@@ -1,0 +1,239 @@
+"""What the broker checks of a produced batch before it may become part of a log.
+
+The rules, their order and their errors are those of Kafka 4.3, with these differences on purpose: offset
+deltas have to be 0, 1, 2 ... and record sizes right in every codec (Kafka stores some batches that its own
+consumers cannot read), and what a batch unpacks to is bounded. Thread-safe; big batches are checked without
+holding the GIL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    InvalidTimestamp,
+    KafkaError,
+    MessageTooLarge,
+    UnknownServerError,
+    UnsupportedCompressionType,
+)
+from tidelog.records import _pure as status
+from tidelog.records import loops
+from tidelog.records._pure import INT64_MAX, INT64_MIN
+from tidelog.records.batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    CONTROL_FLAG,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    assemble,
+    read_header,
+    set_max_timestamp,
+)
+from tidelog.records.codecs import DEFAULT_MAX_UNPACKED, Buffer, Codec, compress, decompress
+
+# More record errors than a producer can use would make a small bad batch into a large answer.
+MAX_RECORD_ERRORS = 1000
+
+
+@dataclass(slots=True)
+class ProduceRules:
+    """What a topic asks of batches; `target_codec` None keeps the producer's."""
+
+    max_message_bytes: int = 1_048_588
+    log_append_time: bool = False
+    timestamp_before_max_ms: int = INT64_MAX
+    timestamp_after_max_ms: int = 3_600_000
+    compacted: bool = False
+    target_codec: Codec | None = None
+    target_level: int | None = None
+    from_client: bool = True
+    allow_zstd: bool = True
+    max_unpacked: int = DEFAULT_MAX_UNPACKED
+
+    def bounds(self, now_ms: int) -> tuple[int, int]:
+        """The first and the last timestamp that a record may have at `now_ms`."""
+        before, after = self.timestamp_before_max_ms, self.timestamp_after_max_ms
+        if self.log_append_time or (before == INT64_MAX and after == INT64_MAX):
+            return INT64_MIN, INT64_MAX
+        return max(INT64_MIN, now_ms - before), min(INT64_MAX, now_ms + after)
+
+
+@dataclass(slots=True)
+class CheckedBatch:
+    """A batch that may be appended once offset and leader epoch are patched in.
+
+    `data` is writable and holds just the batch: the input, or a copy where it was read-only or had to be
+    compressed anew. `offset_of_max_timestamp` is a delta to the base offset.
+    """
+
+    header: BatchHeader
+    data: memoryview
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    record_count: int
+    codec: Codec
+
+
+_CODECS = tuple(Codec)
+
+
+def check_produced(batch: memoryview, rules: ProduceRules, now_ms: int) -> CheckedBatch:
+    """The batch of one partition of a produce request, checked and, where the topic asks for it, changed:
+    compressed anew, or stamped with `now_ms`. Raises the Kafka error of the first rule that is broken."""
+    low, high = rules.bounds(now_ms)
+    if not rules.allow_zstd:
+        _refuse_zstd(batch)
+    found, fields, greatest, delta = loops.check_batch(
+        batch, 0, len(batch), rules.max_message_bytes, rules.from_client, rules.compacted, low, high
+    )
+    if fields is None or (found > status.COMPRESSED and found not in _ABOUT_RECORDS):
+        raise _broken(found, batch, rules)
+    header = BatchHeader(*fields)
+    total = header.batch_length + LENGTH_OVERHEAD
+    data = batch if total == len(batch) else batch[:total]
+    codec = _CODECS[header.attributes & CODEC_MASK]
+    payload: Buffer | None = None
+    if found != status.OK:
+        payload, greatest, delta = _look_inside(data, header, codec, rules, now_ms)
+    if data.readonly:
+        data = memoryview(bytearray(data))
+    if rules.log_append_time:
+        greatest, delta = now_ms, 0
+    checked = CheckedBatch(header, data, greatest, delta, header.record_count, codec)
+    if rules.target_codec is not None and rules.target_codec is not codec:
+        _recompress(checked, payload, rules)
+    elif greatest != header.max_timestamp or rules.log_append_time or header.is_log_append_time:
+        set_max_timestamp(data, 0, greatest, log_append_time=rules.log_append_time)
+        checked.header = read_header(data)
+    return checked
+
+
+def _refuse_zstd(batch: memoryview) -> None:
+    """Clients of old versions would not be able to read it; this goes before every other rule."""
+    if len(batch) < HEADER_SIZE or batch[MAGIC_POSITION] != MAGIC:
+        return
+    whole = int.from_bytes(batch[8:12], "big", signed=True) <= len(batch) - LENGTH_OVERHEAD
+    if whole and batch[ATTRIBUTES_POSITION + 1] & CODEC_MASK == Codec.ZSTD:
+        raise UnsupportedCompressionType("zstd needs version 7 or later of Produce")
+
+
+def _look_inside(
+    data: memoryview, header: BatchHeader, codec: Codec, rules: ProduceRules, now_ms: int
+) -> tuple[Buffer, int, int]:
+    """Unpack the records if need be and walk them: (payload, greatest timestamp, its offset delta)."""
+    payload: Buffer = data[HEADER_SIZE:]
+    if codec is not Codec.NONE:
+        try:
+            payload = decompress(codec, payload, rules.max_unpacked)
+        except CorruptMessage as error:
+            raise UnknownServerError(error.message) from None
+    # Where the producer claims LogAppendTime, all records have the header's greatest timestamp as theirs.
+    stamped = header.is_log_append_time
+    low, high = (INT64_MIN, INT64_MAX) if stamped else rules.bounds(now_ms)
+    found, index, greatest, delta = loops.walk(
+        payload, 0, len(payload), header.record_count, header.base_timestamp, rules.compacted, low, high
+    )
+    if found not in (status.OK, status.RECORD_ERRORS):
+        raise InvalidRecord(f"record {index} of {header.record_count}: {_RECORD_REASONS[found]}")
+    if found == status.RECORD_ERRORS or stamped:
+        _raise_record_errors(payload, header, rules, now_ms)
+    return (payload, header.max_timestamp, 0) if stamped else (payload, greatest, delta)
+
+
+def _raise_record_errors(payload: Buffer, header: BatchHeader, rules: ProduceRules, now_ms: int) -> None:
+    """Name every record that breaks a rule of its own, as far as MAX_RECORD_ERRORS go."""
+    columns = loops.walk_columns(payload, 0, len(payload), header.record_count)
+    errors: list[tuple[int, str | None]] = []
+    about_time = False
+    for index, (timestamp_delta, key_length) in enumerate(zip(columns[0], columns[3], strict=True)):
+        if rules.compacted and key_length < 0:
+            errors.append((index, "a compacted topic takes no record without a key"))
+        else:
+            timestamp = header.base_timestamp + timestamp_delta
+            reason = _time_reason(timestamp, header, rules, now_ms)
+            if reason is not None:
+                about_time = True
+                errors.append((index, reason))
+        if len(errors) == MAX_RECORD_ERRORS:
+            break
+    if about_time:
+        raise InvalidTimestamp("the timestamps of some records are not allowed here", errors)
+    if errors:
+        raise InvalidRecord("some records have no key, which a compacted topic needs", errors)
+
+
+def _time_reason(timestamp: int, header: BatchHeader, rules: ProduceRules, now_ms: int) -> str | None:
+    stamped = header.is_log_append_time
+    if stamped:
+        timestamp = header.max_timestamp
+    elif not INT64_MIN <= timestamp <= INT64_MAX:
+        timestamp = (timestamp - INT64_MIN) % (1 << 64) + INT64_MIN
+    if not rules.log_append_time and timestamp != NO_TIMESTAMP:
+        low, high = rules.bounds(now_ms)
+        return None if low <= timestamp <= high else f"timestamp {timestamp} is not within {low} to {high}"
+    return "the timestamp type LogAppendTime is the broker's to set" if stamped else None
+
+
+def _recompress(checked: CheckedBatch, payload: Buffer | None, rules: ProduceRules) -> None:
+    """Put the records into the topic's codec; the result has to keep to the size limit too."""
+    codec = rules.target_codec
+    assert codec is not None
+    header = checked.header
+    packed = compress(codec, checked.data[HEADER_SIZE:] if payload is None else payload, rules.target_level)
+    attributes = header.attributes & (TRANSACTIONAL_FLAG | CONTROL_FLAG) | codec
+    if rules.log_append_time:
+        attributes |= LOG_APPEND_TIME_FLAG
+    data = assemble(header._replace(attributes=attributes, max_timestamp=checked.max_timestamp), packed)
+    if len(data) > rules.max_message_bytes:
+        raise _too_large(len(data), rules)
+    checked.data = memoryview(data)
+    checked.header = read_header(data)
+    checked.codec = codec
+
+
+def _too_large(size: int, rules: ProduceRules) -> MessageTooLarge:
+    return MessageTooLarge(f"the batch has {size} bytes; max.message.bytes is {rules.max_message_bytes}")
+
+
+_RECORD_REASONS = {
+    status.MALFORMED: "a length, count or size does not fit the record",
+    status.CUT_SHORT: "the batch ends before it",
+    status.BYTES_LEFT: "bytes follow after the last record",
+    status.OFFSET_DELTA: "offset deltas have to be 0, 1, 2 ... in order",
+}
+_ABOUT_RECORDS = frozenset((*_RECORD_REASONS, status.RECORD_ERRORS, status.APPEND_TIME))
+_CORRUPT = {
+    status.BAD_LENGTH: "a batch length is too small for a batch",
+    status.UNKNOWN_MAGIC: f"a batch has an unknown magic; {MAGIC} is right",
+    status.BAD_CRC: "the checksum of the batch is wrong",
+}
+_INVALID = {
+    status.NO_BATCH: "there is no whole batch; one per partition is right",
+    status.OLD_MAGIC: f"message sets of magic 0 and 1 are not accepted; {MAGIC} is right",
+    status.SECOND_BATCH: "there is more than one batch; one per partition is right",
+    status.BASE_OFFSET: "the base offset of a produced batch is 0",
+    status.BAD_OFFSET_RANGE: "the last offset delta is below 0",
+    status.BAD_COUNT: "the record count is not above 0",
+    status.COUNT_MISMATCH: "the record count is not the last offset delta and one",
+    status.CONTROL_BATCH: "control batches are the broker's to write",
+    status.BAD_SEQUENCE: "a batch with a producer id has a base sequence of 0 or more",
+}
+
+
+def _broken(found: int, batch: memoryview, rules: ProduceRules) -> KafkaError:
+    if found == status.TOO_LARGE:
+        return _too_large(read_header(batch).total_size, rules)
+    if found == status.UNKNOWN_CODEC:
+        return UnknownServerError(f"codec {read_header(batch).attributes & CODEC_MASK} is unknown")
+    if found in _CORRUPT:
+        return CorruptMessage(_CORRUPT[found])
+    return InvalidRecord(_INVALID[found])
