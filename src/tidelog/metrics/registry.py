@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -128,28 +128,31 @@ class Histogram:
     The window moves when percentiles are read: a histogram nobody reads keeps all it counted.
     """
 
-    __slots__ = ("_clock", "_past", "_window", "buckets", "sum", "unit")
+    __slots__ = ("_clock", "_past", "_window", "buckets", "unit")
 
     def __init__(
         self, unit: float = 1.0, window_seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.buckets = [0] * BUCKETS
-        self.sum = 0
         self.unit = unit
         self._window = window_seconds
         self._clock = clock
         self._past: deque[tuple[float, list[int]]] = deque()
 
     def record(self, value: int) -> None:
-        self.sum += value
         self.buckets[BUCKET_TABLE[value] if 0 <= value < DIRECT else bucket_of(value)] += 1
 
     @property
     def count(self) -> int:
+        self.settle()
         return sum(self.buckets)
+
+    def settle(self) -> None:
+        """Work out what is derived, before the buckets are read; a kind of histogram may have nothing to do."""
 
     def percentiles(self, quantiles: Iterable[float]) -> list[float]:
         """The values below which each share of the window lies; 0 where the window is empty."""
+        self.settle()
         counts = self._window_counts()
         return [_quantile(counts, quantile) * self.unit for quantile in quantiles]
 
@@ -237,6 +240,11 @@ class Registry:
         gauge = Gauge(function)
         self._metrics[MetricName(group, type, name, tuple(labels.items()))] = gauge
         return gauge
+
+    def attach(self, group: str, type: str, histograms: Mapping[str, Histogram], **labels: str) -> None:
+        """Show histograms that their owner made, each under its name; earlier ones give way."""
+        for name, histogram in histograms.items():
+            self._metrics[MetricName(group, type, name, tuple(labels.items()))] = histogram
 
     def collect(self, collector: Callable[[], Iterable[Family]]) -> None:
         """Ask `collector` for families at every reading: for numbers by the thousand, or that come and go."""

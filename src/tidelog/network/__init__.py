@@ -1,0 +1,1 @@
+"""Sockets: frames in, frames and file slices out, limits on both, and the loop they live on."""

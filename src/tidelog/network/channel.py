@@ -1,0 +1,737 @@
+"""One connection: whole frames to the handler, one request at a time, answers in order.
+
+Frames that arrive whole are handled where the loop's buffer received them; a partial or large frame
+gets a buffer of its own. A peer that sends or reads slowly holds its own memory and nobody's time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Final
+
+from tidelog.network.loop import GONE, READ, WRITE
+from tidelog.network.memory import FrameBuffer
+from tidelog.network.request import LENGTH, NO_BYTES, FilePart, Part, Request, part_size
+from tidelog.network.request_channel import READ_BYTES, BadFrame, RequestChannel
+
+log = logging.getLogger("tidelog.network")
+
+HEADER: Final = struct.Struct(">iIi")
+"""Length, API key and version as one number (it is looked up as one), correlation id."""
+
+NO_HEADER: Final = (0, -1, 0)
+
+# Why a channel cannot simply read the next frame; 0 is the ordinary state.
+BUSY: Final = 1  # a request is being worked on or waits in a purgatory
+SENDING: Final = 2  # an answer waits until the peer takes more
+FILLING: Final = 4  # a frame is partly here
+SAVED: Final = 8  # whole frames are here and wait for their turn
+BULK: Final = 16  # the last frame was large: read the next length alone, so that its body is not copied
+PARKED: Final = 32  # the gate is closed
+CORKED: Final = 64  # more frames are at hand: answers are gathered and leave together
+CLOSED: Final = 128
+DRAINING: Final = 256  # no new request is taken, the connection closes after the present one
+
+FRAMES_PER_TURN: Final = 32
+CORKED_BYTES: Final = 64 * 1024
+SENDFILE_BYTES: Final = 1024 * 1024
+SENDS_PER_TURN: Final = 4
+
+
+class Channel:
+    __slots__ = (
+        "_client_end",
+        "_client_raw",
+        "_corked",
+        "_corked_bytes",
+        "_filled",
+        "_filling",
+        "_filling_size",
+        "_interest",
+        "_on_closed",
+        "_out",
+        "_out_position",
+        "_recv_into",
+        "_saved",
+        "_saved_position",
+        "_send",
+        "_sending",
+        "_state",
+        "client_id",
+        "client_software",
+        "connection_id",
+        "context",
+        "fd",
+        "last_active_ns",
+        "listener",
+        "peer",
+        "principal",
+        "sock",
+    )
+
+    def __init__(
+        self,
+        context: RequestChannel,
+        sock: socket.socket,
+        peer: str,
+        listener: str,
+        connection_id: str,
+        on_closed: Callable[[Channel], None],
+    ) -> None:
+        self.context = context
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.peer = peer
+        self.listener = listener
+        self.connection_id = connection_id
+        self.principal = "User:ANONYMOUS"
+        self.client_id: str | None = None
+        self.client_software = ("unknown", "unknown")
+        self.last_active_ns = perf_counter_ns()
+        self._client_raw = b"\xff\xff\xff"  # matches no header before the first one was read
+        self._client_end = 0
+        self._recv_into = sock.recv_into
+        self._send = sock.send
+        self._on_closed = on_closed
+        self._state = 0
+        self._interest = READ
+        self._filling: FrameBuffer | None = None
+        self._filling_size = self._filled = 0
+        self._saved: bytearray | None = None
+        self._saved_position = 0
+        self._corked: list[bytes] = []
+        self._corked_bytes = 0
+        self._out: list[Part] = []
+        self._out_position = 0
+        self._sending: tuple[Request, Sequence[Part], int, int] | None = None
+        context.loop.register(self.fd, self.on_event, READ)
+
+    @property
+    def is_open(self) -> bool:
+        return not self._state & CLOSED
+
+    @property
+    def is_busy(self) -> bool:
+        """A request is being worked on, or its answer is not yet sent."""
+        return bool(self._state & (BUSY | SENDING))
+
+    @property
+    def is_sending(self) -> bool:
+        return bool(self._state & SENDING)
+
+    @property
+    def awaits_answer(self) -> bool:
+        return bool(self._state & BUSY)
+
+    # Reading
+
+    def on_event(self, mask: int) -> None:
+        context = self.context
+        if mask != READ or self._state or context.closed:
+            self._on_unusual(mask)
+            return
+        buffer = context.buffer
+        try:
+            received = self._recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(error)
+            return
+        # The ordinary case: exactly one frame.
+        if received > 12 and LENGTH.unpack_from(buffer)[0] == received - 4:
+            self._handle_frame(buffer, context.view, 0, received)
+        elif received:
+            self._handle_frames(buffer, context.view, 0, received)
+        else:
+            self.close()
+
+    def _on_unusual(self, mask: int) -> None:
+        state = self._state
+        if state & CLOSED:
+            return
+        if mask & GONE and (not mask & READ or state & (BUSY | SENDING | SAVED | PARKED)):
+            # Nothing can be sent any more. Where nothing waits, what the peer said last is read first.
+            self._lost(None)
+            return
+        if mask & WRITE and state & SENDING:
+            self._continue_sending()
+        if mask & READ and not self._state & CLOSED:
+            self._read_unusual()
+
+    def _read_unusual(self) -> None:
+        state = self._state
+        if state & (BUSY | SENDING | SAVED | PARKED):
+            # Only now that the peer sent more is it worth a system call to stop listening.
+            self._set_interest(self._interest & ~READ)
+            return
+        if self.context.closed and self._must_wait():
+            self._state |= PARKED
+            self._set_interest(self._interest & ~READ)
+            self.context.park(self)
+            return
+        try:
+            if state & FILLING:
+                self._fill()
+            elif state & BULK:
+                self._read_length()
+            else:
+                context = self.context
+                received = self._recv_into(context.buffer)
+                if received:
+                    self._handle_frames(context.buffer, context.view, 0, received)
+                else:
+                    self.close()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lost(error)
+
+    def _must_wait(self) -> bool:
+        # A frame that has its memory is read to its end: memory comes back only when it is handled.
+        return not self._state & FILLING or self.context.in_progress >= self.context.max_in_progress
+
+    def _handle_frames(self, buffer: bytearray, view: memoryview, position: int, end: int) -> None:
+        """Handle the whole frames of `buffer[position:end]` and put aside what cannot be handled now."""
+        handled = 0
+        while end - position >= 4:
+            size = LENGTH.unpack_from(buffer, position)[0]
+            if not self._length_is_allowed(size):
+                return
+            frame_end = position + 4 + size
+            if frame_end > end:
+                break
+            if self._whole_frame_at(buffer, frame_end, end) and handled + 1 < FRAMES_PER_TURN:
+                self._state |= CORKED
+            else:
+                self._state &= ~CORKED
+            self._handle_frame(buffer, view, position, frame_end)
+            position = frame_end
+            handled += 1
+            if self._state & ~CORKED or handled == FRAMES_PER_TURN:
+                break
+        self._state &= ~CORKED
+        if self._corked:
+            self._flush_corked()
+        if self._state & CLOSED or position == end:
+            self._saved = None
+            return
+        if self._state or handled == FRAMES_PER_TURN:
+            self._save(buffer, view, position, end)
+        else:
+            self._begin_partial(view[position:end])
+
+    def _whole_frame_at(self, buffer: bytearray, position: int, end: int) -> bool:
+        return end - position >= 4 and 0 <= LENGTH.unpack_from(buffer, position)[0] <= end - position - 4
+
+    def _length_is_allowed(self, size: int) -> bool:
+        if 0 <= size <= self.context.max_frame:
+            return True
+        self._flush_corked()
+        self._drop(
+            f"a frame of {size} bytes was announced "
+            f"(0 to {self.context.max_frame} are accepted, socket.request.max.bytes)"
+        )
+        return False
+
+    def _save(self, buffer: bytearray, view: memoryview, position: int, end: int) -> None:
+        """Put received frames aside until the present request is answered."""
+        if buffer is not self._saved:
+            self._saved = bytearray(view[position:end])
+            position = 0
+        self._saved_position = position
+        self._state |= SAVED
+        if not self._state & (BUSY | SENDING):
+            # Only this turn's share is used up: others come first, then this goes on.
+            self.context.loop.call_soon(self._continue_saved)
+
+    def _continue_saved(self) -> None:
+        state = self._state
+        if not state & SAVED or state & (BUSY | SENDING | CLOSED):
+            return
+        saved = self._saved
+        assert saved is not None
+        self._state &= ~SAVED
+        self._handle_frames(saved, memoryview(saved), self._saved_position, len(saved))
+        if not self._state & SAVED:
+            self._saved = None
+        self._listen_again()
+
+    def _begin_partial(self, begun: memoryview) -> None:
+        """Give a frame that has not arrived whole a buffer of its own."""
+        if len(begun) < 4:
+            # Not even the length is known: its bytes are collected first.
+            self._filling = bytearray(4)
+            self._filling_size = 4
+            self._filling[: len(begun)] = begun
+            self._filled = len(begun)
+            self._state |= FILLING | BULK
+            return
+        size = LENGTH.unpack_from(begun)[0]
+        if not self._start_filling(size):
+            return
+        body = begun[4:]
+        if self._filling is not None:
+            self._filling[: len(body)] = body
+        self._filled = len(body)
+
+    def _start_filling(self, size: int) -> bool:
+        try:
+            self._filling = self.context.pool.take(size)
+        except (MemoryError, OSError, ValueError) as error:
+            self._drop(f"there is no memory for a frame of {size} bytes ({error})")
+            return False
+        self._filling_size = size
+        self._filled = 0
+        self._state = self._state & ~BULK | FILLING
+        if self.context.pool.exhausted:
+            self.context.update_gate()
+        return True
+
+    def _read_length(self) -> None:
+        """Read the length of the next frame alone, then go on with its body."""
+        self._filling = bytearray(4)
+        self._filling_size = 4
+        self._filled = 0
+        self._state |= FILLING
+        self._fill()
+
+    def _fill(self) -> None:
+        filling = self._filling
+        assert filling is not None
+        upto = min(self._filling_size, self._filled + READ_BYTES)
+        received = self._recv_into(memoryview(filling)[self._filled : upto])
+        if not received:
+            self.close()
+            return
+        self._filled += received
+        self.last_active_ns = self.context.clock.now_ns
+        if self._filled < self._filling_size:
+            return
+        self._state &= ~FILLING
+        if self._state & BULK:
+            self._length_is_here(filling)
+        else:
+            self._frame_is_here(filling)
+
+    def _length_is_here(self, filling: FrameBuffer) -> None:
+        size = LENGTH.unpack_from(filling)[0]
+        self._filling = None
+        self._filled = 0
+        if self._length_is_allowed(size) and self._start_filling(size):
+            if size == 0:
+                self._filled = 0
+                self._state &= ~FILLING
+                self._frame_is_here(self._filling)
+            else:
+                self._fill()
+
+    def _frame_is_here(self, filling: FrameBuffer | None) -> None:
+        assert filling is not None
+        size = self._filling_size
+        self._filling = None
+        if size >= READ_BYTES // 2:
+            self._state |= BULK
+        self._handle_new(memoryview(filling)[:size], filling)
+
+    # Handling
+
+    def _handle_frame(self, buffer: bytearray, view: memoryview, start: int, end: int) -> None:
+        """Handle the whole frame, its length included, that is at `buffer[start:end]`."""
+        context = self.context
+        whole = end - start > 12
+        size, key_version, correlation_id = HEADER.unpack_from(buffer, start) if whole else NO_HEADER
+        entry = context.entries.get(key_version)
+        # Nearly always the API and version are known, and the client id is that of the last request.
+        if entry is None or not buffer.startswith(self._client_raw, start + 12):
+            self._handle_new(view[start + 4 : end], None)
+            return
+        body_start = self._client_end
+        if entry.flexible:
+            # An empty tag section is one zero byte.
+            if body_start >= size or buffer[start + 4 + body_start]:
+                self._handle_new(view[start + 4 : end], None)
+                return
+            body_start += 1
+        elif body_start > size:
+            self._handle_new(view[start + 4 : end], None)
+            return
+        clock = context.clock
+        self.last_active_ns = now = clock.now_ns
+        request = Request(
+            self,
+            entry,
+            correlation_id,
+            self.client_id,
+            view[start + 4 : end],
+            body_start,
+            size,
+            clock.turn_ns,
+            now,
+        )
+        try:
+            context.handler(request)
+        except Exception as error:
+            self._handler_failed(request, error)
+        if not request.done:
+            self._now_busy(request)
+
+    def _handle_new(self, frame: memoryview, memory: FrameBuffer | None) -> None:
+        """Handle a frame that is the first of its kind here, or that has memory of its own."""
+        context = self.context
+        try:
+            entry, correlation_id, client_id, body_start = context.read_header(frame)
+        except BadFrame as error:
+            if memory is not None:
+                context.pool.give_back(memory, len(frame))
+                context.update_gate()
+            self._state &= ~CORKED
+            self._flush_corked()
+            self._drop(str(error))
+            return
+        if body_start >= 10:
+            self._client_end = 10 + max(0, int.from_bytes(frame[8:10], "big", signed=True))
+            self._client_raw = bytes(frame[8 : self._client_end])
+            self.client_id = client_id
+        clock = context.clock
+        self.last_active_ns = now = clock.now_ns
+        request = Request(
+            self, entry, correlation_id, client_id, frame, body_start, len(frame), clock.turn_ns, now
+        )
+        request.memory = memory
+        try:
+            context.handler(request)
+        except Exception as error:
+            self._handler_failed(request, error)
+        if not request.done:
+            self._now_busy(request)
+
+    def _now_busy(self, request: Request) -> None:
+        """The handler returned without an answer: it comes later."""
+        self._state |= BUSY
+        if not request.kept:
+            request.release_buffer()
+        if request.local_end_ns == 0:
+            request.counted = True
+            context = self.context
+            context.in_progress += 1
+            if context.in_progress >= context.max_in_progress:
+                context.update_gate()
+
+    def _handler_failed(self, request: Request, error: Exception) -> None:
+        api = request.entry.name
+        log.error("closing the connection of %s: the handler of %s failed", self.peer, api, exc_info=error)
+        if not request.done:
+            self._end(request)
+            self._account(request, (), perf_counter_ns())
+        self.close()
+
+    def keep_frame(self, request: Request) -> None:
+        frame = request.buffer
+        saved = self._saved
+        if saved is not None and frame.obj is saved:
+            return  # the channel's own, and never written again
+        copied = bytearray(frame)
+        request.memory = copied
+        request.buffer = memoryview(copied)
+        self.context.pool.used += len(copied)
+
+    def release_frame(self, request: Request) -> None:
+        memory = request.memory
+        if memory is not None:
+            request.memory = None
+            pool = self.context.pool
+            pool.give_back(memory, request.size)
+            if self.context.closed:
+                self.context.update_gate()
+
+    def now_waiting(self, request: Request) -> None:
+        if request.counted:
+            request.counted = False
+            self.context.in_progress -= 1
+            if self.context.closed:
+                self.context.update_gate()
+
+    # Answering
+
+    def answer_frame(self, request: Request, frame: bytes) -> None:
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        responded = perf_counter_ns()
+        if self._state or request.memory is not None:
+            self._answer_late(request, (frame,), responded)
+            return
+        request.done = True
+        try:
+            sent = self._send(frame)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._account(request, (frame,), responded)
+            self._lost(error)
+            return
+        if sent != len(frame):
+            self._send_rest(request, (memoryview(frame)[sent:],), responded)
+            return
+        context = self.context
+        context.clock.now_ns = now = perf_counter_ns()
+        request.kind.record(request, responded, responded, now)
+        if context.log_level:
+            context.log_request(request, (frame,), responded, responded, now)
+
+    def answer_parts(self, request: Request, parts: Sequence[Part]) -> None:
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        head = LENGTH.pack(sum(map(part_size, parts)))
+        if parts and type(parts[0]) is bytes:
+            framed: list[Part] = [head + parts[0], *parts[1:]]
+        else:
+            framed = [head, *parts]
+        self._answer_late(request, framed, perf_counter_ns())
+
+    def answer_nothing(self, request: Request) -> None:
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        responded = perf_counter_ns()
+        was_busy = self._end(request)
+        self._account(request, (), responded)
+        if was_busy:
+            self._go_on()
+
+    def refuse(self, request: Request, reason: str) -> None:
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        responded = perf_counter_ns()
+        self._end(request)
+        self._account(request, (), responded)
+        self._flush_corked()
+        self._drop(reason)
+
+    def _answer_late(self, request: Request, parts: Sequence[Part], responded: int) -> None:
+        """An answer that comes after the handler's return, that is corked, or that has several parts."""
+        was_busy = self._end(request)
+        if self._state & CLOSED:
+            self._account(request, parts, responded)
+            return
+        if self._state & CORKED and len(parts) == 1 and isinstance(parts[0], bytes):
+            self._corked.append(parts[0])
+            self._corked_bytes += len(parts[0])
+            if self._corked_bytes >= CORKED_BYTES:
+                self._flush_corked()
+            self._account(request, parts, responded)
+            return
+        self._flush_corked()
+        self._send_rest(request, parts, responded)
+        if was_busy and not self._state & SENDING:
+            self._go_on()
+
+    def _end(self, request: Request) -> bool:
+        """Mark a request as answered and return what it held; says whether the channel had waited for it."""
+        request.done = True
+        if request.memory is not None:
+            self.release_frame(request)
+        request.buffer = NO_BYTES
+        if request.counted:
+            self.now_waiting(request)
+        was_busy = bool(self._state & BUSY)
+        self._state &= ~BUSY
+        return was_busy
+
+    def _account(self, request: Request, parts: Sequence[Part], responded: int, started: int = 0) -> None:
+        context = self.context
+        context.clock.now_ns = now = perf_counter_ns()
+        request.kind.record(request, responded, started or responded, now)
+        if context.log_level:
+            context.log_request(request, parts, responded, started or responded, now)
+
+    def _go_on(self) -> None:
+        """The channel is free again: the frames put aside come next, then the socket."""
+        if self._state & (CLOSED | SENDING):
+            return
+        if self._state & DRAINING:
+            self.close()
+        elif self._state & SAVED:
+            self.context.loop.call_soon_in_turn(self._continue_saved)
+        else:
+            self._listen_again()
+
+    def _listen_again(self) -> None:
+        if not self._state & (BUSY | SENDING | SAVED | PARKED | CLOSED) and self._interest != READ:
+            self._set_interest(READ)
+
+    # Sending
+
+    def _flush_corked(self) -> None:
+        if not self._corked:
+            return
+        data = b"".join(self._corked)
+        self._corked.clear()
+        self._corked_bytes = 0
+        if self._state & CLOSED:
+            return
+        if self._state & SENDING:
+            self._out.append(data)
+            return
+        try:
+            sent = self._send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._lost(error)
+            return
+        if sent != len(data):
+            self._out.append(memoryview(data)[sent:])
+            self._wait_to_send()
+
+    def _send_rest(self, request: Request, parts: Sequence[Part], responded: int) -> None:
+        if self._state & CLOSED:
+            self._account(request, parts, responded)
+            return
+        waited = bool(self._out)
+        self._out.extend(parts)
+        started = perf_counter_ns() if waited else responded
+        try:
+            finished = not waited and self._send_out()
+        except OSError as error:
+            self._account(request, parts, responded)
+            self._lost(error)
+            return
+        if finished:
+            self._account(request, parts, responded)
+            return
+        self._sending = (request, parts if self.context.log_level else (), responded, started)
+        self._wait_to_send()
+
+    def _wait_to_send(self) -> None:
+        self._state |= SENDING
+        self._set_interest(WRITE)
+
+    def _continue_sending(self) -> None:
+        try:
+            finished = self._send_out()
+        except OSError as error:
+            self._lost(error)
+            return
+        self.last_active_ns = self.context.clock.now_ns
+        if not finished:
+            return
+        self._state &= ~SENDING
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            request, parts, responded, started = sending
+            self._account(request, parts, responded, started)
+        self._go_on()
+
+    def _send_out(self) -> bool:
+        """Send what waits until all is gone (True) or the peer takes no more for now (False)."""
+        out = self._out
+        for _ in range(SENDS_PER_TURN):
+            if not out:
+                return True
+            part = out[0]
+            try:
+                if isinstance(part, bytes | bytearray | memoryview):
+                    whole = self._send_bytes()
+                else:
+                    whole = self._send_slice(part)
+            except (BlockingIOError, InterruptedError):
+                return False
+            if not whole:
+                return False
+        return not out
+
+    def _send_bytes(self) -> bool:
+        out = self._out
+        run: list[bytes | bytearray | memoryview] = []
+        for part in out:
+            if not isinstance(part, bytes | bytearray | memoryview):
+                break
+            run.append(part)
+        more = socket.MSG_MORE if len(run) < len(out) else 0
+        if len(run) == 1:
+            sent = self._send(run[0], more)
+        else:
+            sent = self.sock.sendmsg(run[:64], (), more)
+        while run and sent >= len(run[0]):
+            sent -= len(run[0])
+            del run[0]
+            del out[0]
+        if sent:
+            out[0] = memoryview(run[0])[sent:]
+        return not sent
+
+    def _send_slice(self, part: FilePart) -> bool:
+        left = part.size - self._out_position
+        if left:
+            wanted = min(left, SENDFILE_BYTES)
+            sent = os.sendfile(self.fd, part.fileno(), part.position + self._out_position, wanted)
+            if sent == 0:
+                raise ConnectionAbortedError(f"a file ended {left} bytes before the slice being sent does")
+            self._out_position += sent
+            left -= sent
+            if left:
+                return sent == wanted
+        self._out_position = 0
+        del self._out[0]
+        return True
+
+    # Interest, parking, closing
+
+    def _set_interest(self, mask: int) -> None:
+        if mask != self._interest:
+            self._interest = mask
+            self.context.loop.modify(self.fd, mask)
+
+    def unpark(self) -> None:
+        """The gate is open again and it is this channel's turn to read."""
+        self._state &= ~PARKED
+        if self._state & CLOSED:
+            return
+        self._listen_again()
+        context = self.context
+        was_closed, context.closed = context.closed, False
+        self._on_unusual(READ)
+        context.closed = context.closed or was_closed
+
+    def drain(self) -> None:
+        """Close as soon as no request is in progress; take no further one."""
+        if self._state & (BUSY | SENDING):
+            self._state |= DRAINING
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection now. A request in progress is accounted when its answer comes, and dropped."""
+        if self._state & CLOSED:
+            return
+        self._state |= CLOSED
+        context = self.context
+        context.loop.unregister(self.fd)
+        self.sock.close()
+        if self._filling is not None:
+            if not self._state & BULK:
+                context.pool.give_back(self._filling, self._filling_size)
+                context.update_gate()
+            self._filling = None
+        self._saved = None
+        self._corked.clear()
+        self._out.clear()
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            request, parts, responded, started = sending
+            self._account(request, parts, responded, started)
+        self._on_closed(self)
+
+    def _lost(self, error: OSError | None) -> None:
+        if error is not None:
+            log.debug("connection of %s lost: %s", self.peer, error)
+        self.close()
+
+    def _drop(self, reason: str) -> None:
+        log.warning("closing the connection of %s (listener %s): %s", self.peer, self.listener, reason)
+        self.close()

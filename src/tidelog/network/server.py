@@ -1,0 +1,400 @@
+"""The broker's listeners: accepting connections within the limits, and closing them.
+
+`start` binds every endpoint or none; `close` stops accepting, lets requests in progress be answered,
+and closes every connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import heapq
+import logging
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Final
+
+from tidelog.clock import TimerHandle
+from tidelog.metrics.registry import Family, Registry
+from tidelog.network.accounting import RequestAccounting
+from tidelog.network.channel import Channel
+from tidelog.network.limits import ConnectionLimits, NetworkLimits
+from tidelog.network.loop import READ, BrokerLoop
+from tidelog.network.memory import MemoryPool
+from tidelog.network.request import Handler
+from tidelog.network.request_channel import Formatter, RequestChannel, Versions
+
+log = logging.getLogger("tidelog.network")
+
+ACCEPTS_PER_TURN: Final = 64
+OUT_OF_DESCRIPTORS_PAUSE: Final = 0.5
+LEAST_IDLE_CHECK: Final = 0.01
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """A named listener: where it is bound, and how it is announced to clients."""
+
+    name: str
+    host: str
+    port: int
+    advertised_host: str | None = None
+    advertised_port: int | None = None
+    security_protocol: str = "PLAINTEXT"
+
+
+class Acceptor:
+    """The listening socket of one endpoint."""
+
+    def __init__(self, server: SocketServer, endpoint: Endpoint) -> None:
+        self._server = server
+        self.endpoint = endpoint
+        self.sock = _listen(endpoint, server.limits)
+        self.address: tuple[str, int] = self.sock.getsockname()[:2]
+        self._listening = False
+        self._timer: TimerHandle | None = None
+        self.accepted = 0
+        self.blocked_ns = 0
+        self._blocked_since = 0
+
+    def resume(self) -> None:
+        """Go on accepting after a connection closed, a pause ended, or at the start."""
+        self._timer = None
+        if not self._listening and self.sock.fileno() >= 0:
+            self._listening = True
+            if self._blocked_since:
+                self.blocked_ns += perf_counter_ns() - self._blocked_since
+                self._blocked_since = 0
+            self._server.loop.register(self.sock.fileno(), self._on_event, READ)
+
+    def close(self) -> None:
+        self._stop_listening()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.sock.close()
+
+    @property
+    def waits_for_room(self) -> bool:
+        return not self._listening and self._timer is None
+
+    def _stop_listening(self) -> None:
+        if self._listening:
+            self._listening = False
+            self._server.loop.unregister(self.sock.fileno())
+
+    def _pause(self, seconds: float | None) -> None:
+        """Leave new connections in the backlog for some time, or until one has closed."""
+        self._stop_listening()
+        self._blocked_since = perf_counter_ns()
+        if seconds is not None and self._timer is None:
+            self._timer = self._server.loop.schedule(seconds, self.resume)
+
+    def _on_event(self, mask: int) -> None:
+        name = self.endpoint.name
+        quotas = self._server.quotas
+        for _ in range(ACCEPTS_PER_TURN):
+            if not quotas.has_room(name):
+                self._pause(None)
+                return
+            delay = quotas.delay(name, self._server.loop.time())
+            if delay > 0:
+                self._pause(delay)
+                return
+            try:
+                sock, address = self.sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                log.error("listener %s cannot accept connections for now: %s", name, error.strerror)
+                self._pause(OUT_OF_DESCRIPTORS_PAUSE)
+                return
+            self.accepted += 1
+            self._server.open_channel(self, sock, address)
+
+
+class SocketServer:
+    def __init__(
+        self,
+        loop: BrokerLoop,
+        endpoints: Sequence[Endpoint],
+        handler: Handler,
+        limits: NetworkLimits,
+        metrics: Registry,
+        *,
+        versions: Versions,
+        formatter: Formatter | None = None,
+    ) -> None:
+        self.loop = loop
+        self.endpoints = list(endpoints)
+        self.limits = limits
+        self.quotas = ConnectionLimits(limits, [endpoint.name for endpoint in endpoints], loop.time())
+        self.context = RequestChannel(
+            loop,
+            handler,
+            versions,
+            RequestAccounting(metrics),
+            max_frame=limits.socket_request_max_bytes,
+            max_in_progress=limits.queued_max_requests,
+            pool=MemoryPool(limits.queued_max_request_bytes),
+            formatter=formatter,
+        )
+        self.acceptors: dict[str, Acceptor] = {}
+        self.channels: dict[int, Channel] = {}
+        self._connections = 0
+        self._idle_order: list[tuple[int, int, Channel]] = []
+        self._idle_timer: TimerHandle | None = None
+        self._all_closed: asyncio.Event | None = None
+        self._closed_by_listener: dict[str, int] = {}
+        self.expired = 0
+        self._register_metrics(metrics)
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """Where each listener is bound: the port is the system's choice where 0 was asked for."""
+        return {name: acceptor.address for name, acceptor in self.acceptors.items()}
+
+    def bind(self) -> None:
+        """Take the ports of all endpoints, or of none; connections wait in the backlog until `start`."""
+        try:
+            for endpoint in self.endpoints:
+                self.acceptors[endpoint.name] = Acceptor(self, endpoint)
+        except OSError:
+            for acceptor in self.acceptors.values():
+                acceptor.close()
+            self.acceptors.clear()
+            raise
+
+    def start(self) -> None:
+        """Accept connections on every endpoint."""
+        if not self.acceptors:
+            self.bind()
+        for acceptor in self.acceptors.values():
+            acceptor.resume()
+
+    def stop_accepting(self) -> None:
+        for acceptor in self.acceptors.values():
+            acceptor.close()
+
+    async def close(self, timeout_seconds: float = 5.0) -> None:
+        """Stop accepting, answer what is in progress for at most `timeout_seconds`, close everything."""
+        self.stop_accepting()
+        for channel in list(self.channels.values()):
+            channel.drain()
+        if self.channels:
+            self._all_closed = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._all_closed.wait(), timeout_seconds)
+            except TimeoutError:
+                log.warning("%d requests were not answered before closing", len(self.channels))
+        for channel in list(self.channels.values()):
+            channel.close()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def update_limits(self, limits: NetworkLimits) -> None:
+        """Take over settings that changed while running; buffers of open sockets stay as they are."""
+        self.limits = limits
+        self.quotas.update(limits, self.loop.time())
+        self.context.max_frame = limits.socket_request_max_bytes
+        self.context.max_in_progress = limits.queued_max_requests
+        self.context.pool.limit = limits.queued_max_request_bytes
+        self.context.update_gate()
+        while self.quotas.excess and self._close_longest_idle():
+            pass
+        self._resume_acceptors()
+        self._check_idle()
+
+    def refresh_log_level(self) -> None:
+        """Take over a changed level of the request log."""
+        self.context.refresh_log_level()
+
+    # Connections
+
+    def open_channel(self, acceptor: Acceptor, sock: socket.socket, address: tuple[str, int]) -> None:
+        host = address[0].removeprefix("::ffff:")
+        listener = acceptor.endpoint.name
+        if not self.quotas.admit(listener, host):
+            log.info(
+                "refusing a connection of %s on listener %s: it has %d (max.connections.per.ip)",
+                host,
+                listener,
+                self.quotas.limit_of(host),
+            )
+            sock.close()
+            return
+        sock.setblocking(False)
+        self._connections += 1
+        local = acceptor.address
+        connection_id = f"{local[0]}:{local[1]}-{host}:{address[1]}-{self._connections}"
+        peer = f"{host}:{address[1]}"
+        channel = Channel(self.context, sock, peer, listener, connection_id, self._forget_channel)
+        self.channels[channel.fd] = channel
+        self._watch_idle(channel)
+        if self.quotas.excess:
+            self._close_longest_idle()
+
+    def _forget_channel(self, channel: Channel) -> None:
+        del self.channels[channel.fd]
+        self.quotas.forget(channel.listener, channel.peer.rpartition(":")[0])
+        self._closed_by_listener[channel.listener] = self._closed_by_listener.get(channel.listener, 0) + 1
+        self._resume_acceptors()
+        if not self.channels and self._all_closed is not None:
+            self._all_closed.set()
+
+    def _resume_acceptors(self) -> None:
+        for name, acceptor in self.acceptors.items():
+            if acceptor.waits_for_room and self.quotas.has_room(name):
+                acceptor.resume()
+
+    def _close_longest_idle(self) -> bool:
+        """Make room on a listener other than the inter-broker one."""
+        candidates = [
+            channel for channel in self.channels.values() if not self.quotas.is_protected(channel.listener)
+        ]
+        if not candidates:
+            return False
+        longest = min(candidates, key=lambda channel: (channel.is_busy, channel.last_active_ns))
+        log.info("closing the connection of %s, idle longest, to make room (max.connections)", longest.peer)
+        longest.close()
+        return True
+
+    # Idle connections: each is looked at once per idle time, however many requests it makes.
+
+    def _watch_idle(self, channel: Channel) -> None:
+        if self.limits.connections_max_idle_ms < 0:
+            return
+        due = channel.last_active_ns + self.limits.connections_max_idle_ms * 1_000_000
+        heapq.heappush(self._idle_order, (due, id(channel), channel))
+        if self._idle_timer is None:
+            self._set_idle_timer()
+
+    def _set_idle_timer(self) -> None:
+        delay = (self._idle_order[0][0] - perf_counter_ns()) / 1e9
+        self._idle_timer = self.loop.schedule(max(delay, LEAST_IDLE_CHECK), self._check_idle)
+
+    def _check_idle(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        idle_ns = self.limits.connections_max_idle_ms * 1_000_000
+        now = perf_counter_ns()
+        order = self._idle_order
+        if idle_ns < 0:
+            order.clear()
+            return
+        again: list[Channel] = []
+        while order and order[0][0] <= now:
+            channel = heapq.heappop(order)[2]
+            if not channel.is_open:
+                continue
+            if channel.last_active_ns + idle_ns > now or channel.awaits_answer:
+                again.append(channel)
+                continue
+            log.info("closing the connection of %s: idle for %d ms", channel.peer, idle_ns // 1_000_000)
+            self.expired += 1
+            channel.close()
+        for channel in again:
+            # One that waits for its answer is not idle; it is looked at again a whole idle time later.
+            since = now if channel.awaits_answer else channel.last_active_ns
+            heapq.heappush(order, (since + idle_ns, id(channel), channel))
+        if order:
+            self._set_idle_timer()
+
+    # Metrics
+
+    def _register_metrics(self, metrics: Registry) -> None:
+        context = self.context
+        idle = IdleRatio(self.loop)
+        metrics.gauge("kafka.network", "RequestChannel", "RequestQueueSize", lambda: context.in_progress)
+        metrics.gauge("kafka.network", "RequestChannel", "ResponseQueueSize", self._answers_waiting)
+        metrics.gauge("kafka.network", "SocketServer", "MemoryPoolUsed", lambda: context.pool.used)
+        metrics.gauge("kafka.network", "SocketServer", "MemoryPoolAvailable", lambda: context.pool.available)
+        metrics.gauge("kafka.network", "SocketServer", "ExpiredConnectionsKilledCount", lambda: self.expired)
+        metrics.gauge("kafka.network", "SocketServer", "NetworkProcessorAvgIdlePercent", idle.read)
+        metrics.gauge("kafka.server", "KafkaRequestHandlerPool", "RequestHandlerAvgIdlePercent", idle.read)
+        metrics.collect(self._connection_families)
+
+    def _answers_waiting(self) -> int:
+        return sum(channel.is_sending for channel in self.channels.values())
+
+    def _connection_families(self) -> Iterator[Family]:
+        prefix = "kafka_server_socket_server_metrics_"
+        names = [endpoint.name for endpoint in self.endpoints]
+        yield Family(
+            prefix + "connection_count",
+            "gauge",
+            [(_processor(name), self.quotas.by_listener[name]) for name in names],
+        )
+        yield Family(
+            prefix + "connection_creation_total",
+            "counter",
+            [(_processor(name), acceptor.accepted) for name, acceptor in self.acceptors.items()],
+        )
+        yield Family(
+            prefix + "connection_close_total",
+            "counter",
+            [(_processor(name), self._closed_by_listener.get(name, 0)) for name in names],
+        )
+        software: dict[tuple[tuple[str, str], ...], float] = {}
+        for channel in self.channels.values():
+            name, version = channel.client_software
+            labels = (("clientSoftwareName", name), ("clientSoftwareVersion", version))
+            key = (*labels, *_processor(channel.listener))
+            software[key] = software.get(key, 0) + 1
+        yield Family(prefix + "connections_software", "gauge", list(software.items()))
+
+
+class IdleRatio:
+    """The share of time the loop had nothing to do, between two readings at least a second apart."""
+
+    __slots__ = ("_at", "_idle", "_loop", "_ratio")
+
+    def __init__(self, loop: BrokerLoop) -> None:
+        self._loop = loop
+        self._at = perf_counter_ns()
+        self._idle = loop.direct.idle_ns
+        self._ratio = 1.0
+
+    def read(self) -> float:
+        now, idle = perf_counter_ns(), self._loop.direct.idle_ns
+        if now - self._at >= 1_000_000_000:
+            self._ratio = min(1.0, (idle - self._idle) / (now - self._at))
+            self._at, self._idle = now, idle
+        return self._ratio
+
+
+def _processor(listener: str) -> tuple[tuple[str, str], ...]:
+    return (("listener", listener), ("networkProcessor", "0"))
+
+
+def _listen(endpoint: Endpoint, limits: NetworkLimits) -> socket.socket:
+    """A listening socket; what is set on it holds for the connections it accepts."""
+    where = f"listener {endpoint.name} ({endpoint.host or '*'}:{endpoint.port})"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            endpoint.host or None, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise OSError(error.errno, f"{where}: {error.strerror}") from error
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if limits.socket_receive_buffer_bytes != -1:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.socket_receive_buffer_bytes)
+        if limits.socket_send_buffer_bytes != -1:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.socket_send_buffer_bytes)
+        sock.bind(address)
+        sock.listen(limits.socket_listen_backlog_size)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"{where}: {error.strerror}") from error
+    return sock
