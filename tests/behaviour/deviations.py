@@ -1,0 +1,56 @@
+"""Where we answer otherwise than Kafka 4.3, and why. What is not named here agrees."""
+
+from __future__ import annotations
+
+_GROUPS = "consumer groups are not served yet: the connection is closed, as for any API that is not announced"
+_TRANSACTIONS = "transactions are not served yet"
+_ONE_BROKER = "there is one broker: nothing can be elected or moved yet"
+
+# APIs that are not announced.
+NOT_SERVED: dict[str, str] = {
+    "FindCoordinator": _GROUPS,
+    "JoinGroup": _GROUPS,
+    "SyncGroup": _GROUPS,
+    "Heartbeat": _GROUPS,
+    "LeaveGroup": _GROUPS,
+    "OffsetCommit": _GROUPS,
+    "OffsetFetch": _GROUPS,
+    "OffsetDelete": _GROUPS,
+    "DescribeGroups": _GROUPS,
+    "ListGroups": _GROUPS,
+    "DeleteGroups": _GROUPS,
+    "ConsumerGroupHeartbeat": _GROUPS,
+    "ConsumerGroupDescribe": _GROUPS,
+    "AddPartitionsToTxn": _TRANSACTIONS,
+    "AddOffsetsToTxn": _TRANSACTIONS,
+    "EndTxn": _TRANSACTIONS,
+    "TxnOffsetCommit": _TRANSACTIONS,
+    "ListTransactions": _TRANSACTIONS,
+    "DescribeTransactions": _TRANSACTIONS,
+    "ElectLeaders": _ONE_BROKER,
+    "AlterPartitionReassignments": _ONE_BROKER,
+    "DescribeAcls": "there is no authorizer yet",
+    "DescribeClientQuotas": "quotas are not served yet",
+    "AlterClientQuotas": "quotas are not served yet",
+    "GetTelemetrySubscriptions": "metrics of clients are not collected",
+}
+
+# Cases of a story that needs an API above from its first line on.
+STORIES: dict[str, str] = {"txn: ": _TRANSACTIONS, "tv2: ": _TRANSACTIONS}
+
+# Single cases. One that agrees has to leave this list.
+CASES: dict[str, str] = {
+    "api versions": "only the APIs and features that are served are announced",
+    "api versions v0": "only the APIs that are served are announced",
+    "configs: group": "consumer groups are not served yet, so they have no settings",
+    "log dirs": "the partition holds no transaction markers, so it is smaller",
+    "config resources": "the internal topics of groups and transactions do not exist yet",
+}
+
+
+def deviation(case: str, api: str) -> str | None:
+    """Why a case may differ from Kafka; None where it must not."""
+    if case in CASES:
+        return CASES[case]
+    story = next((reason for prefix, reason in STORIES.items() if case.startswith(prefix)), None)
+    return story or NOT_SERVED.get(api)
