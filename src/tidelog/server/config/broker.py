@@ -397,9 +397,9 @@ class BrokerConfig:
             return ConfigEntry(name, None, source, read_only=True, sensitive=True, synonyms=synonyms)
         doc = None
         if documentation:
-            from tidelog.server.config.broker_docs import BROKER_DOCS
+            from tidelog.server.config.docs import broker_texts  # the broker itself needs no documentation
 
-            doc = BROKER_DOCS[key.name]
+            doc = broker_texts()[key.name]
         return ConfigEntry(
             name=name,
             value=None if key.sensitive else render_value(self[name]),

@@ -128,15 +128,15 @@ controlled.shutdown.enable boolean true medium
 controlled.shutdown.max.retries int 3 medium retired
 controlled.shutdown.retry.backoff.ms long 5000 medium retired
 eligible.leader.replicas.enable boolean false high retired
-follower.replication.throttled.rate long 9223372036854775807 medium >=0 cluster-wide unlisted
+follower.replication.throttled.rate long null medium >=0 cluster-wide unlisted
 inter.broker.protocol.version string 3.9-IV0 medium version retired
 leader.imbalance.check.interval.seconds long 300 high >=1
 leader.imbalance.per.broker.percentage int 10 high retired
-leader.replication.throttled.rate long 9223372036854775807 medium >=0 cluster-wide unlisted
+leader.replication.throttled.rate long null medium >=0 cluster-wide unlisted
 log.dir.failure.timeout.ms long 30000 low >=1
 num.replica.alter.log.dirs.threads int null high
 num.replica.fetchers int 1 high >=1 cluster-wide
-replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 medium >=0 cluster-wide unlisted
+replica.alter.log.dirs.io.max.bytes.per.second long null medium >=0 cluster-wide unlisted
 replica.fetch.backoff.ms int 1000 medium >=0
 replica.fetch.max.bytes int 1048576 medium >=0
 replica.fetch.min.bytes int 1 high

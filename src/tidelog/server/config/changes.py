@@ -56,6 +56,9 @@ _PER_LISTENER_ONLY = frozenset(
 )
 
 
+_JAVA_CLASSES = ("metric.reporters", "principal.builder.class", "ssl.engine.factory.class")
+
+
 def replaced(entries: Iterable[tuple[str, str | None]]) -> dict[str, str]:
     """What AlterConfigs makes of an entity's settings: exactly the given ones."""
     result: dict[str, str] = {}
@@ -165,6 +168,8 @@ def _check_may_change(name: str, key: ConfigKey, cluster_default: bool) -> None:
         raise InvalidRequest(f"{name} cannot change while the broker runs")
     if name in _PER_LISTENER_ONLY:
         raise InvalidRequest(f"{name} can change for one listener only: {LISTENER_PREFIX}NAME.{name}")
+    if key.name in _JAVA_CLASSES:
+        raise InvalidRequest(f"{name} names Java classes, which cannot be loaded")
     if not cluster_default:
         return
     own = key.dynamic is Dynamic.PER_BROKER or (key.name != name and base_name(name) not in LISTENER_LIMITS)
@@ -175,9 +180,13 @@ def _check_may_change(name: str, key: ConfigKey, cluster_default: bool) -> None:
 def _check_steps(config: BrokerConfig, trial: BrokerConfig) -> None:
     for name in _THREAD_COUNTS:
         old, new = config[name], trial[name]
-        if isinstance(old, int) and isinstance(new, int) and old != new and not old // 2 <= new <= old * 2:
-            problem = f"one step from {old} goes to {old // 2} at least and {old * 2} at most"
-            raise InvalidRequest(f"{name}={new}: {problem}")
+        if not isinstance(old, int) or not isinstance(new, int) or old == new:
+            continue
+        least, most = max(1, old // 2), old * 2
+        if not least <= new <= most:
+            raise InvalidRequest(
+                f"{name}={new}: one step from {old} goes to {least} at least and {most} at most"
+            )
 
 
 def _check_retention(trial: BrokerConfig) -> None:

@@ -128,8 +128,8 @@ class TopicConfigs:
             synonyms.insert(0, Synonym(name, shown, ConfigSource.TOPIC))
         doc = None
         if documentation:
-            from tidelog.server.config.topic_docs import TOPIC_DOCS
+            from tidelog.server.config.docs import topic_texts  # the broker itself needs no documentation
 
-            doc = TOPIC_DOCS[name]
+            doc = topic_texts()[name]
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
         return ConfigEntry(name, shown, source, key.type, synonyms=synonyms, documentation=doc)
