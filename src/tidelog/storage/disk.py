@@ -1,0 +1,213 @@
+"""The file system as the log uses it, small enough to be replaced by a simulated one.
+
+A `DiskFile` stays open while anybody refers to it and closes its descriptor when the last one lets go,
+so a slice that a slow consumer still reads outlives the deletion of its segment.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Protocol
+
+Bytes = bytes | bytearray | memoryview
+
+
+class DiskFile(Protocol):
+    path: str
+
+    def fileno(self) -> int: ...
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def pwrite(self, data: Bytes, position: int) -> None:
+        """Write all of `data`, or raise OSError."""
+
+    def pwritev(self, parts: Sequence[Bytes], position: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def fsync(self) -> None: ...
+
+
+class Disk(Protocol):
+    def open(self, path: str, *, create: bool = False) -> DiskFile: ...
+
+    def map(self, path: str) -> mmap.mmap | bytes:
+        """The contents of a file that no longer changes."""
+
+    def read(self, path: str) -> bytes: ...
+
+    def write(self, path: str, data: bytes) -> None:
+        """Create or replace a file without any promise about a crash."""
+
+    def atomic_write(self, path: str, data: bytes) -> None:
+        """Replace a file so that after a crash it is the old one or the new one; durable on return."""
+
+    def fsync(self, path: str) -> None: ...
+
+    def fsync_dir(self, path: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; one that is not there is no error."""
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def make_dir(self, path: str) -> None: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def listdir(self, path: str) -> list[str]: ...
+
+
+class RealFile:
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self.fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        missing = size - len(data)
+        while missing and data:
+            data = os.pread(self.fd, missing, position + size - missing)
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: Bytes, position: int) -> None:
+        written = os.pwrite(self.fd, data, position)
+        if written != len(data):
+            self._write_rest(memoryview(data), written, position)
+
+    def pwritev(self, parts: Sequence[Bytes], position: int) -> None:
+        written = os.pwritev(self.fd, parts, position)
+        for part in parts:
+            if written < len(part):
+                self._write_rest(memoryview(part), written, position)
+            position += len(part)
+            written = max(0, written - len(part))
+
+    def _write_rest(self, data: memoryview, written: int, position: int) -> None:
+        while written < len(data):
+            written += os.pwrite(self.fd, data[written:], position + written)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.fd, size)
+
+    def fsync(self) -> None:
+        os.fsync(self.fd)
+
+    def __del__(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealDisk:
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(path, os.open(path, flags, 0o644))
+
+    def map(self, path: str) -> mmap.mmap | bytes:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_size == 0:
+                return b""
+            return mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+
+    def write(self, path: str, data: bytes) -> None:
+        with open(path, "wb", buffering=0) as file:
+            _write_fully(file.fileno(), data)
+
+    def atomic_write(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            _write_fully(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+        self.fsync_dir(os.path.dirname(path))
+
+    def fsync(self, path: str) -> None:
+        _fsync_path(path, os.O_RDWR)
+
+    def fsync_dir(self, path: str) -> None:
+        _fsync_path(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def make_dir(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def listdir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+
+def _write_fully(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _fsync_path(path: str, flags: int) -> None:
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,49 @@
+"""Which files are open: at most a number of them, the ones unused for longest let go first.
+
+A segment keeps its own reference to what it opened, so an access is one attribute; the cache
+only decides who has to let go. Whoever holds a slice keeps that one file open for as long as it needs it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+
+class HoldsFiles(Protocol):
+    """Something that can close what it holds open, and notes when it was used."""
+
+    recently_used: bool
+
+    def release_files(self) -> None: ...
+
+
+class FileCache:
+    """Second-chance order: being used sets a flag, and only an eviction pays for looking at it."""
+
+    __slots__ = ("_capacity", "_holders")
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self._capacity = max(1, capacity)
+        self._holders: OrderedDict[int, HoldsFiles] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def opened(self, holder: HoldsFiles) -> None:
+        """`holder` has opened a file; somebody else may have to close one for it."""
+        holders = self._holders
+        key = id(holder)
+        if key in holders:
+            return
+        while len(holders) >= self._capacity:
+            oldest_key, oldest = holders.popitem(last=False)
+            if oldest.recently_used:
+                oldest.recently_used = False
+                holders[oldest_key] = oldest
+            else:
+                oldest.release_files()
+        holders[key] = holder
+
+    def forget(self, holder: HoldsFiles) -> None:
+        self._holders.pop(id(holder), None)

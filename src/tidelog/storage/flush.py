@@ -1,0 +1,47 @@
+"""A flush on its way: what to sync is chosen on the loop, the syncing may run in any thread."""
+
+from __future__ import annotations
+
+from tidelog.storage.disk import Disk, DiskFile
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.segment import Segment
+
+
+class FlushJob:
+    """Makes everything below `up_to` durable; only when `run` has returned may the recovery point move there."""
+
+    __slots__ = ("_directory", "_disk", "_epochs", "_files", "_paths", "_save_epochs", "segments", "up_to")
+
+    def __init__(self, disk: Disk, up_to: int, epochs: LeaderEpochs) -> None:
+        self._disk = disk
+        self.up_to = up_to
+        self._epochs = epochs
+        self._save_epochs = epochs.encoded_if_changed()
+        self._files: list[DiskFile] = []
+        self._paths: list[str] = []
+        self._directory: str | None = None
+        self.segments: list[Segment] = []  # those whose directory entries become durable with it
+
+    def add_file(self, file: DiskFile) -> None:
+        self._files.append(file)
+
+    def add_path(self, path: str) -> None:
+        """A small file that may have been deleted again by the time it is synced."""
+        self._paths.append(path)
+
+    def add_directory(self, directory: str) -> None:
+        self._directory = directory
+
+    def run(self) -> None:
+        """OSError when the disk refuses: then nothing may be taken as durable."""
+        for file in self._files:
+            file.fsync()
+        for path in self._paths:
+            try:
+                self._disk.fsync(path)
+            except FileNotFoundError:
+                pass
+        if self._save_epochs is not None:
+            self._epochs.write(*self._save_epochs)
+        if self._directory is not None:
+            self._disk.fsync_dir(self._directory)

@@ -1,0 +1,338 @@
+"""What a log remembers of its producers: sequences, epochs, the last batches, transactions under way.
+
+Batches from clients are checked here before they are written: a repeated one is recognised, a gap or
+an old epoch is refused. The state is kept in snapshots of Kafka's format, one per segment, so that after a
+restart only the batches behind the newest snapshot have to be read again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tidelog.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+)
+
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+REMEMBERED_BATCHES = 5  # a producer may have five requests in flight, so a retry is never older than that
+SEQUENCE_LIMIT = 1 << 31
+
+_SNAPSHOT_HEAD = struct.Struct(">hIi")  # version, CRC of all that follows it, number of producers
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+SNAPSHOT_VERSION = 1
+
+
+class CorruptSnapshot(ValueError):
+    """A snapshot file that cannot be believed."""
+
+
+class AppendOrigin(IntEnum):
+    CLIENT = 0
+    COORDINATOR = 1
+    REPLICATION = 2
+
+
+class BatchMetadata(NamedTuple):
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+    @property
+    def first_sequence(self) -> int:
+        first = self.last_sequence - self.offset_delta
+        return first if first >= 0 or self.last_sequence < 0 else first + SEQUENCE_LIMIT
+
+
+class CompletedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class ProducerEntry:
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp",
+        "producer_id",
+        "transaction_start",
+    )
+
+    def __init__(self, producer_id: int, epoch: int = NO_PRODUCER_EPOCH) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.batches: tuple[BatchMetadata, ...] = ()
+        self.last_timestamp = -1
+        self.coordinator_epoch = -1
+        self.transaction_start: int | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else -1
+
+    def copy(self) -> ProducerEntry:
+        twin = ProducerEntry(self.producer_id, self.epoch)
+        twin.batches = self.batches
+        twin.last_timestamp = self.last_timestamp
+        twin.coordinator_epoch = self.coordinator_epoch
+        twin.transaction_start = self.transaction_start
+        return twin
+
+    def take_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches = ()
+
+    def find_duplicate(self, epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
+        if epoch != self.epoch:
+            return None
+        for batch in self.batches:
+            if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
+                return batch
+        return None
+
+
+def _in_sequence(last: int, following: int) -> bool:
+    return following == last + 1 or (following == 0 and last == SEQUENCE_LIMIT - 1)
+
+
+class ProducerStates:
+    """The producers of one log. `map_end_offset`: the state covers every batch below it."""
+
+    __slots__ = ("_expiration_ms", "_ongoing", "_unreplicated", "entries", "map_end_offset")
+
+    def __init__(self, expiration_ms: int) -> None:
+        self._expiration_ms = expiration_ms
+        self.entries: dict[int, ProducerEntry] = {}
+        self._ongoing: dict[int, int] = {}  # producer id -> first offset, in the order of their offsets
+        self._unreplicated: list[
+            tuple[int, int]
+        ] = []  # (first, last) of ended transactions above the high watermark
+        self.map_end_offset = 0
+
+    def set_expiration(self, expiration_ms: int) -> None:
+        self._expiration_ms = expiration_ms
+
+    # -- checks and changes by appends
+
+    def check(self, producer_id: int, epoch: int, first_sequence: int, origin: AppendOrigin) -> None:
+        """Refuse a batch that does not continue what its producer wrote; duplicates were looked for before."""
+        entry = self.entries.get(producer_id)
+        if entry is None or origin is AppendOrigin.REPLICATION:
+            return
+        if epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {producer_id} has epoch {epoch}, the last epoch it wrote with is {entry.epoch}"
+            )
+        if origin is not AppendOrigin.CLIENT:
+            return
+        if epoch != entry.epoch:
+            if first_sequence != 0 and entry.epoch != NO_PRODUCER_EPOCH:
+                raise OutOfOrderSequenceNumber(
+                    f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence} instead of 0"
+                )
+        elif entry.epoch != NO_PRODUCER_EPOCH and not _in_sequence(entry.last_sequence, first_sequence):
+            raise OutOfOrderSequenceNumber(
+                f"producer {producer_id} sent sequence {first_sequence} after {entry.last_sequence}"
+            )
+
+    def check_transactional(self, producer_id: int, transactional: bool) -> None:
+        entry = self.entries.get(producer_id)
+        if entry is not None and entry.transaction_start is not None and not transactional:
+            raise InvalidTxnState(f"producer {producer_id} wrote a plain batch inside its transaction")
+
+    def append(
+        self,
+        producer_id: int,
+        epoch: int,
+        last_sequence: int,
+        first_offset: int,
+        last_offset: int,
+        timestamp: int,
+        transactional: bool,
+    ) -> None:
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
+        entry.take_epoch(epoch)
+        batch = BatchMetadata(last_sequence, last_offset, last_offset - first_offset, timestamp)
+        entry.batches = (*entry.batches[1 - REMEMBERED_BATCHES :], batch)
+        entry.last_timestamp = timestamp
+        if transactional and entry.transaction_start is None:
+            entry.transaction_start = first_offset
+            self._ongoing[producer_id] = first_offset
+
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, origin: AppendOrigin
+    ) -> None:
+        entry = self.entries.get(producer_id)
+        if entry is None or origin is AppendOrigin.REPLICATION:
+            return
+        if epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"the marker of producer {producer_id} has epoch {epoch}, its last epoch is {entry.epoch}"
+            )
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"the marker of producer {producer_id} has coordinator epoch {coordinator_epoch}, "
+                f"a marker with {entry.coordinator_epoch} was written before"
+            )
+
+    def append_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, aborted: bool, offset: int, timestamp: int
+    ) -> CompletedTransaction | None:
+        """The end of a transaction; None when nothing was written in it here."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
+        entry.take_epoch(epoch)
+        start, entry.transaction_start = entry.transaction_start, None
+        entry.coordinator_epoch = coordinator_epoch
+        entry.last_timestamp = timestamp
+        if start is None:
+            return None
+        return CompletedTransaction(producer_id, start, offset, aborted)
+
+    def stable_offset_after(self, completed: CompletedTransaction) -> int:
+        """The last stable offset once `completed` is over: where the next open transaction begins."""
+        for producer_id, first_offset in self._ongoing.items():
+            if producer_id != completed.producer_id:
+                return first_offset
+        return completed.last_offset + 1
+
+    def complete(self, completed: CompletedTransaction) -> None:
+        self._ongoing.pop(completed.producer_id, None)
+        self._unreplicated.append((completed.first_offset, completed.last_offset))
+
+    def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
+        """Take back what an append that never reached the file has changed."""
+        self._ongoing.pop(producer_id, None)
+        if entry is None:
+            self.entries.pop(producer_id, None)
+            return
+        self.entries[producer_id] = entry
+        if entry.transaction_start is not None:
+            self._ongoing[producer_id] = entry.transaction_start
+            self._sort_ongoing()
+
+    # -- transactions and the high watermark
+
+    @property
+    def has_unstable(self) -> bool:
+        return bool(self._ongoing or self._unreplicated)
+
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest transaction begins that is open, or ended above the high watermark."""
+        first = next(iter(self._ongoing.values()), None)
+        if self._unreplicated:
+            ended = min(start for start, _ in self._unreplicated)
+            first = ended if first is None else min(first, ended)
+        return first
+
+    def high_watermark_moved(self, high_watermark: int) -> None:
+        if self._unreplicated:
+            self._unreplicated = [range_ for range_ in self._unreplicated if range_[1] >= high_watermark]
+
+    def ongoing_transactions(self) -> dict[int, int]:
+        return dict(self._ongoing)
+
+    # -- life time
+
+    def remove_expired(self, now_ms: int) -> int:
+        expired = [pid for pid, entry in self.entries.items() if self._is_expired(entry, now_ms)]
+        for producer_id in expired:
+            del self.entries[producer_id]
+        return len(expired)
+
+    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        return entry.transaction_start is None and now_ms - entry.last_timestamp >= self._expiration_ms
+
+    def log_start_moved(self, log_start_offset: int) -> None:
+        """Batches below the log start are gone, and so are transactions that ended there."""
+        self._unreplicated = [range_ for range_ in self._unreplicated if range_[1] >= log_start_offset]
+        self.map_end_offset = max(self.map_end_offset, log_start_offset)
+
+    def clear(self, end_offset: int) -> None:
+        self.entries.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.map_end_offset = end_offset
+
+    # -- snapshots
+
+    def load(self, entries: Iterable[ProducerEntry], end_offset: int, now_ms: int) -> None:
+        self.clear(end_offset)
+        for entry in entries:
+            if not self._is_expired(entry, now_ms):
+                self.entries[entry.producer_id] = entry
+                if entry.transaction_start is not None:
+                    self._ongoing[entry.producer_id] = entry.transaction_start
+        self._sort_ongoing()
+
+    def _sort_ongoing(self) -> None:
+        self._ongoing = dict(sorted(self._ongoing.items(), key=lambda item: item[1]))
+
+    def encode_snapshot(self) -> bytes:
+        return encode_snapshot(self.entries.values())
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    rows = [
+        _SNAPSHOT_ENTRY.pack(
+            entry.producer_id,
+            entry.epoch,
+            entry.last_sequence,
+            entry.last_offset,
+            entry.batches[-1].offset_delta if entry.batches else 0,
+            entry.last_timestamp,
+            entry.coordinator_epoch,
+            -1 if entry.transaction_start is None else entry.transaction_start,
+        )
+        for entry in entries
+    ]
+    body = struct.pack(">i", len(rows)) + b"".join(rows)
+    return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    if len(data) < _SNAPSHOT_HEAD.size:
+        raise CorruptSnapshot(f"{len(data)} bytes are too few for a snapshot")
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    if version != SNAPSHOT_VERSION:
+        raise CorruptSnapshot(f"version {version}, only version {SNAPSHOT_VERSION} is known")
+    if crc != crc32c(memoryview(data)[6:]):
+        raise CorruptSnapshot("its CRC does not match")
+    if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        raise CorruptSnapshot(f"{count} producers do not fit its {len(data)} bytes")
+    entries = []
+    for row in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :]):
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = row
+        entry = ProducerEntry(producer_id, epoch)
+        entry.last_timestamp = timestamp
+        entry.coordinator_epoch = coordinator_epoch
+        if offset >= 0:
+            entry.batches = (BatchMetadata(sequence, offset, delta, timestamp),)
+        if transaction_start >= 0:
+            entry.transaction_start = transaction_start
+        entries.append(entry)
+    return entries

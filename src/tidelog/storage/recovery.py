@@ -1,0 +1,498 @@
+"""Loading a log from its folder: after a clean stop by a look at its end, after a crash by reading what may be torn.
+
+Everything below the recovery point is on disk. Segments from there on are read batch by batch; the first batch
+that is cut or whose CRC is wrong ends the log, and indexes, epochs and producer state are made from what is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidelog.errors import CorruptMessage, InvalidRecord, UnsupportedForMessageFormat
+from tidelog.records.batch import (
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    EndTransactionMarker,
+    crc_is_valid,
+    read_control_record,
+    read_header,
+    read_records,
+)
+from tidelog.storage.checkpoints import (
+    PARTITION_METADATA,
+    CorruptCheckpoint,
+    decode_partition_metadata,
+)
+from tidelog.storage.config import LogConfig
+from tidelog.storage.disk import Disk, DiskFile
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.files import FileCache
+from tidelog.storage.index import (
+    OFFSET_ENTRY_SIZE,
+    CorruptIndex,
+    GrowingOffsetIndex,
+    GrowingTimeIndex,
+    check_offset_index,
+    check_time_index,
+)
+from tidelog.storage.producer_state import ProducerStates
+from tidelog.storage.segment import (
+    CLEANED,
+    LOG,
+    OFFSET_INDEX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    SWAP,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    Segment,
+)
+from tidelog.storage.segments import SegmentList
+from tidelog.storage.snapshots import SnapshotFiles
+from tidelog.storage.txnindex import AbortedTransaction
+
+logger = logging.getLogger("tidelog.storage")
+
+_CHUNK = 1 << 20
+_FILE_NAME = re.compile(
+    r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.deleted|\.cleaned|\.swap)?"
+)
+_OLD_MESSAGE = struct.Struct(">qiIb")
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    segments: SegmentList
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    snapshots: SnapshotFiles
+    topic_id: bytes | None
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    truncated_bytes: int = 0
+
+
+# -- batches
+
+
+def _is_old_message(file: DiskFile, position: int, size: int) -> bool:
+    """Whether a message of format 0 or 1 stands here: not damage, but data that must not be cut away."""
+    head = file.pread(_OLD_MESSAGE.size, position)
+    if len(head) < _OLD_MESSAGE.size:
+        return False
+    _, length, crc, magic = _OLD_MESSAGE.unpack(head)
+    if magic not in (0, 1) or length < 14 or length > size - position - LENGTH_OVERHEAD:
+        return False
+    message = file.pread(length, position + LENGTH_OVERHEAD)
+    return bool(zlib.crc32(memoryview(message)[4:]) == crc)
+
+
+def valid_batches(
+    file: DiskFile, size: int, first_offset: int, max_offset: int
+) -> Iterator[tuple[int, BatchHeader, bytes, int]]:
+    """Position, header, buffer and place in the buffer of each batch, up to the first that is not whole.
+
+    A batch is whole when its length fits, its CRC is right and its offsets follow those before it.
+    """
+    position, expected = 0, first_offset
+    chunk, chunk_start = b"", 0
+    while size - position >= HEADER_SIZE:
+        at = position - chunk_start
+        if at + HEADER_SIZE > len(chunk):
+            chunk, chunk_start, at = file.pread(min(_CHUNK, size - position), position), position, 0
+            if len(chunk) < HEADER_SIZE:
+                return
+        header = read_header(chunk, at)
+        total = header.total_size
+        if (
+            header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD
+            or total > size - position
+            or header.magic != MAGIC
+        ):
+            if _is_old_message(file, position, size):
+                raise UnsupportedForMessageFormat(
+                    f"{file.path} holds messages of format {chunk[at + MAGIC_POSITION]} at position {position}; "
+                    f"only format {MAGIC} is read"
+                )
+            return
+        if at + total > len(chunk):
+            chunk, chunk_start, at = (
+                file.pread(min(max(_CHUNK, total), size - position), position),
+                position,
+                0,
+            )
+            if len(chunk) < total:
+                return
+        last_offset = header.last_offset
+        if header.base_offset < expected or not header.base_offset <= last_offset <= max_offset:
+            return
+        if not crc_is_valid(chunk, at, header):
+            return
+        yield position, header, chunk, at
+        position += total
+        expected = last_offset + 1
+
+
+def marker_of(
+    buf: bytes | bytearray | memoryview, at: int, header: BatchHeader
+) -> EndTransactionMarker | None:
+    """What a control batch says about the end of a transaction."""
+    records = read_records(buf, at, header=header)
+    return read_control_record(records[0]) if records else None
+
+
+def replay(producers: ProducerStates, header: BatchHeader, buf: bytes, at: int) -> AbortedTransaction | None:
+    """Let the producers see a batch that is in the log already; the transaction that it aborts, if it does."""
+    producers.map_end_offset = header.next_offset
+    if header.producer_id < 0:
+        return None
+    if not header.is_control:
+        producers.append(
+            header.producer_id,
+            header.producer_epoch,
+            header.last_sequence,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp,
+            header.is_transactional,
+        )
+        return None
+    marker = marker_of(buf, at, header)
+    if marker is None:
+        return None
+    completed = producers.append_marker(
+        header.producer_id,
+        header.producer_epoch,
+        marker.coordinator_epoch,
+        not marker.commit,
+        header.base_offset,
+        header.max_timestamp,
+    )
+    if completed is None:
+        return None
+    stable = producers.stable_offset_after(completed)
+    producers.complete(completed)
+    if not completed.aborted:
+        return None
+    return AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable)
+
+
+# -- one segment
+
+
+def recover_segment(
+    segment: Segment, expected: int, config: LogConfig, epochs: LeaderEpochs, producers: ProducerStates
+) -> tuple[int, int]:
+    """Read a segment that may be torn, cut it behind its last whole batch and make its indexes anew.
+
+    Returns the next offset and the number of bytes that were cut off.
+    """
+    offsets = GrowingOffsetIndex(config.segment_index_bytes)
+    times = GrowingTimeIndex(config.segment_index_bytes)
+    aborted: list[AbortedTransaction] = []
+    base, interval = segment.base_offset, config.index_interval_bytes
+    max_timestamp, offset_of_max, valid, since_index = -1, base, 0, 0
+    next_offset = max(expected, base)
+    first_timestamp: int | None = None
+    size = segment.file.size()
+    for position, header, buf, at in valid_batches(segment.file, size, base, segment.max_offset):
+        try:
+            ended = replay(producers, header, buf, at)
+        except (InvalidRecord, CorruptMessage):
+            break
+        if ended is not None:
+            aborted.append(ended)
+        if header.max_timestamp > max_timestamp:
+            max_timestamp, offset_of_max = header.max_timestamp, header.last_offset
+        if since_index > interval:
+            offsets.append(header.last_offset - base, position)
+            times.maybe_append(max_timestamp, offset_of_max - base)
+            since_index = 0
+        if header.partition_leader_epoch > epochs.latest:
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+        if first_timestamp is None:
+            first_timestamp = header.max_timestamp
+        valid = position + header.total_size
+        since_index += header.total_size
+        next_offset = header.next_offset
+    if valid < size:
+        segment.file.truncate(valid)
+    segment.size = segment.write_position = valid
+    segment.first_timestamp = first_timestamp
+    segment.replace_aborted(aborted)
+    segment.replace_indexes(offsets, times, max_timestamp, offset_of_max)
+    segment.write_indexes(closing=True)
+    return next_offset, size - valid
+
+
+def _replay_segments(producers: ProducerStates, segments: SegmentList, start: int, end: int) -> None:
+    """Bring the producers from `start` to `end` by reading the batches in between."""
+    if start >= end:
+        return
+    for segment in segments.starting_from(start):
+        if segment.base_offset >= end:
+            break
+        try:
+            _replay_segment(producers, segment, start, end)
+        except (CorruptMessage, InvalidRecord) as error:
+            logger.warning(
+                "%s is damaged, its producers are not known from there on: %s", segment.path(LOG), error
+            )
+        segment.close()
+
+
+def _replay_segment(producers: ProducerStates, segment: Segment, start: int, end: int) -> None:
+    found = segment.position_of(max(start, segment.base_offset))
+    if found is None:
+        return
+    for position, header in segment.batches(found[0]):
+        if header.base_offset >= end:
+            break
+        if header.producer_id >= 0:
+            replay(producers, header, segment.read_batch(position, header), 0)
+
+
+# -- the folder
+
+
+def _finish_interrupted_work(disk: Disk, directory: str, names: list[str]) -> list[str]:
+    """Remove what a deletion or a cleaning left half done, or complete it where its result was whole."""
+    first_cleaned: int | None = None
+    swaps: list[tuple[int, str, str]] = []
+    kept: list[str] = []
+    for name in names:
+        match = _FILE_NAME.fullmatch(name)
+        if match is None or match[3] is None:
+            if name.endswith(".tmp"):
+                disk.unlink(f"{directory}/{name}")
+            else:
+                kept.append(name)
+        elif match[3] == SWAP:
+            swaps.append((int(match[1]), match[2], name))
+        else:
+            if match[3] == CLEANED:
+                first_cleaned = min(
+                    int(match[1]), first_cleaned if first_cleaned is not None else int(match[1])
+                )
+            disk.unlink(f"{directory}/{name}")
+    usable = [swap for swap in swaps if first_cleaned is None or swap[0] < first_cleaned]
+    for _, _, name in set(swaps) - set(usable):
+        disk.unlink(f"{directory}/{name}")
+    return _swap_in(disk, directory, kept, usable) if usable else kept
+
+
+def _swap_in(disk: Disk, directory: str, names: list[str], swaps: list[tuple[int, str, str]]) -> list[str]:
+    """Cleaned segments take the place of the ones they were made from."""
+    kept = list(names)
+    for base, suffix, name in swaps:
+        if suffix != LOG:
+            continue
+        path = f"{directory}/{name}"
+        file = disk.open(path)
+        end = base + 1
+        for _, header, _, _ in valid_batches(file, file.size(), base, base + (1 << 31)):
+            end = header.next_offset
+        for other in list(kept):
+            match = _FILE_NAME.fullmatch(other)
+            if match is not None and match[2] in SEGMENT_SUFFIXES and base <= int(match[1]) < end:
+                disk.unlink(f"{directory}/{other}")
+                kept.remove(other)
+    for _, _, name in swaps:
+        target = name.removesuffix(SWAP)
+        disk.rename(f"{directory}/{name}", f"{directory}/{target}")
+        if target not in kept:
+            kept.append(target)
+    return kept
+
+
+def _collect(
+    disk: Disk, files: FileCache, directory: str, config: LogConfig
+) -> tuple[list[Segment], SnapshotFiles, bool]:
+    """The segments and snapshots of a folder, and whether it names its topic id."""
+    names = _finish_interrupted_work(disk, directory, disk.listdir(directory))
+    found: dict[str, list[int]] = {
+        LOG: [],
+        OFFSET_INDEX: [],
+        TIME_INDEX: [],
+        TRANSACTION_INDEX: [],
+        SNAPSHOT: [],
+    }
+    for name in names:
+        match = _FILE_NAME.fullmatch(name)
+        if match is not None and match[3] is None:
+            found[match[2]].append(int(match[1]))
+    bases = set(found[LOG])
+    for suffix in (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX):
+        for base in found[suffix]:
+            if base not in bases:
+                disk.unlink(f"{directory}/{base:020d}{suffix}")
+    with_aborted = set(found[TRANSACTION_INDEX])
+    segments = []
+    for base in sorted(bases):
+        size = disk.size(f"{directory}/{base:020d}{LOG}")
+        segment = Segment(disk, files, directory, base, size, config.segment_index_bytes)
+        segment.has_aborted = base in with_aborted
+        segments.append(segment)
+    return segments, SnapshotFiles(disk, directory, found[SNAPSHOT]), PARTITION_METADATA in names
+
+
+def read_topic_id(disk: Disk, directory: str) -> bytes | None:
+    path = f"{directory}/{PARTITION_METADATA}"
+    try:
+        return decode_partition_metadata(path, disk.read(path))
+    except FileNotFoundError:
+        return None
+    except (CorruptCheckpoint, UnicodeDecodeError) as error:
+        logger.warning("the topic id of a partition is not known: %s", error)
+        return None
+
+
+def _end_of_clean_segment(disk: Disk, segment: Segment) -> int | None:
+    """The offset behind the last batch, or None when index and log do not fit: then the segment is read whole."""
+    try:
+        index = disk.read(segment.path(OFFSET_INDEX))
+        check_offset_index(index, segment.size)
+        check_time_index(disk.read(segment.path(TIME_INDEX)))
+        position = int.from_bytes(index[-4:], "big") if len(index) >= OFFSET_ENTRY_SIZE else 0
+        end, next_offset = position, segment.base_offset
+        for start, header in segment.batches(position):
+            if (
+                header.magic != MAGIC
+                or header.base_offset < next_offset
+                or header.last_offset > segment.max_offset
+            ):
+                return None
+            end, next_offset = start + header.total_size, header.next_offset
+        return next_offset if end == segment.size else None
+    except (FileNotFoundError, CorruptIndex, CorruptMessage):
+        return None
+
+
+def load_log(
+    disk: Disk,
+    files: FileCache,
+    directory: str,
+    config: LogConfig,
+    *,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    now_ms: int,
+) -> LoadedLog:
+    """Everything a log needs to go on, from the files of its folder."""
+    segments, snapshots, has_metadata = _collect(disk, files, directory, config)
+    epochs = LeaderEpochs(disk, directory)
+    epochs.load()
+    producers = ProducerStates(config.producer_id_expiration_ms)
+    topic_id = read_topic_id(disk, directory) if has_metadata else None
+    if not segments:
+        segments = [
+            Segment.create(disk, files, directory, log_start_offset, config.segment_index_bytes, now_ms)
+        ]
+    listed = SegmentList(segments)
+    log_start_offset = max(log_start_offset, listed[0].base_offset)
+    loaded = LoadedLog(
+        listed, epochs, producers, snapshots, topic_id, log_start_offset, log_start_offset, recovery_point
+    )
+    end = _end_of_clean_segment(disk, listed[-1]) if clean else None
+    if end is not None:
+        loaded.log_end_offset = loaded.recovery_point = end
+        _load_producers(loaded, now_ms, assume_none=not snapshots)
+        listed[-1].close()
+    else:
+        first = listed.find(recovery_point) if not clean else len(listed) - 1
+        _recover(loaded, first, disk, files, directory, config, now_ms)
+    _settle(loaded, disk, files, directory, config, now_ms)
+    return loaded
+
+
+def _load_producers(loaded: LoadedLog, now_ms: int, *, assume_none: bool = False) -> None:
+    """Producer state at the log's end, from the newest snapshot and the batches behind it."""
+    end, snapshots = loaded.log_end_offset, loaded.snapshots
+    snapshots.delete_outside(0, end)
+    latest = snapshots.load_latest(end)
+    if latest is not None:
+        loaded.producers.load(latest[1], latest[0], now_ms)
+    else:
+        # A clean stop writes a snapshot of every log that has batches; a folder without any never had producers.
+        loaded.producers.clear(end if assume_none else loaded.segments[0].base_offset)
+    _replay_segments(loaded.producers, loaded.segments, loaded.producers.map_end_offset, end)
+    loaded.producers.map_end_offset = end
+
+
+def _recover(
+    loaded: LoadedLog,
+    first: int,
+    disk: Disk,
+    files: FileCache,
+    directory: str,
+    config: LogConfig,
+    now_ms: int,
+) -> None:
+    segments, producers, snapshots = loaded.segments, loaded.producers, loaded.snapshots
+    loaded.log_end_offset = segments[first].base_offset
+    loaded.epochs.truncate_from_end(max(loaded.log_end_offset, loaded.log_start_offset))
+    _load_producers(loaded, now_ms)
+    next_offset = segments[first].base_offset
+    for at in range(first, len(segments)):
+        segment = segments[at]
+        segment.linked = False  # its directory entry may be as young as its bytes
+        if at > 0:
+            snapshots.write(segment.base_offset, producers.encode_snapshot())
+        next_offset, cut = recover_segment(segment, next_offset, config, loaded.epochs, producers)
+        if cut:
+            logger.warning("%s: %d bytes behind its last whole batch are cut off", segment.path(LOG), cut)
+            loaded.truncated_bytes += cut
+        following = segments.next_base(at)
+        if following is None:
+            break
+        segment.seal()
+        segment.close()
+        if cut or following < next_offset:
+            _drop_segments(disk, segments.remove_from(at + 1))
+            segment.load_for_append()
+            break
+    loaded.log_end_offset = next_offset
+    producers.map_end_offset = next_offset
+    loaded.recovery_point = min(loaded.recovery_point, next_offset)
+    snapshots.delete_outside(0, next_offset)
+
+
+def _drop_segments(disk: Disk, segments: list[Segment]) -> None:
+    for segment in segments:
+        logger.warning("%s comes behind the end of the log and is removed", segment.path(LOG))
+        for path in segment.existing_files():
+            disk.unlink(path)
+        segment.close()
+
+
+def _settle(
+    loaded: LoadedLog, disk: Disk, files: FileCache, directory: str, config: LogConfig, now_ms: int
+) -> None:
+    """The last agreements between what the files say: log start, epochs and snapshots."""
+    if loaded.log_end_offset < loaded.log_start_offset:
+        logger.warning(
+            "%s ends at offset %d, before its log start offset %d: it starts empty from there",
+            directory, loaded.log_end_offset, loaded.log_start_offset,
+        )  # fmt: skip
+        _drop_segments(disk, loaded.segments.remove_from(0))
+        start = loaded.log_start_offset
+        loaded.segments.append(
+            Segment.create(disk, files, directory, start, config.segment_index_bytes, now_ms)
+        )
+        loaded.log_end_offset = start
+        loaded.producers.clear(start)
+        loaded.epochs.clear()
+        loaded.recovery_point = min(loaded.recovery_point, start)
+    loaded.epochs.truncate_from_end(loaded.log_end_offset + 1)
+    loaded.epochs.truncate_from_start(loaded.log_start_offset)
+    loaded.snapshots.delete_strays(loaded.segments.bases())

@@ -1,0 +1,431 @@
+"""One segment: a log file from a base offset on, with its sparse indexes and aborted transactions.
+
+`size` counts the batches that are part of the log, `write_position` also those that are still being
+written. Files and the indexes of older segments are opened when first needed and can be let go at any time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from tidelog.errors import CorruptMessage
+from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader, read_header
+from tidelog.storage.disk import Disk, DiskFile
+from tidelog.storage.files import FileCache
+from tidelog.storage.index import (
+    MAX_RELATIVE_OFFSET,
+    CorruptIndex,
+    GrowingOffsetIndex,
+    GrowingTimeIndex,
+    Mapped,
+    MappedOffsetIndex,
+    MappedTimeIndex,
+    OffsetLookup,
+    TimeLookup,
+    check_offset_index,
+    check_time_index,
+)
+from tidelog.storage.txnindex import AbortedTransaction, CorruptTransactionIndex, decode_transaction_index
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
+SEGMENT_SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+
+NEVER = (1 << 63) - 1
+CHECK_NEXT = -(1 << 63)  # as roll timestamp: every batch is later than this, so the next append looks closely
+
+_PLACE = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
+_SCAN_CHUNK = 8192
+_COPY_CHUNK = 1 << 20
+
+
+class Segment:
+    __slots__ = (
+        "_aborted",
+        "_disk",
+        "_file",
+        "_files",
+        "_growing_offsets",
+        "_growing_times",
+        "_index_bytes",
+        "_offset_index",
+        "_time_index",
+        "_timestamps_known",
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "directory",
+        "first_timestamp",
+        "has_aborted",
+        "has_loose_tail",
+        "jitter_ms",
+        "last_batch_offset",
+        "last_batch_position",
+        "linked",
+        "max_offset",
+        "max_timestamp",
+        "offset_of_max_timestamp",
+        "recently_used",
+        "roll_timestamp",
+        "size",
+        "snapshot_to_write",
+        "write_position",
+    )
+
+    def __init__(
+        self, disk: Disk, files: FileCache, directory: str, base_offset: int, size: int, index_bytes: int
+    ) -> None:
+        self._disk = disk
+        self._files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = size
+        self.write_position = size
+        self._index_bytes = index_bytes
+        self._file: DiskFile | None = None
+        self._offset_index: OffsetLookup | None = None
+        self._time_index: TimeLookup | None = None
+        self._growing_offsets: GrowingOffsetIndex | None = None
+        self._growing_times: GrowingTimeIndex | None = None
+        self._aborted: list[AbortedTransaction] | None = None
+        self.has_aborted = False
+        self.has_loose_tail = False  # a write that failed may have left bytes behind the end
+        self._timestamps_known = False
+        self.max_timestamp = -1
+        self.offset_of_max_timestamp = base_offset
+        self.first_timestamp: int | None = None
+        self.bytes_since_index = 0
+        self.max_offset = base_offset + MAX_RELATIVE_OFFSET
+        self.roll_timestamp = CHECK_NEXT
+        self.jitter_ms = 0
+        self.created_ms = 0
+        self.last_batch_offset = (
+            NEVER  # where the newest batch starts, so that a read at the tail needs no search
+        )
+        self.last_batch_position = 0
+        self.linked = True  # the directory entry of the log file is on disk
+        self.snapshot_to_write: bytes | None = None
+        self.recently_used = False
+
+    @classmethod
+    def create(
+        cls, disk: Disk, files: FileCache, directory: str, base_offset: int, index_bytes: int, now_ms: int
+    ) -> Segment:
+        segment = cls(disk, files, directory, base_offset, 0, index_bytes)
+        segment._file = disk.open(segment.path(LOG), create=True)
+        segment._file.truncate(0)
+        disk.write(segment.path(OFFSET_INDEX), b"")
+        disk.write(segment.path(TIME_INDEX), b"")
+        disk.unlink(segment.path(TRANSACTION_INDEX))
+        files.opened(segment)
+        segment.created_ms = now_ms
+        segment.linked = False
+        segment._timestamps_known = True
+        segment._aborted = []
+        segment._grow(GrowingOffsetIndex(index_bytes), GrowingTimeIndex(index_bytes))
+        return segment
+
+    def path(self, suffix: str) -> str:
+        return f"{self.directory}/{self.base_offset:020d}{suffix}"
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path(LOG)!r}, size={self.size})"
+
+    # -- files
+
+    @property
+    def file(self) -> DiskFile:
+        self.recently_used = True
+        file = self._file
+        if file is None:
+            file = self._file = self._disk.open(self.path(LOG))
+            self._files.opened(self)
+        return file
+
+    @property
+    def offset_index(self) -> OffsetLookup:
+        self.recently_used = True
+        index = self._offset_index
+        if index is None:
+            self._map_indexes()
+            index = self._offset_index
+            assert index is not None
+        return index
+
+    @property
+    def time_index(self) -> TimeLookup:
+        if self._time_index is None:
+            self._map_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def _map_indexes(self) -> None:
+        """The indexes of a segment that no longer grows. One that is missing or cannot be right counts as empty:
+        then reads search from the start of the segment, and are still right."""
+        self._offset_index = MappedOffsetIndex(self._mapped(OFFSET_INDEX))
+        self._time_index = MappedTimeIndex(self._mapped(TIME_INDEX))
+        self._files.opened(self)
+
+    def _mapped(self, suffix: str) -> Mapped:
+        try:
+            data = self._disk.map(self.path(suffix))
+            if suffix == OFFSET_INDEX:
+                check_offset_index(data, self.size)
+            else:
+                check_time_index(data)
+        except (FileNotFoundError, CorruptIndex):
+            return b""
+        return data
+
+    def release_files(self) -> None:
+        """Let go of descriptors; what the active segment has not yet written stays in memory."""
+        self._file = None
+        if self._growing_offsets is None:
+            self._offset_index = None
+            self._time_index = None
+            self._aborted = None
+
+    # -- growing and being sealed
+
+    def _grow(self, offsets: GrowingOffsetIndex, times: GrowingTimeIndex) -> None:
+        self._growing_offsets = self._offset_index = offsets
+        self._growing_times = self._time_index = times
+
+    @property
+    def is_growing(self) -> bool:
+        return self._growing_offsets is not None
+
+    def load_for_append(self) -> None:
+        """Take the indexes into memory and learn the first timestamp: from now on this segment can grow."""
+        if self._growing_offsets is None:
+            offsets = GrowingOffsetIndex(self._index_bytes, self._index_bytes_of(OFFSET_INDEX))
+            times = GrowingTimeIndex(self._index_bytes, self._index_bytes_of(TIME_INDEX))
+            self._load_timestamps()
+            self._grow(offsets, times)
+        if self.first_timestamp is None and self.size:
+            self.first_timestamp = self.header_at(0).max_timestamp
+
+    def _index_bytes_of(self, suffix: str) -> bytes:
+        try:
+            return self._disk.read(self.path(suffix))
+        except FileNotFoundError:
+            return b""
+
+    def replace_indexes(
+        self, offsets: GrowingOffsetIndex, times: GrowingTimeIndex, max_timestamp: int, offset_of_max: int
+    ) -> None:
+        """Indexes that were just made from the log itself."""
+        self._grow(offsets, times)
+        self._timestamps_known = True
+        self.max_timestamp = max_timestamp
+        self.offset_of_max_timestamp = offset_of_max
+
+    @property
+    def indexes_full(self) -> bool:
+        offsets, times = self._growing_offsets, self._growing_times
+        return offsets is not None and times is not None and (offsets.is_full or times.is_full)
+
+    def add_index_entry(self, last_offset: int, position: int) -> None:
+        offsets, times = self._growing_offsets, self._growing_times
+        assert offsets is not None
+        assert times is not None
+        base = self.base_offset
+        offsets.append(last_offset - base, position)
+        times.maybe_append(self.max_timestamp, self.offset_of_max_timestamp - base)
+        self.bytes_since_index = 0
+        if offsets.is_full or times.is_full:
+            self.roll_timestamp = CHECK_NEXT
+
+    def write_indexes(self, *, closing: bool) -> None:
+        """Bring the index files up to what is in memory; closing adds the last entry of the time index."""
+        offsets, times = self._growing_offsets, self._growing_times
+        if offsets is None or times is None:
+            return
+        if closing and self.max_timestamp >= 0:
+            times.maybe_append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
+        if self.has_loose_tail:
+            self.file.truncate(self.size)
+            self.has_loose_tail = False
+        self._disk.write(self.path(OFFSET_INDEX), offsets.encode())
+        self._disk.write(self.path(TIME_INDEX), times.encode())
+
+    def seal(self) -> None:
+        """No batch will follow: indexes to their files, memory given back."""
+        self.load_for_append()
+        self.write_indexes(closing=True)
+        self._growing_offsets = self._growing_times = None
+        self._offset_index = self._time_index = None
+        self._aborted = None
+        self.last_batch_offset = NEVER
+
+    # -- timestamps
+
+    def _load_timestamps(self) -> None:
+        if not self._timestamps_known:
+            last = self.time_index.last()
+            if last is not None:
+                self.max_timestamp = last[0]
+                self.offset_of_max_timestamp = self.base_offset + last[1]
+            self._timestamps_known = True
+
+    def largest_timestamp(self) -> int:
+        """The greatest timestamp of its batches, -1 where none has one."""
+        self._load_timestamps()
+        return self.max_timestamp
+
+    def retention_timestamp(self) -> int:
+        """What retention by time looks at: batches without a timestamp count by the file's time."""
+        largest = self.largest_timestamp()
+        return largest if largest >= 0 else self._disk.modified_ms(self.path(LOG))
+
+    # -- finding batches
+
+    def header_at(self, position: int) -> BatchHeader:
+        return read_header(self.file.pread(HEADER_SIZE, position))
+
+    def position_of(self, offset: int) -> tuple[int, int, int] | None:
+        """Position, size and base offset of the first batch that ends at or behind `offset`."""
+        if offset >= self.last_batch_offset:
+            return self.last_batch_position, self.size - self.last_batch_position, self.last_batch_offset
+        start = self.offset_index.lookup(offset - self.base_offset)
+        try:
+            found = self.scan(offset, start)
+        except CorruptMessage:
+            if start == 0:
+                raise
+            found = None
+        if start and (found is None or (found[0] == start and found[2] > offset)):
+            found = self.scan(offset, 0)  # an index that is wrong costs time, not truth
+        return found
+
+    def scan(self, offset: int, position: int) -> tuple[int, int, int] | None:
+        file, size, place = self.file, self.size, _PLACE.unpack_from
+        while position < size:
+            chunk = file.pread(min(_SCAN_CHUNK, size - position), position)
+            at, last = 0, len(chunk) - _PLACE.size
+            if last < 0:
+                return None
+            while at <= last:
+                base, length, delta = place(chunk, at)
+                if length < HEADER_SIZE - LENGTH_OVERHEAD:
+                    raise CorruptMessage(
+                        f"{self.path(LOG)}: a batch of {length} bytes at position {position + at}"
+                    )
+                if base + delta >= offset:
+                    return position + at, length + LENGTH_OVERHEAD, base
+                at += length + LENGTH_OVERHEAD
+            position += at
+        return None
+
+    def batches(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of every batch from `position` on."""
+        end = self.size if end is None else end
+        file = self.file
+        while position + HEADER_SIZE <= end:
+            chunk = file.pread(min(_SCAN_CHUNK, end - position), position)
+            at = 0
+            while at + HEADER_SIZE <= len(chunk):
+                header = read_header(chunk, at)
+                if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD:
+                    raise CorruptMessage(
+                        f"{self.path(LOG)}: a batch of {header.batch_length} bytes at position {position + at}"
+                    )
+                yield position + at, header
+                at += header.total_size
+            if at == 0:
+                return
+            position += at
+
+    def read_batch(self, position: int, header: BatchHeader) -> bytes:
+        return self.file.pread(min(header.total_size, self.size - position), position)
+
+    def next_offset(self) -> int:
+        """The offset behind the last batch, read from the file."""
+        end = self.base_offset
+        for _, header in self.batches(self._last_indexed_position()):
+            end = header.next_offset
+        return end
+
+    def _last_indexed_position(self) -> int:
+        return self.offset_index.lookup(MAX_RELATIVE_OFFSET)
+
+    # -- aborted transactions
+
+    def aborted(self) -> list[AbortedTransaction]:
+        entries = self._aborted
+        if entries is None:
+            try:
+                data = self._disk.read(self.path(TRANSACTION_INDEX)) if self.has_aborted else b""
+                entries = decode_transaction_index(data, self.base_offset)
+            except FileNotFoundError:
+                entries = []
+            except CorruptTransactionIndex as error:
+                raise CorruptMessage(f"{self.path(TRANSACTION_INDEX)}: {error}") from None
+            self._aborted = entries
+        return entries
+
+    def add_aborted(self, transaction: AbortedTransaction) -> None:
+        entries = self.aborted()
+        file = self._disk.open(self.path(TRANSACTION_INDEX), create=True)
+        file.pwrite(transaction.encode(), len(entries) * len(transaction.encode()))
+        entries.append(transaction)
+        self.has_aborted = True
+
+    def replace_aborted(self, entries: list[AbortedTransaction]) -> None:
+        path = self.path(TRANSACTION_INDEX)
+        if entries:
+            self._disk.write(path, b"".join(entry.encode() for entry in entries))
+        else:
+            self._disk.unlink(path)
+        self._aborted = entries
+        self.has_aborted = bool(entries)
+
+    # -- cutting and removing
+
+    def truncate(self, offset: int) -> int:
+        """Drop the batches that reach to `offset` or behind it; how many bytes went."""
+        self.load_for_append()
+        found = self.position_of(offset)
+        if found is None:
+            return 0
+        position = found[0]
+        offsets, times = self._growing_offsets, self._growing_times
+        assert offsets is not None
+        assert times is not None
+        removed = self.size - position
+        self.file.truncate(position)
+        self.size = self.write_position = position
+        self.last_batch_offset = NEVER
+        offsets.truncate(offset - self.base_offset)
+        times.truncate(offset - self.base_offset)
+        self.replace_aborted([entry for entry in self.aborted() if entry.last_offset < offset])
+        self._find_max_timestamp()
+        self.bytes_since_index = 0
+        if position == 0:
+            self.first_timestamp = None
+        self.roll_timestamp = CHECK_NEXT
+        return removed
+
+    def _find_max_timestamp(self) -> None:
+        last = self.time_index.last()
+        self.max_timestamp, relative = last if last is not None else (-1, 0)
+        self.offset_of_max_timestamp = self.base_offset + relative
+        for _, header in self.batches(self.offset_index.lookup(relative)):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp = header.max_timestamp
+                self.offset_of_max_timestamp = header.last_offset
+
+    def existing_files(self) -> list[str]:
+        suffixes = SEGMENT_SUFFIXES if self.has_aborted else SEGMENT_SUFFIXES[:3]
+        return [self.path(suffix) for suffix in suffixes]
+
+    def close(self) -> None:
+        self._files.forget(self)
+        self.release_files()

@@ -1,0 +1,28 @@
+"""A range of a segment file on its way to a socket, without a copy in between."""
+
+from __future__ import annotations
+
+from tidelog.storage.disk import DiskFile
+
+
+class FileSlice:
+    """Holds its file open: a segment that is deleted meanwhile can still be read to the slice's end."""
+
+    __slots__ = ("handle", "position", "size")
+
+    def __init__(self, handle: DiskFile, position: int, size: int) -> None:
+        self.handle = handle
+        self.position = position
+        self.size = size
+
+    def fileno(self) -> int:
+        return self.handle.fileno()
+
+    def read(self) -> bytes:
+        return self.handle.pread(self.size, self.position)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"FileSlice({self.handle.path!r}, position={self.position}, size={self.size})"

@@ -1,0 +1,38 @@
+"""The aborted transactions of a segment, in Kafka's `.txnindex` format. The file exists only where there are some."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+ENTRY_SIZE = 34
+VERSION = 0
+_ENTRY = struct.Struct(">hqqqq")
+
+
+class AbortedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+    def encode(self) -> bytes:
+        return _ENTRY.pack(VERSION, *self)
+
+
+class CorruptTransactionIndex(ValueError):
+    """A transaction index that cannot be believed; it is made anew from the log."""
+
+
+def decode_transaction_index(data: bytes, base_offset: int) -> list[AbortedTransaction]:
+    if len(data) % ENTRY_SIZE:
+        raise CorruptTransactionIndex(f"{len(data)} bytes are not whole entries of {ENTRY_SIZE}")
+    entries = []
+    for version, *fields in _ENTRY.iter_unpack(data):
+        entry = AbortedTransaction(*fields)
+        if version > VERSION or version < 0:
+            raise CorruptTransactionIndex(f"an entry has version {version}, only {VERSION} is known")
+        if entry.last_offset < base_offset:
+            raise CorruptTransactionIndex(f"offset {entry.last_offset} is below the segment's {base_offset}")
+        entries.append(entry)
+    return entries
