@@ -82,8 +82,8 @@ class BrokerState:
 class ClusterState:
     """Everything a broker says about the cluster, as of one moment.
 
-    `entity_configs` holds the settings of everything but topics by their path below /config with plain
-    (not URL-encoded) names: "brokers/1", "brokers/<default>", "clients/app", "users/alice/clients/app".
+    `entity_configs` holds the settings of everything but topics by their path below /config, names
+    URL-encoded: "brokers/1", "brokers/<default>", "clients/app", "users/alice/clients/app".
     Topics' settings are in TopicState.configs.
     """
 

@@ -1,0 +1,182 @@
+"""What requests about topics would lead to, worked out on a snapshot: results for clients, states to write.
+
+Pure: nothing is changed, so checking alone (validate only) and doing it go the same way.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from tidelog.controller import validation
+from tidelog.controller.election import first_state
+from tidelog.controller.interface import (
+    ZERO_ID,
+    ConfigEntity,
+    ConfigKind,
+    ConfigRules,
+    DeletedTopic,
+    NewPartitions,
+    NewTopic,
+    PartitionsResult,
+    TopicResult,
+    TopicToDelete,
+)
+from tidelog.controller.placement import place_partitions
+from tidelog.errors import (
+    InvalidRequest,
+    KafkaError,
+    TopicDeletionDisabled,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidelog.metadata.nodes import random_id
+from tidelog.metadata.state import INTERNAL_TOPICS, ClusterState, TopicState
+
+
+@dataclass(slots=True)
+class ControllerSettings:
+    """The broker settings that the controller goes by; read anew for each change, so they may be changed."""
+
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    delete_topic_enable: bool = True
+    unclean_leader_election_enable: bool = False
+
+
+@dataclass(slots=True)
+class Planner:
+    """The plans for one request. `deleting` are topics whose deletion has begun."""
+
+    state: ClusterState
+    deleting: Set[str]
+    settings: ControllerSettings
+    rules: ConfigRules
+    rng: random.Random
+
+    # --- making topics
+
+    def topics(self, topics: Sequence[NewTopic]) -> tuple[list[TopicResult], list[TopicState]]:
+        """A result for each name, and the states of the topics that may be made."""
+        results: dict[str, TopicResult] = {}
+        made: list[TopicState] = []
+        times = Counter(topic.name for topic in topics)
+        flat_names = {validation.flat_name(name): name for name in self.state.topics}
+        partitions = 0
+        for topic in topics:
+            try:
+                if times[topic.name] > 1:
+                    raise InvalidRequest(f"Topic '{topic.name}' is in the request more than once.")
+                state = self._topic(topic, flat_names)
+                validation.check_total(partitions + len(state.partitions))
+            except KafkaError as error:
+                results[topic.name] = TopicResult(topic.name, error=error)
+                continue
+            made.append(state)
+            partitions += len(state.partitions)
+            counts = len(state.partitions), state.replication_factor
+            results[topic.name] = TopicResult(topic.name, state.topic_id, None, *counts, dict(state.configs))
+        return list(results.values()), made
+
+    def _topic(self, topic: NewTopic, flat_names: Mapping[str, str]) -> TopicState:
+        validation.check_new_name(topic.name, self.state.topics, self.deleting, flat_names)
+        configs = validation.check_configs(topic.configs)
+        self.rules.validate(ConfigEntity(ConfigKind.TOPIC, topic.name), configs)
+        partitions = {
+            index: first_state(replicas, self.state.brokers.keys(), self.state.controller_epoch)
+            for index, replicas in self._place(topic).items()
+        }
+        return TopicState(topic.name, random_id(), partitions, configs, topic.name in INTERNAL_TOPICS)
+
+    def _place(self, topic: NewTopic) -> dict[int, list[int]]:
+        if topic.assignments:
+            return validation.check_assignments(topic, self.state.brokers.keys())
+        validation.check_counts(topic)
+        count = self.settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+        factor = topic.replication_factor
+        factor = self.settings.default_replication_factor if factor == -1 else factor
+        validation.check_total(count)
+        return place_partitions(self._racks(), count, factor, rng=self.rng)
+
+    def _racks(self) -> dict[int, str | None]:
+        return {broker.broker_id: broker.rack for broker in self.state.brokers.values()}
+
+    # --- more partitions
+
+    def growth(self, topics: Sequence[NewPartitions]) -> tuple[list[PartitionsResult], list[TopicState]]:
+        """A result for each name, and the states with the added partitions of the topics that may grow."""
+        results: dict[str, PartitionsResult] = {}
+        grown: list[TopicState] = []
+        times = Counter(topic.name for topic in topics)
+        for topic in topics:
+            try:
+                if times[topic.name] > 1:
+                    raise InvalidRequest(f"Topic '{topic.name}' is in the request more than once.")
+                grown.append(self._grown(topic))
+                results[topic.name] = PartitionsResult(topic.name)
+            except KafkaError as error:
+                results[topic.name] = PartitionsResult(topic.name, error)
+        return list(results.values()), grown
+
+    def _grown(self, request: NewPartitions) -> TopicState:
+        topic = self.state.topics.get(request.name)
+        if topic is None:
+            raise UnknownTopicOrPartition
+        present = len(topic.partitions)
+        live = self.state.brokers.keys()
+        given = validation.check_new_partitions(request, topic, live)
+        if given is not None:
+            placed = dict(enumerate(given, present))
+        else:
+            placed = self._continue_round(topic, request.count - present)
+        epoch = self.state.controller_epoch
+        added = {index: first_state(replicas, live, epoch) for index, replicas in placed.items()}
+        return replace(topic, partitions=topic.partitions | added)
+
+    def _continue_round(self, topic: TopicState, added: int) -> dict[int, list[int]]:
+        """Go on round the brokers from where the topic's first partition began."""
+        racks = self._racks()
+        order = sorted(racks)
+        first = topic.partitions[0].replicas[0]
+        start = order.index(first) if first in racks else 0
+        factor = topic.replication_factor
+        present = len(topic.partitions)
+        return place_partitions(racks, added, factor, first_partition=present, start=start, rng=self.rng)
+
+    # --- deleting topics
+
+    def deletions(self, topics: Sequence[TopicToDelete]) -> tuple[list[DeletedTopic], list[TopicState]]:
+        """A result for each topic of the request, and the states of those to be deleted."""
+        results: list[DeletedTopic] = []
+        doomed: list[TopicState] = []
+        found = [self._named(topic) for topic in topics]
+        times = Counter(state.name for state in found if state is not None)
+        for topic, state in zip(topics, found, strict=True):
+            try:
+                checked = self._deletable(topic, state, times)
+            except KafkaError as error:
+                results.append(DeletedTopic(topic.name, topic.topic_id, error))
+                continue
+            doomed.append(checked)
+            results.append(DeletedTopic(checked.name, checked.topic_id))
+        return results, doomed
+
+    def _named(self, topic: TopicToDelete) -> TopicState | None:
+        if topic.name is None:
+            return self.state.topic_by_id(topic.topic_id)
+        return self.state.topics.get(topic.name) if topic.topic_id == ZERO_ID else None
+
+    def _deletable(self, topic: TopicToDelete, state: TopicState | None, times: Counter[str]) -> TopicState:
+        if (topic.name is None) == (topic.topic_id == ZERO_ID):
+            raise InvalidRequest("A topic to delete is named by name or by id, not by both or neither.")
+        if state is None and topic.name is None:
+            raise UnknownTopicId("There is no topic with this id.")
+        if state is None:
+            raise UnknownTopicOrPartition(f"There is no topic '{topic.name}'.")
+        if times[state.name] > 1:
+            raise InvalidRequest(f"Topic '{state.name}' is in the request more than once.")
+        if not self.settings.delete_topic_enable:
+            raise TopicDeletionDisabled("Topics cannot be deleted: delete.topic.enable is false.")
+        return state

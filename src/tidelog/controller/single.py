@@ -1,0 +1,391 @@
+"""The controller of a broker that is alone: it decides, writes the tree, and tells the one broker.
+
+Changes are made one after the other. Each is checked against the snapshot on the loop, written to the tree
+in a worker thread (a disk sync takes longer than a request), then shown to the host on the loop.
+A client that goes away does not stop a change that has begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from tidelog.clock import Clock, SystemClock
+from tidelog.controller import config_changes, validation
+from tidelog.controller.election import elect, first_state, go_offline
+from tidelog.controller.interface import (
+    ZERO_ID,
+    ConfigChange,
+    ConfigEntity,
+    ConfigKind,
+    ConfigRules,
+    DeletedTopic,
+    EntityConfigListener,
+    NewPartitions,
+    NewTopic,
+    PartitionHost,
+    PartitionsResult,
+    TopicResult,
+    TopicToDelete,
+)
+from tidelog.controller.planning import ControllerSettings, Planner
+from tidelog.errors import (
+    InvalidRequest,
+    KafkaError,
+    KafkaStorageError,
+    NotController,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
+from tidelog.metadata.nodes import BrokerNode
+from tidelog.metadata.state import (
+    DEFAULT_ENTITY,
+    BrokerState,
+    ClusterState,
+    Endpoint,
+    PartitionState,
+    TopicState,
+)
+from tidelog.metadata.store import NO_STATE_NODE, Fenced, MetadataStore
+from tidelog.metadata.tree import TreeError, TreeUnavailable
+
+T = TypeVar("T")
+
+_log = logging.getLogger("tidelog.controller")
+
+PARTITIONS_A_TURN = 50
+"""How many logs are made or deleted before other requests get a turn of the loop."""
+
+
+class SingleController:
+    """Implements tidelog.controller.interface.Controller, where the docs of the public methods are."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        broker_id: int,
+        config_rules: ConfigRules,
+        *,
+        settings: ControllerSettings | None = None,
+        on_entity_config: EntityConfigListener | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.broker_id = broker_id
+        self.settings = settings or ControllerSettings()
+        self._store = store
+        self._rules = config_rules
+        self._on_entity_config = on_entity_config
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.Random()
+        self._state = ClusterState("")
+        self._deleting: dict[str, TopicState] = {}
+        self._host: PartitionHost | None = None
+        self._lock = asyncio.Lock()
+        self._running: set[asyncio.Task[object]] = set()
+        # One thread: the tree takes one change at a time anyway. It starts with the first call.
+        self._worker = ThreadPoolExecutor(1, "tidelog-controller")
+
+    @property
+    def state(self) -> ClusterState:
+        return self._state
+
+    # --- start and stop
+
+    async def load(self) -> ClusterState:
+        self._state, self._deleting = await self._in_worker(self._load)
+        return self._state
+
+    def _load(self) -> tuple[ClusterState, dict[str, TopicState]]:
+        self._store.prepare()
+        cluster_id = self._store.cluster_id()
+        epoch = self._store.elect(self.broker_id)
+        topics = self._store.read_topics()
+        marked = self._store.marked_for_deletion()
+        # A mark without a topic is what a crash between the last two steps of another controller leaves.
+        deleting = {name: topics.pop(name, TopicState(name, ZERO_ID, {})) for name in marked}
+        for topic in topics.values():
+            self._elect_leaders(topic, epoch)
+        empty = ClusterState(cluster_id, self.broker_id, epoch)
+        empty.entity_configs = self._store.read_entity_configs()
+        return empty.with_topics(topics.values()), deleting
+
+    def _elect_leaders(self, topic: TopicState, epoch: int) -> None:
+        """Choose leaders for partitions that never had one, or whose leader is not this broker."""
+        live = {self.broker_id}
+        chosen: dict[int, PartitionState] = {}
+        for index, state in topic.partitions.items():
+            if state.partition_epoch == NO_STATE_NODE:
+                made = first_state(state.replicas, live, epoch)
+                chosen[index] = replace(made, partition_epoch=NO_STATE_NODE)
+                continue
+            unclean = self._unclean_allowed(topic)
+            elected = elect(state, live, epoch, unclean=unclean)
+            if elected is not None:
+                chosen[index] = elected
+        if chosen:
+            self._store.write_partitions(topic.name, chosen)
+            topic.partitions.update(chosen)
+
+    def _unclean_allowed(self, topic: TopicState) -> bool:
+        value = topic.configs.get("unclean.leader.election.enable")
+        return self.settings.unclean_leader_election_enable if value is None else value.lower() == "true"
+
+    async def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> BrokerState:
+        node = BrokerNode(list(endpoints), self._clock.ms(), rack)
+        broker = await self._in_worker(lambda: self._store.register_broker(self.broker_id, node))
+        self._publish(self._state.with_brokers({**self._state.brokers, self.broker_id: broker}))
+        return broker
+
+    async def activate(self, host: PartitionHost) -> None:
+        self._host = host
+        async with self._lock:
+            for topic in list(self._state.topics.values()):
+                await self._lead(topic, topic.partitions)
+            for topic in list(self._deleting.values()):
+                await self._finish_deletion(topic)
+        self._publish(self._state)
+
+    async def close(self) -> None:
+        while self._running:
+            await asyncio.wait(self._running)
+        await asyncio.to_thread(self._worker.shutdown)
+
+    # --- making topics
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        return await self._one_at_a_time(self._create_topics(topics, validate_only))
+
+    async def _create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[TopicResult]:
+        results, made = self._planner().topics(topics)
+        if not validate_only and made:
+            error = await self._write(lambda: self._store.create_topics(made))
+            if error is not None:
+                names = {topic.name for topic in made}
+                return [TopicResult(r.name, error=error) if r.name in names else r for r in results]
+            self._state = self._state.with_topics(made)
+            for topic in made:
+                await self._lead(topic, topic.partitions)
+            self._publish(self._state)
+        return results
+
+    # --- deleting topics
+
+    async def delete_topics(self, topics: Sequence[TopicToDelete]) -> list[DeletedTopic]:
+        return await self._one_at_a_time(self._delete_topics(topics))
+
+    async def _delete_topics(self, topics: Sequence[TopicToDelete]) -> list[DeletedTopic]:
+        results, doomed = self._planner().deletions(topics)
+        if not doomed:
+            return results
+        names = [topic.name for topic in doomed]
+        error = await self._write(lambda: self._store.mark_for_deletion(names))
+        if error is not None:
+            return [replace(r, error=r.error or error) for r in results]
+        # Marked: now nothing can bring the topics back, so clients may be told before the files are gone.
+        self._deleting.update((topic.name, topic) for topic in doomed)
+        self._publish(self._state.with_topics(removed=names))
+        for topic in doomed:
+            await self._finish_deletion(topic)
+        return results
+
+    async def _finish_deletion(self, topic: TopicState) -> None:
+        """Remove logs, then nodes. What fails is tried again at the next start, from the mark in the tree."""
+        assert self._host is not None
+        try:
+            for done, index in enumerate(topic.partitions, 1):
+                self._host.delete_partition(topic.name, index)
+                await _give_way(done)
+        except KafkaError as error:
+            _log.error("topic %s is marked for deletion, but its logs stay for now: %s", topic.name, error)
+            return
+        failure = await self._write(lambda: self._store.remove_topic(topic.name))
+        if failure is not None:
+            _log.error("topic %s is deleted, but its nodes stay for now: %s", topic.name, failure)
+            return
+        self._deleting.pop(topic.name, None)
+
+    # --- more partitions
+
+    async def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[PartitionsResult]:
+        return await self._one_at_a_time(self._create_partitions(topics, validate_only))
+
+    async def _create_partitions(
+        self, topics: Sequence[NewPartitions], validate_only: bool
+    ) -> list[PartitionsResult]:
+        results, grown = self._planner().growth(topics)
+        if validate_only or not grown:
+            return results
+        error = await self._write(lambda: self._store.add_partitions(grown))
+        if error is not None:
+            return [replace(result, error=result.error or error) for result in results]
+        before = self._state
+        self._state = before.with_topics(grown)
+        for topic in grown:
+            known = before.topics[topic.name].partitions
+            added = {index: state for index, state in topic.partitions.items() if index not in known}
+            await self._lead(topic, added)
+        self._publish(self._state)
+        return results
+
+    # --- settings
+
+    async def alter_configs(
+        self, entity: ConfigEntity, configs: Sequence[tuple[str, str | None]], *, validate_only: bool = False
+    ) -> None:
+        def after(_present: Mapping[str, str]) -> dict[str, str]:
+            return config_changes.replaced(configs)
+
+        await self._one_at_a_time(self._alter(entity, after, validate_only))
+
+    async def incremental_alter_configs(
+        self, entity: ConfigEntity, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> None:
+        def after(present: Mapping[str, str]) -> dict[str, str]:
+            return config_changes.changed(present, changes, entity, self._rules)
+
+        await self._one_at_a_time(self._alter(entity, after, validate_only))
+
+    async def _alter(
+        self, entity: ConfigEntity, after: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
+    ) -> None:
+        present = self._present_configs(entity)
+        configs = after(present)
+        self._rules.validate(entity, configs)
+        if validate_only or configs == present:
+            return
+        await self._changed(lambda: self._store.write_config(entity.path, configs))
+        if entity.kind == ConfigKind.TOPIC:
+            self._state = self._state.with_topics([replace(self._state.topics[entity.name], configs=configs)])
+            if self._host is not None:
+                self._host.update_topic_config(entity.name, dict(configs))
+        else:
+            self._state = self._state.with_entity_configs(entity.path, configs)
+            if self._on_entity_config is not None:
+                self._on_entity_config(entity, dict(configs))
+        self._publish(self._state)
+
+    def _present_configs(self, entity: ConfigEntity) -> Mapping[str, str]:
+        if entity.kind == ConfigKind.TOPIC:
+            validation.check_topic_name(entity.name)
+            topic = self._state.topics.get(entity.name)
+            if topic is None:
+                raise UnknownTopicOrPartition(f"There is no topic '{entity.name}'.")
+            return topic.configs
+        if entity.kind == ConfigKind.BROKER and entity.name not in (DEFAULT_ENTITY, str(self.broker_id)):
+            raise InvalidRequest(
+                f"Settings of broker '{entity.name}' cannot be changed here: this is broker {self.broker_id}."
+            )
+        return self._state.entity_configs.get(entity.path, {})
+
+    # --- producer ids and lost disks
+
+    async def allocate_producer_ids(self) -> range:
+        return await self._changed(lambda: self._store.allocate_producer_ids(self.broker_id))
+
+    async def partitions_offline(self, partitions: Sequence[tuple[str, int]]) -> None:
+        await self._one_at_a_time(self._take_offline(partitions))
+
+    async def _take_offline(self, partitions: Sequence[tuple[str, int]]) -> None:
+        lost: dict[str, dict[int, PartitionState]] = {}
+        for name, index in partitions:
+            state = self._state.partition(name, index)
+            offline = go_offline(state, self.broker_id, self._state.controller_epoch) if state else None
+            if offline is not None:
+                lost.setdefault(name, {})[index] = offline
+        for name, states in lost.items():
+            await self._replace_states(self._state.topics[name], states)
+        if lost:
+            self._publish(self._state)
+
+    async def _replace_states(self, topic: TopicState, states: dict[int, PartitionState]) -> None:
+        """Partitions without their disk are offline whether or not the tree can still be told so."""
+        error = await self._write(lambda: self._store.write_partitions(topic.name, states))
+        if error is not None:
+            _log.error("offline partitions %s of %s stay so in memory only", list(states), topic.name)
+        changed = replace(topic, partitions=topic.partitions | states)
+        self._state = self._state.with_topics([changed])
+
+    # --- how changes are made
+
+    async def _lead(self, topic: TopicState, partitions: Mapping[int, PartitionState]) -> None:
+        """Have the host lead those of the partitions that this broker leads."""
+        if self._host is None:
+            return
+        failed: dict[int, PartitionState] = {}
+        for done, (index, state) in enumerate(partitions.items(), 1):
+            if state.leader != self.broker_id:
+                continue
+            try:
+                self._host.become_leader(topic.name, topic.topic_id, index, state)
+            except KafkaError as error:
+                _log.error("partition %s-%d is offline: %s", topic.name, index, error)
+                offline = go_offline(state, self.broker_id, self._state.controller_epoch)
+                if offline is not None:
+                    failed[index] = offline
+            await _give_way(done)
+        if failed:
+            await self._replace_states(topic, failed)
+
+    def _publish(self, state: ClusterState) -> None:
+        self._state = state
+        if self._host is not None:
+            self._host.metadata_changed(state)
+
+    def _planner(self) -> Planner:
+        return Planner(self._state, self._deleting.keys(), self.settings, self._rules, self._rng)
+
+    async def _one_at_a_time(self, change: Coroutine[object, object, T]) -> T:
+        """Make a change when those before are done, and to its end even if the caller is cancelled."""
+
+        async def locked() -> T:
+            async with self._lock:
+                return await change
+
+        task = asyncio.create_task(locked())
+        self._running.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[T]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen here, in case the caller has gone
+
+    async def _in_worker(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+    async def _changed(self, work: Callable[[], T]) -> T:
+        """Change the tree; raises the error for clients where nothing was changed."""
+        try:
+            return await self._in_worker(work)
+        except Fenced as error:
+            raise NotController(str(error)) from error
+        except TreeUnavailable as error:
+            _log.error("the tree cannot be changed: %s", error)
+            raise KafkaStorageError(f"The tree cannot be changed: {error}") from error
+        except (TreeError, ValueError) as error:
+            _log.exception("the tree is not as this controller left it")
+            raise UnknownServerError(f"The tree is not as expected: {error}") from error
+
+    async def _write(self, work: Callable[[], None]) -> KafkaError | None:
+        """Change the tree; gives the error for clients where nothing was changed."""
+        try:
+            await self._changed(work)
+        except KafkaError as error:
+            return error
+        return None
+
+
+async def _give_way(done: int) -> None:
+    if done % PARTITIONS_A_TURN == 0:
+        await asyncio.sleep(0)

@@ -1,0 +1,414 @@
+"""The JSON in the nodes of the tree, both ways: what Kafka 3.9 writes, and everything since version 1 read.
+
+Keys stand in the order Kafka writes them, so that a tree can be compared as text.
+A node that cannot be understood raises BadNode, which says what was expected.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tidelog.metadata.state import BrokerState, Endpoint
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+class BadNode(ValueError):
+    """The data of a node is not what belongs there."""
+
+
+def topic_id_text(topic_id: bytes | bytearray) -> str:
+    """16 bytes as the 22 characters that Kafka shows."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def topic_id_from_text(text: str) -> bytes:
+    try:
+        topic_id = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except ValueError as error:
+        raise BadNode(f"{text!r} is not an id: 22 characters of base64url are expected") from error
+    if len(topic_id) != 16:
+        raise BadNode(f"{text!r} is not an id: it has {len(topic_id)} bytes instead of 16")
+    return topic_id
+
+
+def random_id() -> bytes:
+    """A new id for a topic or cluster; none that starts with a dash, which command lines take for a flag."""
+    while True:
+        made = bytearray(os.urandom(16))
+        made[6] = made[6] & 0x0F | 0x40  # a UUID of version 4, the random one
+        made[8] = made[8] & 0x3F | 0x80
+        if not topic_id_text(made).startswith("-"):
+            return bytes(made)
+
+
+# --- reading JSON with types
+
+
+class Fields:
+    """The members of one JSON object, each read with the type it must have."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, data: bytes | dict[str, Json]) -> None:
+        values: Json = load_json(data) if isinstance(data, bytes) else data
+        if not isinstance(values, dict):
+            raise BadNode(f"a JSON object is expected, not {values!r}")
+        self._values = values
+
+    def __contains__(self, name: str) -> bool:
+        return self._values.get(name) is not None
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        value = self._values.get(name)
+        if isinstance(value, str):
+            # Times and block bounds are written as text.
+            try:
+                value = int(value)
+            except ValueError:
+                pass
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if value is None and default is not None:
+            return default
+        raise BadNode(f"{name} has to be an integer, not {value!r}")
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._values.get(name)
+        if isinstance(value, str):
+            return value
+        if value is None and default is not None:
+            return default
+        raise BadNode(f"{name} has to be text, not {value!r}")
+
+    def object(self, name: str) -> dict[str, Json]:
+        """The object under a name; empty where there is none."""
+        value = self._values.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise BadNode(f"{name} has to be an object, not {value!r}")
+        return value
+
+    def items(self, name: str) -> list[Json]:
+        value = self._values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise BadNode(f"{name} has to be a list, not {value!r}")
+        return value
+
+    def objects(self, name: str) -> list[Fields]:
+        return [Fields(_as_object(item)) for item in self.items(name)]
+
+    def integers(self, name: str) -> list[int]:
+        return _integers(name, self.items(name))
+
+    def texts(self, name: str) -> list[str]:
+        return [_as_text(name, item) for item in self.items(name)]
+
+    def text_map(self, name: str) -> dict[str, str]:
+        return {key: _as_text(f"{name}.{key}", value) for key, value in self.object(name).items()}
+
+    def replica_map(self, name: str) -> dict[int, list[int]]:
+        """{"0":[1,2]}: partitions with the brokers they are on, in the order of their numbers."""
+        found = {_as_partition(key): _integers(name, value) for key, value in self.object(name).items()}
+        return dict(sorted(found.items()))
+
+
+def load_json(data: bytes) -> Json:
+    try:
+        value: Json = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadNode(f"not JSON: {error}") from error
+    return value
+
+
+def dump_json(value: Mapping[str, object]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _as_object(value: Json) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise BadNode(f"an object is expected, not {value!r}")
+    return value
+
+
+def _as_text(name: str, value: Json) -> str:
+    if not isinstance(value, str):
+        raise BadNode(f"{name} has to be text, not {value!r}")
+    return value
+
+
+def _as_partition(text: str) -> int:
+    if not text.isdecimal():
+        raise BadNode(f"{text!r} is not the number of a partition")
+    return int(text)
+
+
+def _integers(name: str, value: Json) -> list[int]:
+    numbers = [item for item in value if isinstance(item, int)] if isinstance(value, list) else []
+    if not isinstance(value, list) or len(numbers) != len(value):
+        raise BadNode(f"{name} has to be a list of integers, not {value!r}")
+    return numbers
+
+
+# --- the cluster and its brokers
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return dump_json({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    return Fields(data).text("id")
+
+
+@dataclass(slots=True)
+class BrokerNode:
+    """/brokers/ids/<id>: the addresses of a live broker."""
+
+    endpoints: list[Endpoint]
+    timestamp: int
+    rack: str | None = None
+    jmx_port: int = -1
+    version: int = 5
+
+    def encode(self) -> bytes:
+        # Host and port beside the endpoints are for readers older than listeners: the plaintext one, if any.
+        plain = next((point for point in self.endpoints if point.security_protocol == "PLAINTEXT"), None)
+        protocols = {point.listener: point.security_protocol for point in self.endpoints}
+        urls = [f"{point.listener}://{bracketed(point.host)}:{point.port}" for point in self.endpoints]
+        value: dict[str, object] = {
+            "features": {},
+            "listener_security_protocol_map": protocols,
+            "endpoints": urls,
+        }
+        if self.rack is not None:
+            value["rack"] = self.rack
+        value["jmx_port"] = self.jmx_port
+        value["port"] = plain.port if plain else -1
+        value["host"] = plain.host if plain else None
+        value["version"] = self.version
+        value["timestamp"] = str(self.timestamp)
+        return dump_json(value)
+
+    @classmethod
+    def decode(cls, data: bytes) -> BrokerNode:
+        fields = Fields(data)
+        version = fields.integer("version")
+        protocols = fields.text_map("listener_security_protocol_map")
+        if version >= 2 and "endpoints" in fields:
+            endpoints = [parse_endpoint(url, protocols) for url in fields.texts("endpoints")]
+        else:
+            endpoints = [Endpoint("PLAINTEXT", "PLAINTEXT", fields.text("host"), fields.integer("port"))]
+        rack = fields.text("rack") if "rack" in fields else None
+        jmx_port = fields.integer("jmx_port", -1)
+        return cls(endpoints, fields.integer("timestamp", -1), rack, jmx_port, version)
+
+    def state(self, broker_id: int, epoch: int) -> BrokerState:
+        return BrokerState(broker_id, self.endpoints, self.rack, epoch)
+
+
+def bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def parse_endpoint(url: str, protocols: Mapping[str, str]) -> Endpoint:
+    listener, separator, address = url.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not separator or not colon or not port.isdecimal():
+        raise BadNode(f"{url!r} is not an endpoint: it has to look like NAME://host:port")
+    return Endpoint(listener, protocols.get(listener, listener), host.strip("[]"), int(port))
+
+
+@dataclass(slots=True)
+class ControllerNode:
+    """/controller: which broker is the controller, and since when."""
+
+    broker_id: int
+    timestamp: int
+
+    def encode(self) -> bytes:
+        value = {"version": 2, "brokerid": self.broker_id, "timestamp": str(self.timestamp)}
+        return dump_json(value | {"kraftControllerEpoch": -1})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ControllerNode:
+        fields = Fields(data)
+        return cls(fields.integer("brokerid"), fields.integer("timestamp", -1))
+
+
+def encode_number(number: int) -> bytes:
+    """A node that holds one number as text: /controller_epoch, a consumer's offset."""
+    return str(number).encode()
+
+
+def decode_number(data: bytes) -> int:
+    try:
+        return int(data)
+    except ValueError as error:
+        raise BadNode(f"an integer is expected, not {data[:40]!r}") from error
+
+
+def encode_feature() -> bytes:
+    return dump_json({"features": {}, "version": 2, "status": 1})
+
+
+@dataclass(slots=True)
+class ProducerIdBlock:
+    """/latest_producer_id_block: the ids that were handed to a broker last, both ends included."""
+
+    broker_id: int
+    first: int
+    last: int
+
+    def encode(self) -> bytes:
+        first, last = str(self.first), str(self.last)
+        return dump_json({"version": 1, "broker": self.broker_id, "block_start": first, "block_end": last})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerIdBlock:
+        fields = Fields(data)
+        return cls(fields.integer("broker"), fields.integer("block_start"), fields.integer("block_end"))
+
+
+# --- topics and partitions
+
+
+@dataclass(slots=True)
+class TopicNode:
+    """/brokers/topics/<topic>: which brokers hold each partition. Versions below 3 have no topic id."""
+
+    partitions: dict[int, list[int]]
+    topic_id: bytes | None = None
+    adding: dict[int, list[int]] = field(default_factory=dict)
+    removing: dict[int, list[int]] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        value: dict[str, object] = {"partitions": _replica_json(self.partitions)}
+        if self.topic_id is not None:
+            value["topic_id"] = topic_id_text(self.topic_id)
+        value["adding_replicas"] = _replica_json(self.adding)
+        value["removing_replicas"] = _replica_json(self.removing)
+        value["version"] = 2 if self.topic_id is None else 3
+        return dump_json(value)
+
+    @classmethod
+    def decode(cls, data: bytes) -> TopicNode:
+        fields = Fields(data)
+        topic_id = topic_id_from_text(fields.text("topic_id")) if "topic_id" in fields else None
+        adding, removing = fields.replica_map("adding_replicas"), fields.replica_map("removing_replicas")
+        return cls(fields.replica_map("partitions"), topic_id, adding, removing)
+
+
+def _replica_json(partitions: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
+    return {str(partition): list(replicas) for partition, replicas in sorted(partitions.items())}
+
+
+@dataclass(slots=True)
+class PartitionNode:
+    """/brokers/topics/<topic>/partitions/<n>/state: leader and in-sync replicas."""
+
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+    controller_epoch: int
+
+    def encode(self) -> bytes:
+        head = {"controller_epoch": self.controller_epoch, "leader": self.leader, "version": 1}
+        return dump_json(head | {"leader_epoch": self.leader_epoch, "isr": self.isr})
+
+    @classmethod
+    def decode(cls, data: bytes) -> PartitionNode:
+        fields = Fields(data)
+        leader, leader_epoch = fields.integer("leader"), fields.integer("leader_epoch")
+        return cls(leader, leader_epoch, fields.integers("isr"), fields.integer("controller_epoch"))
+
+
+def encode_partitions(partitions: Sequence[tuple[str, int]]) -> bytes:
+    """A list of partitions: /admin/preferred_replica_election and /isr_change_notification."""
+    return dump_json({"version": 1, "partitions": [{"topic": t, "partition": p} for t, p in partitions]})
+
+
+def decode_partitions(data: bytes) -> list[tuple[str, int]]:
+    return [(item.text("topic"), item.integer("partition")) for item in Fields(data).objects("partitions")]
+
+
+def encode_reassignment(assignment: Mapping[tuple[str, int], Sequence[int]]) -> bytes:
+    """/admin/reassign_partitions: the brokers that partitions shall be on."""
+    items = [
+        {"topic": topic, "partition": partition, "replicas": list(replicas)}
+        for (topic, partition), replicas in assignment.items()
+    ]
+    return dump_json({"version": 1, "partitions": items})
+
+
+def decode_reassignment(data: bytes) -> dict[tuple[str, int], list[int]]:
+    return {
+        (item.text("topic"), item.integer("partition")): item.integers("replicas")
+        for item in Fields(data).objects("partitions")
+    }
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    """/log_dir_event_notification: a broker lost a log folder (event 1 is the only kind)."""
+    return dump_json({"version": 1, "broker": broker_id, "event": 1})
+
+
+def decode_log_dir_event(data: bytes) -> int:
+    return Fields(data).integer("broker")
+
+
+# --- settings
+
+
+def encode_config(configs: Mapping[str, str]) -> bytes:
+    """/config/<kind>/<entity>: the settings that an entity overrides."""
+    return dump_json({"version": 1, "config": dict(configs)})
+
+
+def decode_config(data: bytes) -> dict[str, str]:
+    """No data is no settings, as for a user that is there only for the sake of its clients."""
+    return Fields(data).text_map("config") if data else {}
+
+
+def encode_config_change(encoded_entity_path: str) -> bytes:
+    """/config/changes/config_change_<seq>: which entity's settings changed, e.g. topics/demo."""
+    return dump_json({"version": 2, "entity_path": encoded_entity_path})
+
+
+def decode_config_change(data: bytes) -> str:
+    """The entity's path below /config; version 1 named kind and entity apart."""
+    fields = Fields(data)
+    if fields.integer("version") == 1:
+        return f"{fields.text('entity_type')}/{fields.text('entity_name')}"
+    return fields.text("entity_path")
+
+
+# --- consumers that keep their place in the tree
+
+
+@dataclass(slots=True)
+class ConsumerNode:
+    """/consumers/<group>/ids/<consumer>: which topics a consumer wants, with how many streams each."""
+
+    subscription: dict[str, int]
+    pattern: str
+    timestamp: int
+
+    def encode(self) -> bytes:
+        head = {"version": 1, "subscription": self.subscription, "pattern": self.pattern}
+        return dump_json(head | {"timestamp": str(self.timestamp)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> ConsumerNode:
+        fields = Fields(data)
+        streams = Fields(fields.object("subscription"))
+        subscription = {topic: streams.integer(topic) for topic in fields.object("subscription")}
+        return cls(subscription, fields.text("pattern", "static"), fields.integer("timestamp", -1))

@@ -1,0 +1,108 @@
+"""Where things are in the tree: Kafka's paths, and how names become parts of them."""
+
+from __future__ import annotations
+
+import urllib.parse
+
+from tidelog.metadata.state import DEFAULT_ENTITY
+
+CLUSTER_ID = "/cluster/id"
+BROKER_IDS = "/brokers/ids"
+BROKER_SEQUENCE = "/brokers/seqid"
+TOPICS = "/brokers/topics"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CONFIG = "/config"
+CONFIG_CHANGES = "/config/changes"
+CONFIG_CHANGE_PREFIX = "/config/changes/config_change_"
+DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_ELECTION = "/admin/preferred_replica_election"
+ISR_CHANGES = "/isr_change_notification"
+ISR_CHANGE_PREFIX = "/isr_change_notification/isr_change_"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
+LOG_DIR_EVENT_PREFIX = "/log_dir_event_notification/log_dir_event_"
+PRODUCER_IDS = "/latest_producer_id_block"
+CONSUMERS = "/consumers"
+FEATURE = "/feature"
+ACLS = "/kafka-acl"
+PREFIXED_ACLS = "/kafka-acl-extended/prefixed"
+ACL_CHANGE_PREFIX = "/kafka-acl-changes/acl_changes_"
+EXTENDED_ACL_CHANGE_PREFIX = "/kafka-acl-extended-changes/acl_changes_"
+TOKENS = "/delegation_token/tokens"
+TOKEN_CHANGE_PREFIX = "/delegation_token/token_changes/token_change_"
+
+ENTITY_TYPES = ("topics", "clients", "users", "brokers", "ips")
+"""The kinds of entity that have settings. More (groups, client-metrics) are made when first set."""
+
+PARENTS = (
+    CONSUMERS,
+    BROKER_IDS,
+    TOPICS,
+    BROKER_SEQUENCE,
+    *(f"{CONFIG}/{kind}" for kind in ENTITY_TYPES),
+    CONFIG_CHANGES,
+    DELETE_TOPICS,
+    ISR_CHANGES,
+    PRODUCER_IDS,
+    LOG_DIR_EVENTS,
+)
+"""Made without data at the first start."""
+
+
+def broker(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def partitions(topic_name: str) -> str:
+    return f"{TOPICS}/{topic_name}/partitions"
+
+
+def partition(topic_name: str, index: int) -> str:
+    return f"{TOPICS}/{topic_name}/partitions/{index}"
+
+
+def partition_state(topic_name: str, index: int) -> str:
+    return f"{TOPICS}/{topic_name}/partitions/{index}/state"
+
+
+def deleted_topic(name: str) -> str:
+    return f"{DELETE_TOPICS}/{name}"
+
+
+def entity_config(entity_path: str) -> str:
+    """The node of an entity's settings; `entity_path` as the function of that name makes it."""
+    return f"{CONFIG}/{entity_path}"
+
+
+def consumer_id(group: str, consumer: str) -> str:
+    return f"{CONSUMERS}/{group}/ids/{consumer}"
+
+
+def consumer_owner(group: str, topic_name: str, index: int) -> str:
+    return f"{CONSUMERS}/{group}/owners/{topic_name}/{index}"
+
+
+def consumer_offset(group: str, topic_name: str, index: int) -> str:
+    return f"{CONSUMERS}/{group}/offsets/{topic_name}/{index}"
+
+
+def encode_name(name: str) -> str:
+    """An entity's name as part of a path: URL-encoded, except the default entity."""
+    if name == DEFAULT_ENTITY:
+        return name
+    # Java's encoder, which Kafka uses, also encodes the tilde.
+    return urllib.parse.quote(name, safe="").replace("~", "%7E")
+
+
+def decode_name(name: str) -> str:
+    return urllib.parse.unquote(name)
+
+
+def entity_path(*parts: str) -> str:
+    """The path below /config, from kinds and plain names in turn: ("users", "alice", "clients", "app")."""
+    return "/".join(encode_name(part) if i % 2 else part for i, part in enumerate(parts))
