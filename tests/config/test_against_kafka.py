@@ -97,7 +97,7 @@ def test_new_topics_are_refused_with_the_errors_of_kafka() -> None:
         assert outcome(lambda entries=entries: configs.validate(dict(entries))) == code, entries
 
 
-# The setting that it stores; its controller's listener, which it misses; and an interval below zero, which it takes.
+# A setting that it stores; its controller's listener, which it misses; a negative interval, which it takes.
 ANSWERED_OTHERWISE = {"min.insync.replicas", "listeners", "log.flush.interval.ms"}
 
 

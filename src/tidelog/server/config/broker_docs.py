@@ -57,7 +57,6 @@ log.message.timestamp.before.max.ms: How far in the past a record's own timestam
   is refused.
 log.message.timestamp.type: Whether records carry the time their producer gave (`CreateTime`) or the time of
   their arrival (`LogAppendTime`).
-log.preallocate: Whether a new segment's file gets its full size at once.
 log.retention.bytes: The bytes a partition may keep before its oldest segments are dropped; -1 sets no
   bound.
 log.retention.check.interval.ms: How often the broker looks for segments that are too old or too many.

@@ -162,6 +162,7 @@ log.message.downconversion.enable: Whether records are rewritten in an older for
 log.message.format.version: The version of Kafka whose record format is written.
 log.message.timestamp.difference.max.ms: How far a record's timestamp may be from the broker's clock, in
   either direction.
+log.preallocate: Whether a new segment's file gets its full size at once.
 metadata.log.dir: The folder of KRaft's metadata log.
 metadata.log.max.record.bytes.between.snapshots: Bytes of metadata after which a snapshot is taken.
 metadata.log.max.snapshot.interval.ms: Time after which a snapshot of the metadata is taken.

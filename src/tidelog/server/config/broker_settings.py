@@ -36,7 +36,6 @@ log.index.size.max.bytes int 10485760 medium >=4 cluster-wide
 log.message.timestamp.after.max.ms long 3600000 medium >=0 cluster-wide
 log.message.timestamp.before.max.ms long 9223372036854775807 medium >=0 cluster-wide
 log.message.timestamp.type string CreateTime medium in(CreateTime,LogAppendTime) cluster-wide
-log.preallocate boolean false medium cluster-wide
 log.retention.bytes long -1 high cluster-wide
 log.retention.check.interval.ms long 300000 medium >=1
 log.retention.hours int 168 high
@@ -116,6 +115,10 @@ _OLD_FORMATS = """\
 log.message.downconversion.enable boolean true low cluster-wide retired
 log.message.format.version string 3.0-IV1 medium version retired
 log.message.timestamp.difference.max.ms long 9223372036854775807 medium >=0 cluster-wide retired
+"""
+
+_PREALLOCATE = """\
+log.preallocate boolean false medium cluster-wide
 """
 
 _CORDON = """\
@@ -464,6 +467,9 @@ metric.reporters list org.apache.kafka.common.metrics.JmxReporter low cluster-wi
 metrics.num.samples int 2 low >=1
 metrics.recording.level string INFO low
 metrics.sample.window.ms long 30000 low >=1
+"""
+
+_TELEMETRY = """\
 telemetry.max.bytes int 1048576 low >=1
 """
 
@@ -472,6 +478,7 @@ NOT_SERVED = {
     "a waiting request leaves the purgatory the moment it is answered": _PURGATORY,
     "compaction is not served: segments of compacted topics are kept": _COMPACTION,
     "only the current record format is written and sent": _OLD_FORMATS,
+    "a segment's file grows as it is written": _PREALLOCATE,
     "new partitions go to the folder with the fewest": _CORDON,
     "replication comes with the cluster": _REPLICATION,
     "a broker without a cluster keeps its own metadata and asks no ZooKeeper": _ZOOKEEPER,
@@ -489,4 +496,5 @@ NOT_SERVED = {
     "no secrets are stored or looked up": _SECRETS,
     "Java classes cannot be loaded": _PLUGINS,
     "metrics are read over HTTP at metrics.listener, and nothing is pushed": _METRICS,
+    "clients' own metrics are not collected": _TELEMETRY,
 }

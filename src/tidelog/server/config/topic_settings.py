@@ -17,7 +17,6 @@ message.timestamp.after.max.ms long 3600000 medium >=0 else=log.message.timestam
 message.timestamp.before.max.ms long 9223372036854775807 medium >=0 else=log.message.timestamp.before.max.ms
 message.timestamp.type string CreateTime medium in(CreateTime,LogAppendTime) else=log.message.timestamp.type
 min.insync.replicas int 1 medium >=1 else=min.insync.replicas
-preallocate boolean false medium else=log.preallocate
 retention.bytes long -1 medium else=log.retention.bytes
 retention.ms long 604800000 medium >=-1 else=log.retention.ms
 segment.bytes int 1073741824 medium >=1048576 else=log.segment.bytes
@@ -36,6 +35,10 @@ delete.retention.ms long 86400000 medium >=0 else=log.cleaner.delete.retention.m
 max.compaction.lag.ms long 9223372036854775807 medium >=1 else=log.cleaner.max.compaction.lag.ms
 min.cleanable.dirty.ratio double 0.5 medium 0..1 else=log.cleaner.min.cleanable.ratio
 min.compaction.lag.ms long 0 medium >=0 else=log.cleaner.min.compaction.lag.ms
+"""
+
+_PREALLOCATE = """\
+preallocate boolean false medium else=log.preallocate
 """
 
 _REPLICATION = """\
@@ -60,6 +63,7 @@ message.timestamp.difference.max.ms long 9223372036854775807 medium >=0 retired
 
 NOT_SERVED = {
     "compaction is not served: segments of compacted topics are kept": _COMPACTION,
+    "a segment's file grows as it is written": _PREALLOCATE,
     "replication comes with the cluster": _REPLICATION,
     "tiered storage is not served": _TIERED,
     "only the current record format is written and sent": _OLD_FORMATS,
