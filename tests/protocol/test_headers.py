@@ -6,7 +6,7 @@ import pytest
 
 from tests.protocol.golden import samples
 from tidelog.protocol import ProtocolError
-from tidelog.protocol.api import API, ApiKey
+from tidelog.protocol.api import API, ApiInfo, ApiKey
 from tidelog.protocol.headers import (
     RequestHeader,
     parse_request_header,
@@ -20,10 +20,7 @@ from tidelog.protocol.messages import header
 
 @pytest.mark.parametrize("client_id", [None, "", "rdkafka", "é" * 200])
 @pytest.mark.parametrize("info", API.values(), ids=lambda info: info.name)
-def test_a_request_header_is_read_as_it_was_written(info: object, client_id: str | None) -> None:
-    from tidelog.protocol.api import ApiInfo
-
-    assert isinstance(info, ApiInfo)
+def test_a_request_header_is_read_as_it_was_written(info: ApiInfo, client_id: str | None) -> None:
     for version in range(info.min_version, info.max_version + 1):
         wire = request_header(info.key, version, 77, client_id)
         if info.key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.protocol.golden import Sample, samples
 from tests.support.scale import scale
-from tidelog.protocol import ProtocolError, decode
+from tidelog.protocol import Message, ProtocolError, decode
 from tidelog.protocol.headers import read_request_header, read_response_header
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest
 from tidelog.protocol.messages.fetch import FetchRequest
@@ -76,7 +76,7 @@ def test_garbage_is_read_or_refused(data: bytes, index: int) -> None:
 @pytest.mark.parametrize("count", [1_000, 0x7FFFFFFF])
 def test_a_count_beyond_the_bytes_is_refused_before_anything_is_made_for_it(count: int) -> None:
     compact = write_uvarint(min(count + 1, 0x7FFFFFFF))
-    cases = [
+    cases: list[tuple[type[Message], int, bytes]] = [
         (MetadataRequest, 1, count.to_bytes(4, "big")),
         (MetadataRequest, 9, compact),
         (MetadataResponse, 9, bytes(4) + compact),
