@@ -121,8 +121,9 @@ class RequestKind:
             self.send_buckets[bucket_of(send)] += 1
             self.size_buckets[bucket_of(request.size)] += 1
         request.entry.count += 1
-        if request.started_ns - request.received_ns > 1023:
-            self.queue.buckets[bucket_of((request.started_ns - request.received_ns) >> 10)] += 1
+        queued = (request.started_ns - request.received_ns) >> 10
+        if queued:
+            self.queue.buckets[BUCKET_TABLE[queued] if queued < DIRECT else bucket_of(queued)] += 1
         if send_start_ns != responded_ns:
             self.response_queue.record((send_start_ns - responded_ns) >> 10)
         if request.local_end_ns or request.throttle_ns or request.temporary_bytes or request.errors:

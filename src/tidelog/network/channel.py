@@ -7,7 +7,6 @@ gets a buffer of its own. A peer that sends or reads slowly holds its own memory
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -16,7 +15,8 @@ from typing import Final
 
 from tidelog.network.loop import GONE, READ, WRITE
 from tidelog.network.memory import FrameBuffer
-from tidelog.network.request import LENGTH, NO_BYTES, FilePart, Part, Request, part_size
+from tidelog.network.output import Output
+from tidelog.network.request import LENGTH, NO_BYTES, Part, Request, part_size
 from tidelog.network.request_channel import READ_BYTES, BadFrame, RequestChannel
 
 log = logging.getLogger("tidelog.network")
@@ -39,8 +39,6 @@ DRAINING: Final = 256  # no new request is taken, the connection closes after th
 
 FRAMES_PER_TURN: Final = 32
 CORKED_BYTES: Final = 64 * 1024
-SENDFILE_BYTES: Final = 1024 * 1024
-SENDS_PER_TURN: Final = 4
 
 
 class Channel:
@@ -54,8 +52,7 @@ class Channel:
         "_filling_size",
         "_interest",
         "_on_closed",
-        "_out",
-        "_out_position",
+        "_output",
         "_recv_into",
         "_saved",
         "_saved_position",
@@ -106,8 +103,7 @@ class Channel:
         self._saved_position = 0
         self._corked: list[bytes] = []
         self._corked_bytes = 0
-        self._out: list[Part] = []
-        self._out_position = 0
+        self._output = Output(sock)
         self._sending: tuple[Request, Sequence[Part], int, int] | None = None
         context.loop.register(self.fd, self.on_event, READ)
 
@@ -171,9 +167,7 @@ class Channel:
             self._set_interest(self._interest & ~READ)
             return
         if self.context.closed and self._must_wait():
-            self._state |= PARKED
-            self._set_interest(self._interest & ~READ)
-            self.context.park(self)
+            self._park()
             return
         try:
             if state & FILLING:
@@ -206,10 +200,8 @@ class Channel:
             frame_end = position + 4 + size
             if frame_end > end:
                 break
-            if self._whole_frame_at(buffer, frame_end, end) and handled + 1 < FRAMES_PER_TURN:
+            if self._corked or self._whole_frame_at(buffer, frame_end, end):
                 self._state |= CORKED
-            else:
-                self._state &= ~CORKED
             self._handle_frame(buffer, view, position, frame_end)
             position = frame_end
             handled += 1
@@ -252,7 +244,10 @@ class Channel:
 
     def _continue_saved(self) -> None:
         state = self._state
-        if not state & SAVED or state & (BUSY | SENDING | CLOSED):
+        if not state & SAVED or state & (BUSY | SENDING | PARKED | CLOSED):
+            return
+        if self.context.closed:
+            self._park()
             return
         saved = self._saved
         assert saved is not None
@@ -551,7 +546,7 @@ class Channel:
 
     def _go_on(self) -> None:
         """The channel is free again: the frames put aside come next, then the socket."""
-        if self._state & (CLOSED | SENDING):
+        if self._state & (CLOSED | SENDING | BUSY):
             return
         if self._state & DRAINING:
             self.close()
@@ -575,7 +570,7 @@ class Channel:
         if self._state & CLOSED:
             return
         if self._state & SENDING:
-            self._out.append(data)
+            self._output.add((data,))
             return
         try:
             sent = self._send(data)
@@ -585,18 +580,18 @@ class Channel:
             self._lost(error)
             return
         if sent != len(data):
-            self._out.append(memoryview(data)[sent:])
+            self._output.add((memoryview(data)[sent:],))
             self._wait_to_send()
 
     def _send_rest(self, request: Request, parts: Sequence[Part], responded: int) -> None:
         if self._state & CLOSED:
             self._account(request, parts, responded)
             return
-        waited = bool(self._out)
-        self._out.extend(parts)
+        waited = bool(self._output)
+        self._output.add(parts)
         started = perf_counter_ns() if waited else responded
         try:
-            finished = not waited and self._send_out()
+            finished = not waited and self._output.send()
         except OSError as error:
             self._account(request, parts, responded)
             self._lost(error)
@@ -613,7 +608,7 @@ class Channel:
 
     def _continue_sending(self) -> None:
         try:
-            finished = self._send_out()
+            finished = self._output.send()
         except OSError as error:
             self._lost(error)
             return
@@ -627,59 +622,6 @@ class Channel:
             self._account(request, parts, responded, started)
         self._go_on()
 
-    def _send_out(self) -> bool:
-        """Send what waits until all is gone (True) or the peer takes no more for now (False)."""
-        out = self._out
-        for _ in range(SENDS_PER_TURN):
-            if not out:
-                return True
-            part = out[0]
-            try:
-                if isinstance(part, bytes | bytearray | memoryview):
-                    whole = self._send_bytes()
-                else:
-                    whole = self._send_slice(part)
-            except (BlockingIOError, InterruptedError):
-                return False
-            if not whole:
-                return False
-        return not out
-
-    def _send_bytes(self) -> bool:
-        out = self._out
-        run: list[bytes | bytearray | memoryview] = []
-        for part in out:
-            if not isinstance(part, bytes | bytearray | memoryview):
-                break
-            run.append(part)
-        more = socket.MSG_MORE if len(run) < len(out) else 0
-        if len(run) == 1:
-            sent = self._send(run[0], more)
-        else:
-            sent = self.sock.sendmsg(run[:64], (), more)
-        while run and sent >= len(run[0]):
-            sent -= len(run[0])
-            del run[0]
-            del out[0]
-        if sent:
-            out[0] = memoryview(run[0])[sent:]
-        return not sent
-
-    def _send_slice(self, part: FilePart) -> bool:
-        left = part.size - self._out_position
-        if left:
-            wanted = min(left, SENDFILE_BYTES)
-            sent = os.sendfile(self.fd, part.fileno(), part.position + self._out_position, wanted)
-            if sent == 0:
-                raise ConnectionAbortedError(f"a file ended {left} bytes before the slice being sent does")
-            self._out_position += sent
-            left -= sent
-            if left:
-                return sent == wanted
-        self._out_position = 0
-        del self._out[0]
-        return True
-
     # Interest, parking, closing
 
     def _set_interest(self, mask: int) -> None:
@@ -687,15 +629,23 @@ class Channel:
             self._interest = mask
             self.context.loop.modify(self.fd, mask)
 
+    def _park(self) -> None:
+        self._state |= PARKED
+        self._set_interest(self._interest & ~READ)
+        self.context.parked.append(self)
+
     def unpark(self) -> None:
         """The gate is open again and it is this channel's turn to read."""
         self._state &= ~PARKED
         if self._state & CLOSED:
             return
-        self._listen_again()
         context = self.context
         was_closed, context.closed = context.closed, False
-        self._on_unusual(READ)
+        if self._state & SAVED:
+            self._continue_saved()
+        else:
+            self._listen_again()
+            self._read_unusual()
         context.closed = context.closed or was_closed
 
     def drain(self) -> None:
@@ -720,7 +670,7 @@ class Channel:
             self._filling = None
         self._saved = None
         self._corked.clear()
-        self._out.clear()
+        self._output.clear()
         sending, self._sending = self._sending, None
         if sending is not None:
             request, parts, responded, started = sending

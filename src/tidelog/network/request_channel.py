@@ -135,9 +135,6 @@ class RequestChannel:
             self._resuming = True
             self.loop.call_soon_in_turn(self._resume_parked)
 
-    def park(self, channel: Channel) -> None:
-        self.parked.append(channel)
-
     def _resume_parked(self) -> None:
         self._resuming = False
         parked = self.parked
@@ -176,11 +173,11 @@ class RequestChannel:
             "api": request.kind.name,
             "version": request.api_version,
             "correlation_id": request.correlation_id,
-            "client_id": request.client_id,
+            "client_id": repr(request.client_id),  # a peer's text: quoted, so that it cannot end the line
             "connection": channel.connection_id,
             "listener": channel.listener,
             "principal": channel.principal,
-            "software": "/".join(channel.client_software),
+            "software": repr("/".join(channel.client_software)),
             "request_bytes": request.size,
             "response_bytes": sum(map(part_size, parts)),
             "temporary_bytes": request.temporary_bytes,
