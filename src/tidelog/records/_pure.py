@@ -1,4 +1,4 @@
-"""The hot loops over record batches and produce requests, in plain Python.
+"""The hot loops over record batches, in plain Python.
 
 `_speed.pyx` holds the same functions compiled; `loops` picks one of the two. Both give the same answers
 to the same bytes, garbage included: nothing outside `start:end` is read and nothing is allocated for a
@@ -20,8 +20,6 @@ RecordFields = tuple[int, int, bytes | None, bytes | None, Headers]
 HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 Column: TypeAlias = "array[int]"
 Columns: TypeAlias = tuple[Column, Column, Column, Column, Column, Column, Column, Column]
-Partitions = list[tuple[int, int, int]]
-ProduceBody = tuple[str | None, int, int, list[tuple[str | bytes, Partitions]]]
 R = TypeVar("R")
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -390,6 +388,8 @@ def encode_records(
     last_delta = greatest = -1
     for offset, timestamp, key, value, headers in records:
         delta = offset - base_offset
+        if not INT64_MIN <= timestamp <= INT64_MAX:
+            raise OverflowError(f"timestamp {timestamp} does not fit in 64 bits")
         if not last_delta < delta <= 0x7FFFFFFF:
             raise ValueError(f"offset {offset} does not follow in a batch that starts at {base_offset}")
         body = bytearray(b"\x00")

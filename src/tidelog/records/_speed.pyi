@@ -2,6 +2,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from tidelog.records._pure import Buffer, Columns, HeaderFields, Headers, RecordFields
+from tidelog.records._pure_produce import ProduceBody
 
 R = TypeVar("R")
 
@@ -31,3 +32,14 @@ def encode_records(
 ) -> tuple[bytes, int, int, int]: ...
 def murmur2(data: Buffer) -> int: ...
 def java_string_hash(text: str) -> int: ...
+def parse_produce(buf: Buffer, pos: int, version: int) -> ProduceBody: ...
+def produce_response(
+    version: int,
+    correlation_id: int,
+    topic: str | bytes,
+    partition: int,
+    error_code: int,
+    base_offset: int,
+    log_append_time: int,
+    log_start_offset: int,
+) -> bytes: ...

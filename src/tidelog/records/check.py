@@ -61,10 +61,15 @@ class ProduceRules:
 
     def bounds(self, now_ms: int) -> tuple[int, int]:
         """The first and the last timestamp that a record may have at `now_ms`."""
-        before, after = self.timestamp_before_max_ms, self.timestamp_after_max_ms
-        if self.log_append_time or (before == INT64_MAX and after == INT64_MAX):
+        if self.log_append_time:
             return INT64_MIN, INT64_MAX
-        return max(INT64_MIN, now_ms - before), min(INT64_MAX, now_ms + after)
+        low = now_ms - self.timestamp_before_max_ms
+        high = now_ms + self.timestamp_after_max_ms
+        if high > INT64_MAX:
+            high = INT64_MAX
+            if self.timestamp_before_max_ms == INT64_MAX:
+                low = INT64_MIN  # without a bound on either side every timestamp is one
+        return (low if low >= INT64_MIN else INT64_MIN), high
 
 
 @dataclass(slots=True)
@@ -84,25 +89,45 @@ class CheckedBatch:
 
 
 _CODECS = tuple(Codec)
+OK = status.OK
+COMPRESSED = status.COMPRESSED
 
 
 def check_produced(batch: memoryview, rules: ProduceRules, now_ms: int) -> CheckedBatch:
     """The batch of one partition of a produce request, checked and, where the topic asks for it, changed:
     compressed anew, or stamped with `now_ms`. Raises the Kafka error of the first rule that is broken."""
-    low, high = rules.bounds(now_ms)
     if not rules.allow_zstd:
         _refuse_zstd(batch)
+    low, high = rules.bounds(now_ms)
+    size = len(batch)
     found, fields, greatest, delta = loops.check_batch(
-        batch, 0, len(batch), rules.max_message_bytes, rules.from_client, rules.compacted, low, high
+        batch, 0, size, rules.max_message_bytes, rules.from_client, rules.compacted, low, high
     )
-    if fields is None or (found > status.COMPRESSED and found not in _ABOUT_RECORDS):
+    if fields is None or (found and found != COMPRESSED and found not in _ABOUT_RECORDS):
         raise _broken(found, batch, rules)
-    header = BatchHeader(*fields)
-    total = header.batch_length + LENGTH_OVERHEAD
-    data = batch if total == len(batch) else batch[:total]
+    header = tuple.__new__(BatchHeader, fields)  # a third of the time that the constructor takes
+    total = fields[1] + LENGTH_OVERHEAD
+    target = rules.target_codec
+    # What a broker sees most: an uncompressed batch that is stored just as it came.
+    as_sent = total == size and greatest == fields[8] and (target is None or target is Codec.NONE)
+    if found == OK and as_sent and not rules.log_append_time and not batch.readonly:
+        return CheckedBatch(header, batch, greatest, delta, fields[12], Codec.NONE)
+    return _finish(batch[:total], header, found, greatest, delta, rules, now_ms)
+
+
+def _finish(
+    data: memoryview,
+    header: BatchHeader,
+    found: int,
+    greatest: int,
+    delta: int,
+    rules: ProduceRules,
+    now_ms: int,
+) -> CheckedBatch:
+    """The rest of the way: unpack, stamp, compress, copy what is read-only."""
     codec = _CODECS[header.attributes & CODEC_MASK]
     payload: Buffer | None = None
-    if found != status.OK:
+    if found != OK:
         payload, greatest, delta = _look_inside(data, header, codec, rules, now_ms)
     if data.readonly:
         data = memoryview(bytearray(data))

@@ -18,7 +18,9 @@ try:
         java_string_hash,
         make_records,
         murmur2,
+        parse_produce,
         patch_header,
+        produce_response,
         read_varint,
         walk,
         walk_columns,
@@ -39,6 +41,7 @@ except ImportError:
         walk,
         walk_columns,
     )
+    from tidelog.records._pure_produce import parse_produce, produce_response
 
     COMPILED = False
 
@@ -51,7 +54,9 @@ __all__ = [
     "java_string_hash",
     "make_records",
     "murmur2",
+    "parse_produce",
     "patch_header",
+    "produce_response",
     "read_varint",
     "walk",
     "walk_columns",

@@ -1,0 +1,954 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The compiled twin of `_pure`: the same functions, the same answers, with C types.
+
+Every read is checked against the end of its range first; nothing here trusts a length or a count.
+Long walks and checksums run without the GIL.
+"""
+
+from cpython.array cimport array, clone
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from crc32c import crc32c as _package_crc32c
+
+from tidelog.records._pure import MalformedRecords
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+
+    static uint32_t tl_crc_table[256];
+    static int tl_crc_hardware = 0;
+
+    #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+    #include <nmmintrin.h>
+    __attribute__((target("sse4.2")))
+    static uint32_t tl_crc_fast(uint32_t crc, const uint8_t *p, size_t n) {
+        uint64_t c = crc, word;
+        while (n >= 8) { memcpy(&word, p, 8); c = _mm_crc32_u64(c, word); p += 8; n -= 8; }
+        crc = (uint32_t)c;
+        while (n--) crc = _mm_crc32_u8(crc, *p++);
+        return crc;
+    }
+    static int tl_has_crc(void) { return __builtin_cpu_supports("sse4.2"); }
+    #elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+    #include <arm_acle.h>
+    static uint32_t tl_crc_fast(uint32_t crc, const uint8_t *p, size_t n) {
+        uint64_t word;
+        while (n >= 8) { memcpy(&word, p, 8); crc = __crc32cd(crc, word); p += 8; n -= 8; }
+        while (n--) crc = __crc32cb(crc, *p++);
+        return crc;
+    }
+    static int tl_has_crc(void) { return 1; }
+    #else
+    static uint32_t tl_crc_fast(uint32_t crc, const uint8_t *p, size_t n) { (void)p; (void)n; return crc; }
+    static int tl_has_crc(void) { return 0; }
+    #endif
+
+    static void tl_crc_init(void) {
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t c = i;
+            for (int k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ 0x82f63b78u : c >> 1;
+            tl_crc_table[i] = c;
+        }
+        tl_crc_hardware = tl_has_crc();
+    }
+
+    static uint32_t tl_crc(const uint8_t *p, size_t n) {
+        uint32_t crc = 0xffffffffu;
+        if (tl_crc_hardware) return ~tl_crc_fast(crc, p, n);
+        while (n--) crc = tl_crc_table[(crc ^ *p++) & 0xff] ^ (crc >> 8);
+        return ~crc;
+    }
+
+    static inline uint16_t tl_get16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
+    static inline uint32_t tl_get32(const uint8_t *p) {
+        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+    }
+    static inline uint64_t tl_get64(const uint8_t *p) { return (uint64_t)tl_get32(p) << 32 | tl_get32(p + 4); }
+    static inline void tl_put16(uint8_t *p, uint16_t v) { p[0] = (uint8_t)(v >> 8); p[1] = (uint8_t)v; }
+    static inline void tl_put32(uint8_t *p, uint32_t v) {
+        p[0] = (uint8_t)(v >> 24); p[1] = (uint8_t)(v >> 16); p[2] = (uint8_t)(v >> 8); p[3] = (uint8_t)v;
+    }
+    static inline void tl_put64(uint8_t *p, uint64_t v) { tl_put32(p, (uint32_t)(v >> 32)); tl_put32(p + 4, (uint32_t)v); }
+
+    /* A zigzag varint before `end`: 0, or 1 if the bytes end inside of it, or 2 if it is longer than its type. */
+    static inline int tl_varint32(const uint8_t **at, const uint8_t *end, int32_t *value) {
+        const uint8_t *p = *at;
+        uint32_t raw;
+        if (p < end && p[0] < 0x80) { raw = p[0]; *at = p + 1; }
+        else {
+            int shift = 0;
+            raw = 0;
+            for (;;) {
+                if (p >= end) return 1;
+                uint8_t b = *p++;
+                raw |= (uint32_t)(b & 0x7f) << shift;
+                if (b < 0x80) break;
+                shift += 7;
+                if (shift >= 35) return 2;
+            }
+            *at = p;
+        }
+        *value = (int32_t)((raw >> 1) ^ (0u - (raw & 1)));
+        return 0;
+    }
+    static inline int tl_varint64(const uint8_t **at, const uint8_t *end, int64_t *value) {
+        const uint8_t *p = *at;
+        uint64_t raw = 0;
+        int shift = 0;
+        for (;;) {
+            if (p >= end) return 1;
+            uint8_t b = *p++;
+            raw |= (uint64_t)(b & 0x7f) << shift;
+            if (b < 0x80) break;
+            shift += 7;
+            if (shift >= 70) return 2;
+        }
+        *at = p;
+        *value = (int64_t)((raw >> 1) ^ (0ull - (raw & 1)));
+        return 0;
+    }
+    static inline uint8_t *tl_put_unsigned(uint8_t *p, uint64_t raw) {
+        while (raw > 0x7f) { *p++ = (uint8_t)(raw | 0x80); raw >>= 7; }
+        *p++ = (uint8_t)raw;
+        return p;
+    }
+    static inline uint8_t *tl_put_varint(uint8_t *p, int64_t value) {
+        return tl_put_unsigned(p, ((uint64_t)value << 1) ^ (uint64_t)(value >> 63));
+    }
+    static inline int64_t tl_add64(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+    static inline int64_t tl_sub64(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
+    """
+    void tl_crc_init() noexcept nogil
+    uint32_t tl_crc(const uint8_t *p, size_t n) noexcept nogil
+    uint16_t tl_get16(const uint8_t *p) noexcept nogil
+    uint32_t tl_get32(const uint8_t *p) noexcept nogil
+    uint64_t tl_get64(const uint8_t *p) noexcept nogil
+    void tl_put16(uint8_t *p, uint16_t v) noexcept nogil
+    void tl_put32(uint8_t *p, uint32_t v) noexcept nogil
+    void tl_put64(uint8_t *p, uint64_t v) noexcept nogil
+    int tl_varint32(const uint8_t **at, const uint8_t *end, int32_t *value) noexcept nogil
+    int tl_varint64(const uint8_t **at, const uint8_t *end, int64_t *value) noexcept nogil
+    uint8_t *tl_put_unsigned(uint8_t *p, uint64_t raw) noexcept nogil
+    uint8_t *tl_put_varint(uint8_t *p, int64_t value) noexcept nogil
+    int64_t tl_add64(int64_t a, int64_t b) noexcept nogil
+    int64_t tl_sub64(int64_t a, int64_t b) noexcept nogil
+
+cdef extern from "Python.h":
+    object tuple_new "PyTuple_Type.tp_new"(type kind, object args, void *kwargs)
+
+tl_crc_init()
+
+# The numbers of `_pure`, where their meaning stands.
+cdef enum:
+    OK = 0
+    COMPRESSED = 1
+    NO_BATCH = 2
+    BAD_LENGTH = 3
+    OLD_MAGIC = 4
+    SECOND_BATCH = 5
+    BASE_OFFSET = 6
+    TOO_LARGE = 7
+    BAD_CRC = 8
+    UNKNOWN_CODEC = 9
+    BAD_OFFSET_RANGE = 10
+    BAD_COUNT = 11
+    COUNT_MISMATCH = 12
+    CONTROL_BATCH = 13
+    BAD_SEQUENCE = 14
+    APPEND_TIME = 15
+    MALFORMED = 16
+    CUT_SHORT = 17
+    BYTES_LEFT = 18
+    OFFSET_DELTA = 19
+    UNKNOWN_MAGIC = 20
+    RECORD_ERRORS = 21
+
+cdef enum:
+    HEADER_SIZE = 61
+    LENGTH_OVERHEAD = 12
+    CRC_START = 21
+    SMALLEST_RECORD = 7
+    LONG_WALK = 4096  # bytes from which on giving up the GIL costs less than keeping it
+    LONG_CRC = 2048  # bytes from which on the package's interleaved loop is faster
+
+
+cdef int require(Py_buffer *view, Py_ssize_t start, Py_ssize_t end) except -1:
+    if not 0 <= start <= end <= view.len:
+        raise ValueError(f"range {start}:{end} is outside of a buffer of {view.len} bytes")
+    return 0
+
+
+# Varints and checksums
+
+
+def read_varint(buf, Py_ssize_t pos, Py_ssize_t end):
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef int64_t value
+    cdef int bad
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        require(&view, pos, end)
+        p = <const uint8_t *>view.buf + pos
+        bad = tl_varint64(&p, <const uint8_t *>view.buf + end, &value)
+        if bad:
+            raise ValueError(f"no varint at position {pos}")
+        return value, p - <const uint8_t *>view.buf
+    finally:
+        PyBuffer_Release(&view)
+
+
+def encode_varint(int64_t value):
+    cdef uint8_t out[10]
+    cdef uint8_t *end = tl_put_varint(out, value)
+    return PyBytes_FromStringAndSize(<char *>out, end - out)
+
+
+cdef uint32_t crc_of(object buf, const uint8_t *base, Py_ssize_t start, Py_ssize_t end) except? 0:
+    if end - start < LONG_CRC:
+        return tl_crc(base + start, end - start)
+    return _package_crc32c(memoryview(buf)[start:end])
+
+
+def crc(buf, Py_ssize_t start, Py_ssize_t end):
+    cdef Py_buffer view
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        require(&view, start, end)
+        return crc_of(buf, <const uint8_t *>view.buf, start, end)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def patch_header(buf, Py_ssize_t pos, int64_t base_offset, int32_t leader_epoch):
+    cdef Py_buffer view
+    cdef uint8_t *p
+    PyObject_GetBuffer(buf, &view, PyBUF_WRITABLE)
+    try:
+        if pos < 0 or pos > view.len - HEADER_SIZE:
+            raise ValueError(f"no batch header at position {pos} of {view.len} bytes")
+        p = <uint8_t *>view.buf + pos
+        tl_put64(p, <uint64_t>base_offset)
+        tl_put32(p + 12, <uint32_t>leader_epoch)
+    finally:
+        PyBuffer_Release(&view)
+
+
+# The records of a batch
+
+
+cdef struct Layout:
+    int64_t timestamp_delta
+    int32_t offset_delta
+    int32_t key_length
+    int32_t value_length
+    int32_t header_count
+    const uint8_t *key
+    const uint8_t *value
+    const uint8_t *headers
+    const uint8_t *stop
+
+
+cdef int skip_headers(const uint8_t **at, const uint8_t *stop, int32_t count) noexcept nogil:
+    cdef int32_t length
+    while count > 0:
+        if tl_varint32(at, stop, &length) or length < 0 or length > stop - at[0]:
+            return MALFORMED
+        at[0] += length
+        if tl_varint32(at, stop, &length) or length > stop - at[0]:
+            return MALFORMED
+        if length > 0:
+            at[0] += length
+        count -= 1
+    return OK
+
+
+cdef int read_record(const uint8_t **at, const uint8_t *end, Layout *r) noexcept nogil:
+    cdef int32_t size
+    cdef const uint8_t *p
+    cdef const uint8_t *stop
+    cdef int bad = tl_varint32(at, end, &size)
+    if bad:
+        return CUT_SHORT if bad == 1 else MALFORMED
+    p = at[0]
+    if size <= 0 or size > end - p:
+        return MALFORMED
+    stop = p + size
+    p += 1  # attributes, of which none is used
+    if tl_varint64(&p, stop, &r.timestamp_delta) or tl_varint32(&p, stop, &r.offset_delta):
+        return MALFORMED
+    if tl_varint32(&p, stop, &r.key_length) or r.key_length > stop - p:
+        return MALFORMED
+    r.key = p
+    if r.key_length > 0:
+        p += r.key_length
+    if tl_varint32(&p, stop, &r.value_length) or r.value_length > stop - p:
+        return MALFORMED
+    r.value = p
+    if r.value_length > 0:
+        p += r.value_length
+    if tl_varint32(&p, stop, &r.header_count) or r.header_count < 0 or r.header_count > stop - p:
+        return MALFORMED
+    r.headers = p
+    r.stop = stop
+    if r.header_count and skip_headers(&p, stop, r.header_count):
+        return MALFORMED
+    if p != stop:
+        return MALFORMED
+    at[0] = stop
+    return OK
+
+
+cdef struct Walked:
+    int status
+    int64_t index
+    int64_t greatest
+    int64_t delta_of_greatest
+
+
+cdef void walk_records(
+    const uint8_t *p, const uint8_t *end, int64_t count, int64_t base_timestamp,
+    bint need_key, int64_t low, int64_t high, Walked *out,
+) noexcept nogil:
+    cdef Layout r
+    cdef int64_t index, timestamp
+    cdef int64_t wrong_delta = -1
+    cdef int64_t first_error = -1
+    out.greatest = -1
+    out.delta_of_greatest = 0
+    for index in range(count):
+        out.status = read_record(&p, end, &r)
+        if out.status != OK:
+            out.index = index
+            return
+        timestamp = tl_add64(base_timestamp, r.timestamp_delta)
+        if r.offset_delta != index and wrong_delta < 0:
+            wrong_delta = index
+        if (need_key and r.key_length < 0) or (timestamp != -1 and (timestamp < low or timestamp > high)):
+            if first_error < 0:
+                first_error = index
+        if timestamp > out.greatest:
+            out.greatest = timestamp
+            out.delta_of_greatest = r.offset_delta
+    out.status = OK
+    out.index = count if count > 0 else 0
+    if p != end:
+        out.status = BYTES_LEFT
+    elif wrong_delta >= 0:
+        out.status = OFFSET_DELTA
+        out.index = wrong_delta
+    elif first_error >= 0:
+        out.status = RECORD_ERRORS
+        out.index = first_error
+
+
+cdef void walk_range(
+    const uint8_t *base, Py_ssize_t start, Py_ssize_t end, int64_t count, int64_t base_timestamp,
+    bint need_key, int64_t low, int64_t high, Walked *out,
+) noexcept:
+    if end - start < LONG_WALK:
+        walk_records(base + start, base + end, count, base_timestamp, need_key, low, high, out)
+        return
+    with nogil:
+        walk_records(base + start, base + end, count, base_timestamp, need_key, low, high, out)
+
+
+def walk(
+    buf, Py_ssize_t start, Py_ssize_t end, int64_t count, int64_t base_timestamp,
+    bint need_key, int64_t low, int64_t high,
+):
+    cdef Py_buffer view
+    cdef Walked w
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        require(&view, start, end)
+        walk_range(<const uint8_t *>view.buf, start, end, count, base_timestamp, need_key, low, high, &w)
+    finally:
+        PyBuffer_Release(&view)
+    return w.status, w.index, w.greatest, w.delta_of_greatest
+
+
+# A produced batch
+
+
+cdef int next_length(const uint8_t *p, Py_ssize_t size, int32_t *length) noexcept nogil:
+    if size < LENGTH_OVERHEAD:
+        return NO_BATCH
+    length[0] = <int32_t>tl_get32(p + 8)
+    if length[0] < 14:
+        return BAD_LENGTH
+    if size < 17:
+        return NO_BATCH
+    if p[16] > 2:
+        return UNKNOWN_MAGIC
+    return OK if length[0] <= size - LENGTH_OVERHEAD else NO_BATCH
+
+
+cdef int framing(const uint8_t *p, Py_ssize_t size, int32_t *length) noexcept nogil:
+    """OK, or what is wrong with the first batch; whether there is a second one is not looked at here."""
+    cdef int found = next_length(p, size, length)
+    if found != OK:
+        return found
+    if p[16] != 2:
+        return OLD_MAGIC
+    return BAD_LENGTH if length[0] < HEADER_SIZE - LENGTH_OVERHEAD else OK
+
+
+cdef int second_batch(const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    cdef int32_t length
+    cdef int found = next_length(p, size, &length)
+    if found == NO_BATCH:
+        return OK
+    return SECOND_BATCH if found == OK else found
+
+
+cdef int header_rules(const uint8_t *p, Py_ssize_t total, int64_t max_bytes, bint from_client) noexcept nogil:
+    cdef uint16_t attributes = tl_get16(p + 21)
+    cdef int32_t last_delta = <int32_t>tl_get32(p + 23)
+    cdef int32_t count = <int32_t>tl_get32(p + 57)
+    if from_client and tl_get64(p) != 0:
+        return BASE_OFFSET
+    if total > max_bytes:
+        return TOO_LARGE
+    if (attributes & 7) > 4:
+        return UNKNOWN_CODEC
+    if from_client:
+        if last_delta < 0:
+            return BAD_OFFSET_RANGE
+        if count <= 0:
+            return BAD_COUNT
+        if <int64_t>count != <int64_t>last_delta + 1:
+            return COUNT_MISMATCH
+        if attributes & 0x20:
+            return CONTROL_BATCH
+        if <int64_t>tl_get64(p + 43) >= 0 and <int32_t>tl_get32(p + 53) < 0:
+            return BAD_SEQUENCE
+    if attributes & 0x08:
+        return APPEND_TIME
+    return COMPRESSED if attributes & 7 else OK
+
+
+cdef tuple header_fields(const uint8_t *p):
+    return (
+        <int64_t>tl_get64(p),
+        <int32_t>tl_get32(p + 8),
+        <int32_t>tl_get32(p + 12),
+        <int>(<signed char>p[16]),
+        tl_get32(p + 17),
+        <int16_t>tl_get16(p + 21),
+        <int32_t>tl_get32(p + 23),
+        <int64_t>tl_get64(p + 27),
+        <int64_t>tl_get64(p + 35),
+        <int64_t>tl_get64(p + 43),
+        <int16_t>tl_get16(p + 51),
+        <int32_t>tl_get32(p + 53),
+        <int32_t>tl_get32(p + 57),
+    )
+
+
+def check_batch(
+    buf, Py_ssize_t start, Py_ssize_t end, int64_t max_bytes, bint from_client,
+    bint need_key, int64_t low, int64_t high,
+):
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef int32_t length
+    cdef Py_ssize_t total
+    cdef int found
+    cdef Walked w
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        require(&view, start, end)
+        p = <const uint8_t *>view.buf + start
+        found = framing(p, end - start, &length)
+        if found != OK:
+            return found, None, 0, 0
+        total = <Py_ssize_t>length + LENGTH_OVERHEAD
+        found = second_batch(p + total, end - start - total)
+        if found == OK:
+            found = header_rules(p, total, max_bytes, from_client)
+            if found != BASE_OFFSET and found != TOO_LARGE:
+                if crc_of(buf, <const uint8_t *>view.buf, start + CRC_START, start + total) != tl_get32(p + 17):
+                    found = BAD_CRC
+        if found != OK:
+            return found, header_fields(p), 0, 0
+        walk_range(
+            p, HEADER_SIZE, total, <int32_t>tl_get32(p + 57), <int64_t>tl_get64(p + 27), need_key, low, high, &w
+        )
+        return w.status, header_fields(p), w.greatest if w.status == OK else w.index, w.delta_of_greatest
+    finally:
+        PyBuffer_Release(&view)
+
+
+# Records as columns and as objects
+
+
+cdef int require_room(Py_ssize_t start, Py_ssize_t end, int64_t count) except -1:
+    if count < 0 or count > (end - start) // SMALLEST_RECORD:
+        raise MalformedRecords(CUT_SHORT, (end - start) // SMALLEST_RECORD)
+    return 0
+
+
+cdef int fill_columns(
+    const uint8_t *base, const uint8_t *p, const uint8_t *end, int64_t count, int64_t *timestamps,
+    int *offsets, int *key_at, int *key_length, int *value_at, int *value_length,
+    int *headers_at, int *header_count, int64_t *index,
+) noexcept nogil:
+    cdef Layout r
+    cdef int found
+    cdef int64_t i
+    for i in range(count):
+        found = read_record(&p, end, &r)
+        if found != OK:
+            index[0] = i
+            return found
+        timestamps[i] = r.timestamp_delta
+        offsets[i] = r.offset_delta
+        key_at[i] = <int32_t>(r.key - base)
+        key_length[i] = r.key_length
+        value_at[i] = <int32_t>(r.value - base)
+        value_length[i] = r.value_length
+        headers_at[i] = <int32_t>(r.headers - base)
+        header_count[i] = r.header_count
+    index[0] = count
+    return OK if p == end else BYTES_LEFT
+
+
+cdef array _LONGS = array("q")
+cdef array _INTS = array("i")
+
+
+def walk_columns(buf, Py_ssize_t start, Py_ssize_t end, int64_t count):
+    cdef Py_buffer view
+    cdef array a, b, c, d, e, f, g, h
+    cdef const uint8_t *base
+    cdef int found
+    cdef int64_t index
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        require(&view, start, end)
+        require_room(start, end, count)
+        if end > 0x7FFFFFFF:
+            raise OverflowError(f"positions up to {end} do not fit in 32 bits")
+        base = <const uint8_t *>view.buf
+        a = clone(_LONGS, count, False)
+        b, c, d = clone(_INTS, count, False), clone(_INTS, count, False), clone(_INTS, count, False)
+        e, f = clone(_INTS, count, False), clone(_INTS, count, False)
+        g, h = clone(_INTS, count, False), clone(_INTS, count, False)
+        with nogil:
+            found = fill_columns(
+                base, base + start, base + end, count, <int64_t *>a.data.as_voidptr, b.data.as_ints,
+                c.data.as_ints, d.data.as_ints, e.data.as_ints, f.data.as_ints, g.data.as_ints,
+                h.data.as_ints, &index,
+            )
+    finally:
+        PyBuffer_Release(&view)
+    if found != OK:
+        raise MalformedRecords(found, index)
+    return a, b, c, d, e, f, g, h
+
+
+cdef object slice_or_none(const uint8_t *p, int32_t length):
+    return None if length < 0 else PyBytes_FromStringAndSize(<const char *>p, length)
+
+
+cdef tuple read_headers(const uint8_t *p, const uint8_t *stop, int32_t count, int64_t index):
+    """Of a record that `read_record` accepted; checked again because the buffer may be somebody's to write."""
+    cdef int32_t length
+    cdef list pairs = []
+    while count > 0:
+        if tl_varint32(&p, stop, &length) or length < 0 or length > stop - p:
+            raise MalformedRecords(MALFORMED, index)
+        name = PyUnicode_DecodeUTF8(<const char *>p, length, "surrogateescape")
+        p += length
+        if tl_varint32(&p, stop, &length) or length > stop - p:
+            raise MalformedRecords(MALFORMED, index)
+        pairs.append((name, slice_or_none(p, length)))
+        if length > 0:
+            p += length
+        count -= 1
+    return tuple(pairs)
+
+
+def make_records(
+    make, buf, Py_ssize_t start, Py_ssize_t end, int64_t count, int64_t base_offset, int64_t base_timestamp,
+    append_time,
+):
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef const uint8_t *stop
+    cdef Layout r
+    cdef int found
+    cdef int64_t index
+    cdef bint named_tuple = isinstance(make, type) and issubclass(make, tuple)
+    cdef list records = []
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        require(&view, start, end)
+        require_room(start, end, count)
+        p = <const uint8_t *>view.buf + start
+        stop = <const uint8_t *>view.buf + end
+        for index in range(count):
+            found = read_record(&p, stop, &r)
+            if found != OK:
+                raise MalformedRecords(found, index)
+            fields = (
+                tl_add64(base_offset, r.offset_delta),
+                tl_add64(base_timestamp, r.timestamp_delta) if append_time is None else append_time,
+                slice_or_none(r.key, r.key_length),
+                slice_or_none(r.value, r.value_length),
+                read_headers(r.headers, r.stop, r.header_count, index) if r.header_count else (),
+            )
+            records.append(tuple_new(<type>make, (fields,), NULL) if named_tuple else make(*fields))
+        if p != stop:
+            raise MalformedRecords(BYTES_LEFT, count)
+    finally:
+        PyBuffer_Release(&view)
+    return records
+
+
+# Building a payload
+
+
+cdef class _Output:
+    """Bytes that grow."""
+
+    cdef uint8_t *data
+    cdef Py_ssize_t size
+    cdef Py_ssize_t room
+
+    def __dealloc__(self):
+        PyMem_Free(self.data)
+
+    cdef int reserve(self, Py_ssize_t more) except -1:
+        cdef Py_ssize_t room
+        cdef void *data
+        if more <= self.room - self.size:
+            return 0
+        room = max(self.size + more, 2 * self.room, 256)
+        data = PyMem_Realloc(self.data, room)
+        if data == NULL:
+            raise MemoryError
+        self.data = <uint8_t *>data
+        self.room = room
+        return 0
+
+    cdef int varint(self, int64_t value) except -1:
+        self.reserve(10)
+        self.size = tl_put_varint(self.data + self.size, value) - self.data
+        return 0
+
+    cdef int raw(self, const void *data, Py_ssize_t size) except -1:
+        self.reserve(size)
+        memcpy(self.data + self.size, data, size)
+        self.size += size
+        return 0
+
+    cdef int content(self, object data) except -1:
+        """A length and that many bytes, or the length -1 for None."""
+        cdef Py_buffer view
+        if data is None:
+            return self.varint(-1)
+        if type(data) is bytes:
+            self.varint(PyBytes_GET_SIZE(data))
+            return self.raw(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            self.varint(view.len)
+            return self.raw(view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+
+def encode_records(records, int64_t base_offset, int64_t base_timestamp):
+    cdef _Output out = _Output()
+    cdef _Output body = _Output()
+    cdef int64_t offset, timestamp
+    cdef int64_t last_delta = -1
+    cdef int64_t greatest = -1
+    cdef int64_t delta
+    cdef Py_ssize_t count = 0
+    for fields in records:
+        offset, timestamp, key, value, headers = fields
+        delta = tl_sub64(offset, base_offset)
+        if offset < base_offset or not last_delta < delta <= 0x7FFFFFFF:
+            raise ValueError(f"offset {offset} does not follow in a batch that starts at {base_offset}")
+        body.size = 0
+        body.raw(b"\0", 1)
+        body.varint(tl_sub64(timestamp, base_timestamp))
+        body.varint(delta)
+        body.content(key)
+        body.content(value)
+        body.varint(len(headers))
+        for name, content in headers:
+            body.content((<str?>name).encode("utf-8", "surrogateescape"))
+            body.content(content)
+        out.varint(body.size)
+        out.raw(body.data, body.size)
+        count += 1
+        last_delta = delta
+        if timestamp > greatest:
+            greatest = timestamp
+    return PyBytes_FromStringAndSize(<char *>out.data, out.size), count, last_delta, greatest
+
+
+# Hashes
+
+
+def murmur2(data):
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef Py_ssize_t left
+    cdef uint32_t h, k
+    cdef uint32_t m = 0x5BD1E995
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    p = <const uint8_t *>view.buf
+    left = view.len
+    h = <uint32_t>0x9747B28C ^ <uint32_t>view.len
+    while left >= 4:
+        k = (<uint32_t>p[0] | <uint32_t>p[1] << 8 | <uint32_t>p[2] << 16 | <uint32_t>p[3] << 24) * m
+        h = (h * m) ^ ((k ^ (k >> 24)) * m)
+        p += 4
+        left -= 4
+    if left == 3:
+        h ^= <uint32_t>p[2] << 16
+    if left >= 2:
+        h ^= <uint32_t>p[1] << 8
+    if left >= 1:
+        h = (h ^ p[0]) * m
+    PyBuffer_Release(&view)
+    h = (h ^ (h >> 13)) * m
+    return <int32_t>(h ^ (h >> 15))
+
+
+def java_string_hash(str text not None):
+    cdef uint32_t h = 0
+    cdef uint32_t point
+    for point in text:
+        if point > 0xFFFF:
+            point -= 0x10000
+            h = h * 31 + 0xD800 + (point >> 10)
+            h = h * 31 + 0xDC00 + (point & 0x3FF)
+        else:
+            h = h * 31 + point
+    return <int32_t>h
+
+
+# Produce requests and their answers
+
+
+cdef struct Reader:
+    const uint8_t *base
+    const uint8_t *p
+    const uint8_t *end
+    bint flexible
+
+
+cdef int left_less(Reader *r, Py_ssize_t size) except -1:
+    if size > r.end - r.p:
+        raise ValueError(f"{size} bytes are declared at position {r.p - r.base}, {r.end - r.p} are left")
+    return 0
+
+
+cdef int64_t number(Reader *r, int size) except? -1:
+    cdef int64_t value
+    left_less(r, size)
+    value = <int32_t>tl_get32(r.p) if size == 4 else <int16_t>tl_get16(r.p)
+    r.p += size
+    return value
+
+
+cdef int64_t unsigned_varint(Reader *r) except -1:
+    cdef uint32_t raw = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while True:
+        left_less(r, 1)
+        byte = r.p[0]
+        r.p += 1
+        raw |= <uint32_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            return raw
+        shift += 7
+        if shift >= 35:
+            raise ValueError(f"no varint before position {r.p - r.base}")
+
+
+cdef int64_t length_of(Reader *r, int size) except? -2:
+    return unsigned_varint(r) - 1 if r.flexible else number(r, size)
+
+
+cdef object string(Reader *r):
+    cdef int64_t length = length_of(r, 2)
+    if length < 0:
+        return None
+    left_less(r, length)
+    text = PyUnicode_DecodeUTF8(<const char *>r.p, length, NULL)
+    r.p += length
+    return text
+
+
+cdef int64_t count_of(Reader *r, int smallest) except -1:
+    cdef int64_t count = length_of(r, 4)
+    if count < 0 or count > (r.end - r.p) // smallest:
+        raise ValueError(f"{count} elements are declared where {r.end - r.p} bytes are left")
+    return count
+
+
+cdef int skip_tags(Reader *r) except -1:
+    cdef int64_t count, size
+    if not r.flexible:
+        return 0
+    count = unsigned_varint(r)
+    while count > 0:
+        unsigned_varint(r)
+        size = unsigned_varint(r)
+        if size > r.end - r.p:
+            raise ValueError(f"a tag of {size} bytes where {r.end - r.p} are left")
+        r.p += size
+        count -= 1
+    return 0
+
+
+cdef list read_partitions(Reader *r):
+    cdef list partitions = []
+    cdef int64_t partition, length
+    cdef Py_ssize_t start
+    cdef int64_t count = count_of(r, 6 if r.flexible else 8)
+    while count > 0:
+        partition = number(r, 4)
+        length = length_of(r, 4)
+        if length < 0:
+            partitions.append((partition, -1, -1))
+        else:
+            left_less(r, length)
+            start = r.p - r.base
+            r.p += length
+            partitions.append((partition, start, start + length))
+        skip_tags(r)
+        count -= 1
+    return partitions
+
+
+cdef tuple read_produce(Reader *r, int version):
+    cdef list topics = []
+    cdef int64_t acks, timeout_ms, count
+    transactional_id = string(r)
+    acks = number(r, 2)
+    timeout_ms = number(r, 4)
+    count = count_of(r, (18 if version >= 13 else 3) if r.flexible else 6)
+    while count > 0:
+        if version >= 13:
+            left_less(r, 16)
+            topic = PyBytes_FromStringAndSize(<const char *>r.p, 16)
+            r.p += 16
+        else:
+            topic = string(r)
+            if topic is None:
+                raise ValueError("a topic name is null")
+        partitions = read_partitions(r)
+        skip_tags(r)
+        topics.append((topic, partitions))
+        count -= 1
+    skip_tags(r)
+    if r.p != r.end:
+        raise ValueError(f"{r.end - r.p} bytes follow after the request")
+    return transactional_id, acks, timeout_ms, topics
+
+
+def parse_produce(buf, Py_ssize_t pos, int version):
+    cdef Py_buffer view
+    cdef Reader r
+    if not 3 <= version <= 13:
+        raise ValueError(f"Produce version {version} is not served; 3 to 13 are")
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= pos <= view.len:
+            raise ValueError(f"position {pos} is outside of a frame of {view.len} bytes")
+        r.base = <const uint8_t *>view.buf
+        r.p = r.base + pos
+        r.end = r.base + view.len
+        r.flexible = version >= 9
+        return read_produce(&r, version)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def produce_response(
+    int version, int32_t correlation_id, topic, int32_t partition, int16_t error_code, int64_t base_offset,
+    int64_t log_append_time, int64_t log_start_offset,
+):
+    cdef bytes name
+    cdef uint8_t fixed[64]
+    cdef uint8_t *p = fixed
+    cdef Py_ssize_t before
+    cdef bint flexible = version >= 9
+    if not 3 <= version <= 13:
+        raise ValueError(f"Produce version {version} is not served; 3 to 13 are")
+    if version >= 13:
+        if not isinstance(topic, bytes) or len(topic) != 16:
+            raise ValueError(f"a topic id of 16 bytes is right, not {topic!r}")
+        name = topic
+    else:
+        if not isinstance(topic, str):
+            raise ValueError(f"a topic name is right, not {topic!r}")
+        name = (<str>topic).encode("utf-8")
+        if len(name) > 0x7FFF:
+            raise ValueError(f"a topic name of {len(name)} bytes is too long")
+    tl_put32(p, <uint32_t>correlation_id)
+    p += 4
+    if flexible:
+        tl_put16(p, 2)
+        p += 2
+        if version < 13:
+            p = tl_put_unsigned(p, len(name) + 1)
+    else:
+        tl_put32(p, 1)
+        tl_put16(p + 4, <uint16_t>len(name))
+        p += 6
+    before = p - fixed
+    if flexible:
+        p[0] = 2
+        p += 1
+    else:
+        tl_put32(p, 1)
+        p += 4
+    tl_put32(p, <uint32_t>partition)
+    tl_put16(p + 4, <uint16_t>error_code)
+    tl_put64(p + 6, <uint64_t>base_offset)
+    tl_put64(p + 14, <uint64_t>log_append_time)
+    p += 22
+    if version >= 5:
+        tl_put64(p, <uint64_t>log_start_offset)
+        p += 8
+    if flexible:
+        # no record errors, no text; tags of partition and topic; throttle time; tags
+        p[0] = 1
+        tl_put64(p + 1, 0)
+        p += 9
+    else:
+        if version == 8:
+            tl_put32(p, 0)
+            tl_put16(p + 4, 0xFFFF)
+            p += 6
+        tl_put32(p, 0)
+        p += 4
+    return join_around(fixed, before, name, p - fixed)
+
+
+cdef bytes join_around(const uint8_t *fixed, Py_ssize_t before, bytes name, Py_ssize_t size):
+    """The fixed bytes with the name put in at `before`."""
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(name)
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, size + length)
+    cdef char *p = PyBytes_AS_STRING(out)
+    memcpy(p, fixed, before)
+    memcpy(p + before, PyBytes_AS_STRING(name), length)
+    memcpy(p + before + length, fixed + before, size - before)
+    return out
