@@ -1,0 +1,48 @@
+"""The command group: every tool is listed, none is imported before it is called."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from tidelog import __version__
+from tidelog.cli.main import TOOLS, main
+
+
+def test_help_lists_every_tool_with_a_summary() -> None:
+    shown = CliRunner().invoke(main, ["--help"])
+    assert shown.exit_code == 0
+    for name, tool in TOOLS.items():
+        assert name in shown.stdout
+        assert tool.summary.split(",")[0].rstrip(".") in shown.stdout
+
+
+def test_the_version_is_printed() -> None:
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"tidelog {__version__}\n"
+
+
+def test_an_unknown_tool_is_refused() -> None:
+    refused = CliRunner().invoke(main, ["no-such-tool"])
+    assert refused.exit_code == 2
+    assert "no-such-tool" in refused.stderr
+
+
+@pytest.mark.parametrize("name", list(TOOLS))
+def test_every_tool_is_there_and_says_what_it_does(name: str) -> None:
+    shown = CliRunner().invoke(main, [name, "--help"])
+    assert shown.exit_code == 0, shown.output
+    assert "Usage:" in shown.stdout
+
+
+def test_the_command_itself_loads_no_tool() -> None:
+    script = "import sys, json, tidelog.cli.main; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    ours = {name for name in json.loads(done.stdout) if name.startswith("tidelog")}
+    assert ours <= {"tidelog", "tidelog.cli", "tidelog.cli.main"}
+    assert "rich" not in json.loads(done.stdout)
