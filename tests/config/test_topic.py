@@ -62,6 +62,12 @@ def test_a_stored_setting_that_cannot_be_read_counts_as_absent() -> None:
     assert topics().log_config({"retention.ms": "soon", "left.by.a.newer.broker": "1"}) == LogConfig()
 
 
+def test_a_stored_setting_of_the_broker_that_no_topic_could_have_is_passed_over() -> None:
+    configs = topics()
+    configs.broker.set_dynamic(broker={"log.flush.interval.ms": "-1"})
+    assert configs.log_config({}) == LogConfig()
+
+
 def test_a_broker_whose_setting_no_topic_could_have_does_not_start() -> None:
     with pytest.raises(ConfigError, match=r"^log\.flush\.interval\.ms=-1: expected at least 0"):
         topics(log_flush_interval_ms="-1")

@@ -134,6 +134,9 @@ class BrokerConfig:
         self.definition = broker_definition()
         self.warnings: list[str] = []
         self.notes: list[str] = []
+        self.revision = (
+            0  # counts how often values changed, so that others know when what they derived is stale
+        )
         self._static = dict(static)
         self._defaults: dict[str, str] = {}
         self._dynamic: dict[str, str] = {}
@@ -261,6 +264,7 @@ class BrokerConfig:
             attributes[key.attribute] = key.parse(self.resolved_text(name)[0])
         _check_together(attributes)
         self._values = values
+        self.revision += 1
         for attribute, value in attributes.items():
             setattr(self, attribute, value)
         dirs = self.log_dirs or self.log_dir

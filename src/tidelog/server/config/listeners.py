@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from tidelog.config.values import ConfigError
 
@@ -134,8 +135,14 @@ def _advertised(
             problem = "clients cannot connect to that; name an address they can reach in advertised.listeners"
             raise ConfigError(setting, str(endpoint), problem)
         if not endpoint.host:
-            told[position] = Endpoint(endpoint.name, endpoint.protocol, socket.getfqdn(), endpoint.port)
+            told[position] = Endpoint(endpoint.name, endpoint.protocol, _machine_name(), endpoint.port)
     return told
+
+
+@cache
+def _machine_name() -> str:
+    """Asked once: it can take a round trip to a name server, and settings are checked while requests wait."""
+    return socket.getfqdn()
 
 
 def _inter_broker(told: list[Endpoint], name: str | None, protocol: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 
 from tidelog.config.definition import ConfigDef
@@ -22,14 +23,16 @@ def topic_definition() -> ConfigDef:
 
 
 class TopicConfigs:
-    """All topics' settings over one broker's; holds nothing of its own, so it is never out of date."""
+    """All topics' settings over one broker's, which are read once for each time that they change."""
 
-    __slots__ = ("broker", "definition")
+    __slots__ = ("_defaults", "_revision", "broker", "definition")
 
     def __init__(self, broker: BrokerConfig) -> None:
         """Raises ConfigError where a broker's setting cannot be the default of a topic's."""
         self.broker = broker
         self.definition = topic_definition()
+        self._defaults: dict[str, ConfigValue] = {}
+        self._revision = -1
         for key in self.definition.values():
             if key.synonyms:
                 try:
@@ -75,13 +78,22 @@ class TopicConfigs:
 
         A stored value that cannot be read counts as absent, so that no topic keeps the broker from starting.
         """
-        values: dict[str, ConfigValue] = {}
-        for name, key in self.definition.items():
-            try:
-                values[name] = key.parse(self.text(name, overrides)[0])
-            except ConfigError:
-                values[name] = key.parse(self.text(name, {})[0])
+        values = self._broker_defaults().copy()
+        for name, text in overrides.items():
+            if (key := self.definition.get(name)) is not None:
+                with suppress(ConfigError):
+                    values[name] = key.parse(text)
         return values
+
+    def _broker_defaults(self) -> dict[str, ConfigValue]:
+        if self._revision != self.broker.revision:
+            for name, key in self.definition.items():
+                try:
+                    self._defaults[name] = key.parse(self.text(name, {})[0])
+                except ConfigError:  # stored for the broker by somebody who allows more
+                    self._defaults[name] = key.parse(key.default)
+            self._revision = self.broker.revision
+        return self._defaults
 
     def log_config(self, overrides: Mapping[str, str]) -> LogConfig:
         """The settings in the form the log uses."""
