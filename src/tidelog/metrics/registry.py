@@ -148,7 +148,7 @@ class Histogram:
         return sum(self.buckets)
 
     def settle(self) -> None:
-        """Work out what is derived, before the buckets are read; a kind of histogram may have nothing to do."""
+        """Work out what is derived, before the buckets are read. Here nothing is."""
 
     def percentiles(self, quantiles: Iterable[float]) -> list[float]:
         """The values below which each share of the window lies; 0 where the window is empty."""

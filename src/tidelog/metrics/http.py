@@ -1,0 +1,89 @@
+"""A very small HTTP server for `GET /metrics`, on the broker's own loop.
+
+It reads one short request, answers and closes; whatever else is sent gets an error or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from tidelog.metrics.prometheus import CONTENT_TYPE, Text
+from tidelog.metrics.registry import Registry
+
+log = logging.getLogger("tidelog.metrics")
+
+MAX_REQUEST_BYTES: Final = 8192
+TIMEOUT_SECONDS: Final = 5.0
+MAX_CONNECTIONS: Final = 32
+
+
+class MetricsServer:
+    """Serves the registry at `http://host:port/metrics`."""
+
+    def __init__(self, registry: Registry, host: str, port: int) -> None:
+        self._registry = registry
+        self._host = host
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._open = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(
+            self._serve, self._host, self._port, limit=MAX_REQUEST_BYTES
+        )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        if self._server is None:
+            raise RuntimeError("the metrics server is not started")
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= MAX_CONNECTIONS:
+                async with asyncio.timeout(TIMEOUT_SECONDS):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(await self._answer(head))
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # a peer that is slow, gone or talks too much gets no answer
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, head: bytes) -> bytes:
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            return _response("400 Bad Request", "text/plain", "not an HTTP request\n")
+        method, path = words[0], words[1].split(b"?", 1)[0]
+        if path not in (b"/metrics", b"/"):
+            return _response("404 Not Found", "text/plain", "metrics are at /metrics\n")
+        if method not in (b"GET", b"HEAD"):
+            return _response("405 Method Not Allowed", "text/plain", "only GET is answered\n")
+        try:
+            text = Text()
+            for _ in text.fill(self._registry):
+                await asyncio.sleep(0)  # requests go before the rest of a long text
+        except Exception as error:
+            log.exception("metrics cannot be rendered")
+            return _response("500 Internal Server Error", "text/plain", f"{type(error).__name__}\n")
+        return _response("200 OK", CONTENT_TYPE, text.finish(), head_only=method == b"HEAD")
+
+
+def _response(status: str, content_type: str, text: str, *, head_only: bool = False) -> bytes:
+    body = text.encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (b"" if head_only else body)

@@ -1,0 +1,129 @@
+"""The text that Prometheus reads: its parser accepts it, under the names that dashboards know."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tidelog.metrics import Family, MetricName, Registry
+from tidelog.metrics.http import MetricsServer
+from tidelog.metrics.prometheus import prometheus_name, render
+
+
+def samples(registry: Registry) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(render(registry))
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize(
+    ("kafka_name", "kind", "expected"),
+    [
+        ("server BrokerTopicMetrics MessagesInPerSec", "counter", "brokertopicmetrics_messagesin_total"),
+        ("server ReplicaManager LeaderCount", "gauge", "replicamanager_leadercount"),
+        ("server ReplicaManager IsrShrinksPerSec", "counter", "replicamanager_isrshrinks_total"),
+        ("log Log Size", "gauge", "log_size"),
+        ("network RequestMetrics TotalTimeMs", "histogram", "requestmetrics_totaltimems"),
+        ("controller KafkaController OfflinePartitionsCount", "gauge", "kafkacontroller_offlinepartitionscount"),
+        ("network SocketServer NetworkProcessorAvgIdlePercent", "gauge", "socketserver_networkprocessoravgidle_percent"),
+        ("coordinator.group GroupMetadataManager NumGroups", "gauge", "groupmetadatamanager_numgroups"),
+    ],
+)  # fmt: skip
+def test_names_are_those_of_the_exporter(kafka_name: str, kind: str, expected: str) -> None:
+    group, type_, name = kafka_name.split()
+    full = f"kafka_{group.replace('.', '_')}_{expected}"
+    assert prometheus_name(MetricName(f"kafka.{group}", type_, name), kind) == full
+
+
+def test_a_meter_is_a_total_for_all_and_for_each_topic() -> None:
+    registry = Registry()
+    registry.meter("kafka.server", "BrokerTopicMetrics", "BytesInPerSec").mark(30)
+    registry.meter("kafka.server", "BrokerTopicMetrics", "BytesInPerSec", topic="a").mark(10)
+    name = "kafka_server_brokertopicmetrics_bytesin_total"
+    assert samples(registry) == {(name, frozenset()): 30, (name, frozenset({("topic", "a")})): 10}
+
+
+def test_a_histogram_is_quantiles_and_a_count() -> None:
+    registry = Registry()
+    histogram = registry.histogram("kafka.log", "LogFlushStats", "LogFlushRateAndTimeMs", unit=0.5)
+    for value in range(1, 11):
+        histogram.record(value)
+    found = samples(registry)
+    name = "kafka_log_logflushstats_logflushrateandtimems"
+    assert f"\n{name}_count 10\n" in "\n" + render(registry)
+    assert found[name, frozenset({("quantile", "0.50")})] == 2.5
+    assert found[name, frozenset({("quantile", "0.999")})] == 5
+    assert len(found) == 7
+
+
+def test_families_made_on_the_spot_may_bear_either_kind_of_name() -> None:
+    def collector() -> Iterable[Family]:
+        yield Family(
+            MetricName("kafka.log", "Log", "Size"), "gauge", [((("topic", "t"), ("partition", "0")), 5)]
+        )
+        yield Family("kafka_topic_partitions", "gauge", [((("topic", "t"),), 1)])
+
+    registry = Registry()
+    registry.collect(collector)
+    assert samples(registry) == {
+        ("kafka_log_log_size", frozenset({("topic", "t"), ("partition", "0")})): 5,
+        ("kafka_topic_partitions", frozenset({("topic", "t")})): 1,
+    }
+
+
+def test_label_values_are_quoted() -> None:
+    registry = Registry()
+    strange = 'a"b\\c\nd,e}'
+    registry.gauge("kafka.server", "x", "y", lambda: float("nan"), client=strange)
+    ((name, labels),) = samples(registry)
+    assert (name, labels) == ("kafka_server_x_y", frozenset({("client", strange)}))
+
+
+def test_the_text_is_served_over_http_and_other_paths_are_not() -> None:
+    registry = Registry()
+    for n in range(100):
+        registry.meter("kafka.server", "BrokerTopicMetrics", "BytesInPerSec", topic=f"t{n}").mark(n)
+
+    def get(url: str) -> str:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain")
+            return str(answer.read().decode())
+
+    async def scenario() -> None:
+        server = MetricsServer(registry, "127.0.0.1", 0)
+        await server.start()
+        host, port = server.address
+        text = await asyncio.to_thread(get, f"http://{host}:{port}/metrics")
+        assert text == render(registry)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            await asyncio.to_thread(get, f"http://{host}:{port}/other")
+        await server.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\r\n\r\n", b"GET /metrics\r\n\r\n", b"POST /metrics HTTP/1.1\r\n\r\n", b"x" * 20_000]
+)
+def test_whatever_else_is_sent_gets_an_error_or_nothing(sent: bytes) -> None:
+    async def scenario() -> None:
+        server = MetricsServer(Registry(), "127.0.0.1", 0)
+        await server.start()
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(sent)
+        try:
+            answer = await asyncio.wait_for(reader.read(), 10)
+        except ConnectionError:
+            answer = b""
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 40")
+        writer.close()
+        await server.close()
+
+    asyncio.run(scenario())
