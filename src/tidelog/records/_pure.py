@@ -196,7 +196,7 @@ def _each(
             return MALFORMED, index
         use(index, layout)
         pos = layout[8]
-    return (OK if pos == end else BYTES_LEFT), count
+    return (OK if pos == end else BYTES_LEFT), max(count, 0)
 
 
 def _require(buf: Buffer, start: int, end: int) -> None:

@@ -1,0 +1,32 @@
+"""Both twins of the hot loops, so that every test of a loop runs over each."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from tidelog.records import _pure, _pure_produce, loops
+
+
+def pure() -> SimpleNamespace:
+    return SimpleNamespace(
+        **{name: getattr(_pure, name, None) or getattr(_pure_produce, name) for name in NAMES}
+    )
+
+
+NAMES = [name for name in loops.__all__ if name != "COMPILED"]
+
+
+def compiled() -> ModuleType:
+    return pytest.importorskip("tidelog.records._speed", reason="the extension is not built")
+
+
+@pytest.fixture(params=["pure", "compiled"])
+def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """One of the twins, in use by the whole package while the test runs."""
+    module = pure() if request.param == "pure" else compiled()
+    functions = {name: getattr(module, name) for name in NAMES}
+    for name, function in functions.items():
+        monkeypatch.setattr(loops, name, function)
+    return SimpleNamespace(**functions)
