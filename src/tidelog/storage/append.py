@@ -103,7 +103,7 @@ def write_together(appends: Sequence[PendingAppend]) -> None:
 
 
 class ReadResult:
-    """Batches from the one that holds the wanted offset on; `slice` is None where there is nothing to read."""
+    """Batches from the one that holds the wanted offset on; `slice` is None where there are none."""
 
     __slots__ = ("offset", "segment", "slice")
 

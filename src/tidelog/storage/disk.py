@@ -6,6 +6,8 @@ so a slice that a slow consumer still reads outlives the deletion of its segment
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import mmap
 import os
 import shutil
@@ -33,6 +35,10 @@ class DiskFile(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def fsync(self) -> None: ...
+
+
+class DiskLock(Protocol):
+    def close(self) -> None: ...
 
 
 class Disk(Protocol):
@@ -71,6 +77,12 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int: ...
 
     def listdir(self, path: str) -> list[str]: ...
+
+    def lock(self, path: str) -> DiskLock | None:
+        """An exclusive lock that ends with the process; None while somebody else has it."""
+
+    def usage(self, path: str) -> tuple[int, int]:
+        """Total and usable bytes of the volume."""
 
 
 class RealFile:
@@ -119,10 +131,22 @@ class RealFile:
         os.ftruncate(self.fd, size)
 
     def fsync(self) -> None:
-        os.fsync(self.fd)
+        os.fdatasync(self.fd)
 
     def __del__(self) -> None:
         fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealLock:
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
@@ -197,6 +221,22 @@ class RealDisk:
 
     def listdir(self, path: str) -> list[str]:
         return os.listdir(path)
+
+    def lock(self, path: str) -> DiskLock | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kind that Kafka takes
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return None
+            raise
+        return RealLock(fd)
+
+    def usage(self, path: str) -> tuple[int, int]:
+        stat = os.statvfs(path)
+        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
 
 def _write_fully(fd: int, data: bytes) -> None:

@@ -1,12 +1,13 @@
 """Leader epochs of a log: which epoch began at which offset, kept in `leader-epoch-checkpoint`.
 
-Epochs and start offsets both only rise. The file is written by the flush that moves the recovery point, so
-every epoch below the recovery point is on disk and the ones above it stand in the batches that recovery reads.
+Epochs and start offsets both only rise. The file is written by the flush that moves the recovery point: every
+epoch below it is on disk, and the ones above it stand in the batches that recovery reads.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from threading import Lock
 
 from tidelog.storage.checkpoints import LEADER_EPOCHS, CorruptCheckpoint, decode_epochs, encode_epochs
 from tidelog.storage.disk import Disk
@@ -16,7 +17,7 @@ NO_OFFSET = -1
 
 
 class LeaderEpochs:
-    __slots__ = ("_disk", "_epochs", "_path", "_starts", "changes", "latest", "saved_changes")
+    __slots__ = ("_disk", "_epochs", "_path", "_starts", "_writing", "changes", "latest", "saved_changes")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -24,11 +25,12 @@ class LeaderEpochs:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest = NO_EPOCH
+        self._writing = Lock()
         self.changes = 0
         self.saved_changes = 0
 
     def load(self) -> None:
-        """What the file says. A file that cannot be read counts as empty: recovery fills in what the batches tell."""
+        """What the file says; one that cannot be read counts as empty, and recovery fills in what it sees."""
         try:
             entries = decode_epochs(self._path, self._disk.read(self._path))
         except (FileNotFoundError, CorruptCheckpoint):
@@ -109,8 +111,11 @@ class LeaderEpochs:
             self.write(*pending)
 
     def write(self, change: int, data: bytes) -> None:
-        self._disk.atomic_write(self._path, data)
-        self.saved_changes = max(self.saved_changes, change)
+        """May run in any thread; of two writers at once the older one gives way."""
+        with self._writing:
+            if change > self.saved_changes:
+                self._disk.atomic_write(self._path, data)
+                self.saved_changes = change
 
     def _changed(self) -> None:
         self.latest = self._epochs[-1] if self._epochs else NO_EPOCH

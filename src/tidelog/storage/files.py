@@ -21,10 +21,11 @@ class HoldsFiles(Protocol):
 class FileCache:
     """Second-chance order: being used sets a flag, and only an eviction pays for looking at it."""
 
-    __slots__ = ("_capacity", "_holders")
+    __slots__ = ("_capacity", "_holders", "evicting")
 
     def __init__(self, capacity: int = 4096) -> None:
         self._capacity = max(1, capacity)
+        self.evicting = True  # off while several threads load or close logs
         self._holders: OrderedDict[int, HoldsFiles] = OrderedDict()
 
     def __len__(self) -> int:
@@ -36,7 +37,7 @@ class FileCache:
         key = id(holder)
         if key in holders:
             return
-        while len(holders) >= self._capacity:
+        while len(holders) >= self._capacity and self.evicting:
             oldest_key, oldest = holders.popitem(last=False)
             if oldest.recently_used:
                 oldest.recently_used = False

@@ -8,13 +8,24 @@ from tidelog.storage.segment import Segment
 
 
 class FlushJob:
-    """Makes everything below `up_to` durable; only when `run` has returned may the recovery point move there."""
+    """Makes everything below `up_to` durable; once `run` has returned the recovery point may move there."""
 
-    __slots__ = ("_directory", "_disk", "_epochs", "_files", "_paths", "_save_epochs", "segments", "up_to")
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_epochs",
+        "_files",
+        "_paths",
+        "_save_epochs",
+        "segments",
+        "truncations",
+        "up_to",
+    )
 
-    def __init__(self, disk: Disk, up_to: int, epochs: LeaderEpochs) -> None:
+    def __init__(self, disk: Disk, up_to: int, epochs: LeaderEpochs, truncations: int) -> None:
         self._disk = disk
         self.up_to = up_to
+        self.truncations = truncations
         self._epochs = epochs
         self._save_epochs = epochs.encoded_if_changed()
         self._files: list[DiskFile] = []

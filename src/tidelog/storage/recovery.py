@@ -1,7 +1,7 @@
-"""Loading a log from its folder: after a clean stop by a look at its end, after a crash by reading what may be torn.
+"""Loading a log from its folder: after a clean stop by a look at its end, after a crash by reading it.
 
-Everything below the recovery point is on disk. Segments from there on are read batch by batch; the first batch
-that is cut or whose CRC is wrong ends the log, and indexes, epochs and producer state are made from what is left.
+Everything below the recovery point is on disk. Segments from there on are read batch by batch; the first
+batch that is cut or whose CRC is wrong ends the log, and indexes, epochs and producer state are made anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tidelog.records.batch import (
     HEADER_SIZE,
     LENGTH_OVERHEAD,
     MAGIC,
-    MAGIC_POSITION,
     BatchHeader,
     EndTransactionMarker,
     crc_is_valid,
@@ -120,7 +119,7 @@ def valid_batches(
         ):
             if _is_old_message(file, position, size):
                 raise UnsupportedForMessageFormat(
-                    f"{file.path} holds messages of format {chunk[at + MAGIC_POSITION]} at position {position}; "
+                    f"{file.path} holds messages of format {header.magic} at position {position}; "
                     f"only format {MAGIC} is read"
                 )
             return
@@ -151,7 +150,7 @@ def marker_of(
 
 
 def replay(producers: ProducerStates, header: BatchHeader, buf: bytes, at: int) -> AbortedTransaction | None:
-    """Let the producers see a batch that is in the log already; the transaction that it aborts, if it does."""
+    """Let the producers see a batch that is in the log; the transaction that it aborts, if it does."""
     producers.map_end_offset = header.next_offset
     if header.producer_id < 0:
         return None
@@ -357,7 +356,7 @@ def read_topic_id(disk: Disk, directory: str) -> bytes | None:
 
 
 def _end_of_clean_segment(disk: Disk, segment: Segment) -> int | None:
-    """The offset behind the last batch, or None when index and log do not fit: then the segment is read whole."""
+    """The offset behind the last batch, or None when index and log do not fit and all has to be read."""
     try:
         index = disk.read(segment.path(OFFSET_INDEX))
         check_offset_index(index, segment.size)
@@ -406,7 +405,7 @@ def load_log(
     end = _end_of_clean_segment(disk, listed[-1]) if clean else None
     if end is not None:
         loaded.log_end_offset = loaded.recovery_point = end
-        _load_producers(loaded, now_ms, assume_none=not snapshots)
+        reload_producers(listed, snapshots, producers, end, now_ms, assume_none=not snapshots)
         listed[-1].close()
     else:
         first = listed.find(recovery_point) if not clean else len(listed) - 1
@@ -415,18 +414,25 @@ def load_log(
     return loaded
 
 
-def _load_producers(loaded: LoadedLog, now_ms: int, *, assume_none: bool = False) -> None:
+def reload_producers(
+    segments: SegmentList,
+    snapshots: SnapshotFiles,
+    producers: ProducerStates,
+    end: int,
+    now_ms: int,
+    *,
+    assume_none: bool = False,
+) -> None:
     """Producer state at the log's end, from the newest snapshot and the batches behind it."""
-    end, snapshots = loaded.log_end_offset, loaded.snapshots
     snapshots.delete_outside(0, end)
     latest = snapshots.load_latest(end)
     if latest is not None:
-        loaded.producers.load(latest[1], latest[0], now_ms)
+        producers.load(latest[1], latest[0], now_ms)
     else:
-        # A clean stop writes a snapshot of every log that has batches; a folder without any never had producers.
-        loaded.producers.clear(end if assume_none else loaded.segments[0].base_offset)
-    _replay_segments(loaded.producers, loaded.segments, loaded.producers.map_end_offset, end)
-    loaded.producers.map_end_offset = end
+        # A clean stop writes a snapshot of every log that has batches; without any there were no producers.
+        producers.clear(end if assume_none else segments[0].base_offset)
+    _replay_segments(producers, segments, producers.map_end_offset, end)
+    producers.map_end_offset = end
 
 
 def _recover(
@@ -440,8 +446,7 @@ def _recover(
 ) -> None:
     segments, producers, snapshots = loaded.segments, loaded.producers, loaded.snapshots
     loaded.log_end_offset = segments[first].base_offset
-    loaded.epochs.truncate_from_end(max(loaded.log_end_offset, loaded.log_start_offset))
-    _load_producers(loaded, now_ms)
+    reload_producers(segments, snapshots, producers, loaded.log_end_offset, now_ms)
     next_offset = segments[first].base_offset
     for at in range(first, len(segments)):
         segment = segments[at]

@@ -167,8 +167,8 @@ class Segment:
         return self._time_index
 
     def _map_indexes(self) -> None:
-        """The indexes of a segment that no longer grows. One that is missing or cannot be right counts as empty:
-        then reads search from the start of the segment, and are still right."""
+        """The indexes of a segment that no longer grows. One that is missing or cannot be right counts as
+        empty: then reads search from the start of the segment, and are still right."""
         self._offset_index = MappedOffsetIndex(self._mapped(OFFSET_INDEX))
         self._time_index = MappedTimeIndex(self._mapped(TIME_INDEX))
         self._files.opened(self)
@@ -315,14 +315,15 @@ class Segment:
             while at <= last:
                 base, length, delta = place(chunk, at)
                 if length < HEADER_SIZE - LENGTH_OVERHEAD:
-                    raise CorruptMessage(
-                        f"{self.path(LOG)}: a batch of {length} bytes at position {position + at}"
-                    )
+                    raise self._bad_length(length, position + at)
                 if base + delta >= offset:
                     return position + at, length + LENGTH_OVERHEAD, base
                 at += length + LENGTH_OVERHEAD
             position += at
         return None
+
+    def _bad_length(self, length: int, position: int) -> CorruptMessage:
+        return CorruptMessage(f"{self.path(LOG)}: a batch of {length} bytes at position {position}")
 
     def batches(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of every batch from `position` on."""
@@ -334,9 +335,7 @@ class Segment:
             while at + HEADER_SIZE <= len(chunk):
                 header = read_header(chunk, at)
                 if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD:
-                    raise CorruptMessage(
-                        f"{self.path(LOG)}: a batch of {header.batch_length} bytes at position {position + at}"
-                    )
+                    raise self._bad_length(header.batch_length, position + at)
                 yield position + at, header
                 at += header.total_size
             if at == 0:

@@ -1,4 +1,4 @@
-"""The aborted transactions of a segment, in Kafka's `.txnindex` format. The file exists only where there are some."""
+"""The aborted transactions of a segment, in Kafka's `.txnindex` format; no file where there are none."""
 
 from __future__ import annotations
 

@@ -1,0 +1,526 @@
+"""All logs of a broker in its log folders: loaded, created, checkpointed, cleaned by retention, closed.
+
+A folder whose disk fails goes offline with its logs; the broker and the other folders go on. What takes long
+(fsync, unlink, checkpoints) runs through the scheduler off the loop; without a scheduler it runs at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tidelog.clock import Clock, Scheduler, TimerHandle
+from tidelog.errors import InconsistentTopicId, KafkaError, KafkaStorageError
+from tidelog.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    MetaProperties,
+    TopicPartition,
+    encode_offsets,
+)
+from tidelog.storage.config import LogConfig
+from tidelog.storage.disk import Disk
+from tidelog.storage.files import FileCache
+from tidelog.storage.folders import (
+    PASSING_ERRORS,
+    FolderRefused,
+    LogFolder,
+    is_marked_for_deletion,
+    parse_partition,
+)
+from tidelog.storage.log import Log
+from tidelog.storage.segmented import SegmentedLog
+
+logger = logging.getLogger("tidelog.storage")
+
+T = TypeVar("T")
+Progress = Callable[[int, int, TopicPartition], None]  # done, of how many, which
+
+
+@dataclass(slots=True)
+class Intervals:
+    """How often the regular work is done, in milliseconds; the names are those of the broker's settings."""
+
+    log_retention_check_interval_ms: int = 300_000
+    log_flush_scheduler_interval_ms: int = (1 << 63) - 1
+    log_flush_offset_checkpoint_interval_ms: int = 60_000
+    log_flush_start_offset_checkpoint_interval_ms: int = 60_000
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+
+
+@dataclass(slots=True)
+class FolderUse:
+    path: str
+    offline: str | None
+    total_bytes: int
+    usable_bytes: int
+    sizes: dict[TopicPartition, int]
+
+
+@dataclass(slots=True)
+class _ToLoad:
+    folder: LogFolder
+    name: str
+    key: TopicPartition
+    recovery_point: int
+    log_start_offset: int
+    high_watermark: int
+
+
+class LogManager:
+    def __init__(
+        self,
+        dirs: Iterable[str],
+        defaults: LogConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        scheduler: Scheduler | None = None,
+        files: FileCache | None = None,
+        recovery_threads_per_dir: int = 2,
+    ) -> None:
+        self.folders = [LogFolder(disk, path) for path in dirs]
+        self.defaults = defaults
+        self.logs: dict[TopicPartition, Log] = {}
+        self.failed: dict[TopicPartition, str] = {}  # logs that could not be loaded, and why
+        self.on_folder_offline: Callable[[str, list[TopicPartition]], None] | None = None
+        self._disk = disk
+        self._clock = clock
+        self._scheduler = scheduler
+        self._files = files if files is not None else FileCache()
+        self._recovery_threads = recovery_threads_per_dir
+        self._folder_of: dict[TopicPartition, LogFolder] = {}
+        self._timers: dict[str, TimerHandle] = {}
+        self._flushing: set[TopicPartition] = set()
+        self._closed = False
+
+    # -- start
+
+    def lock(self) -> list[MetaProperties | None]:
+        """Take the folders for this process and read whose they are."""
+        identities = []
+        try:
+            for folder in self.folders:
+                folder.lock()
+                identities.append(folder.read_identity())
+        except BaseException:
+            self.unlock()
+            raise
+        known = {meta.cluster_id for meta in identities if meta is not None and meta.cluster_id is not None}
+        if len(known) > 1:
+            self.unlock()
+            raise FolderRefused(
+                f"the folders of log.dirs belong to different clusters: {', '.join(sorted(known))}"
+            )
+        return identities
+
+    def claim(self, cluster_id: str, broker_id: int) -> None:
+        """Refuse folders of another cluster or broker, sign new ones."""
+        for folder in self.folders:
+            folder.claim(cluster_id, broker_id)
+
+    def unlock(self) -> None:
+        for folder in self.folders:
+            folder.unlock()
+
+    @property
+    def had_clean_shutdown(self) -> bool:
+        return all(folder.had_clean_shutdown for folder in self.folders)
+
+    def load(
+        self,
+        config_of: Callable[[str], LogConfig] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Open every log; after a crash several at a time. `config_of` gives the settings of a topic."""
+        clean: list[_ToLoad] = []
+        crashed: list[_ToLoad] = []
+        for folder in self.folders:
+            try:
+                found = self._list(folder)
+            except OSError as error:
+                self._take_offline(folder, error)
+                continue
+            (clean if folder.had_clean_shutdown else crashed).extend(found)
+        self._refuse_twins(clean + crashed)
+        total, done = len(clean) + len(crashed), 0
+
+        def load_one(item: _ToLoad) -> None:
+            nonlocal done
+            self._load_one(item, config_of)
+            done += 1
+            if progress is not None:
+                progress(done, total, item.key)
+
+        for item in clean:
+            load_one(item)
+        self._in_threads(load_one, crashed)
+
+    def _list(self, folder: LogFolder) -> list[_ToLoad]:
+        folder.take_clean_shutdown_marker()
+        recovery_points = folder.read_offsets(RECOVERY_POINTS)
+        starts = folder.read_offsets(LOG_START_OFFSETS)
+        high_watermarks = folder.read_offsets(HIGH_WATERMARKS)
+        found = []
+        for name in self._disk.listdir(folder.path):
+            key = parse_partition(name)
+            path = f"{folder.path}/{name}"
+            if is_marked_for_deletion(name):
+                self._remove_tree_later(path, self.defaults.file_delete_delay_ms)
+            elif key is not None and self._disk.is_dir(path):
+                found.append(
+                    _ToLoad(
+                        folder,
+                        name,
+                        key,
+                        recovery_points.get(key, 0),
+                        starts.get(key, 0),
+                        high_watermarks.get(key, 0),
+                    )
+                )
+        return found
+
+    def _refuse_twins(self, items: list[_ToLoad]) -> None:
+        seen: dict[TopicPartition, _ToLoad] = {}
+        for item in items:
+            other = seen.setdefault(item.key, item)
+            if other is not item:
+                raise FolderRefused(
+                    f"partition {item.name} is in {other.folder.path} and in {item.folder.path}; "
+                    "one of the two has to be moved away"
+                )
+
+    def _load_one(self, item: _ToLoad, config_of: Callable[[str], LogConfig] | None) -> None:
+        topic, partition = item.key
+        try:
+            log = Log.open(
+                topic,
+                partition,
+                f"{item.folder.path}/{item.name}",
+                self.defaults if config_of is None else config_of(topic),
+                disk=self._disk,
+                files=self._files,
+                now_ms=self._clock.ms(),
+                clean=item.folder.had_clean_shutdown,
+                recovery_point=item.recovery_point,
+                log_start_offset=item.log_start_offset,
+                high_watermark=item.high_watermark,
+            )
+        except OSError as error:
+            self.failed[item.key] = str(error)
+            self._failed(item.folder, error)
+        except KafkaError as error:
+            self.failed[item.key] = str(error)
+            logger.error("partition %s is not served: %s", item.name, error)
+        else:
+            self._add(log, item.folder)
+
+    def _in_threads(self, work: Callable[[T], None], items: list[T]) -> None:
+        workers = min(len(items), self._recovery_threads * len(self.folders))
+        if workers <= 1:
+            for item in items:
+                work(item)
+            return
+        self._files.evicting = False
+        try:
+            with ThreadPoolExecutor(workers, thread_name_prefix="log") as pool:
+                for _ in pool.map(work, items):
+                    pass
+        finally:
+            self._files.evicting = True
+
+    def _add(self, log: Log, folder: LogFolder) -> None:
+        key = (log.topic, log.partition)
+        log.on_roll = self.flush_later
+        log.on_delete = self._unlink_later
+        log.on_storage_error = self.storage_failed
+        self.logs[key] = log
+        self._folder_of[key] = folder
+
+    # -- logs
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        return self.logs.get((topic, partition))
+
+    def get_or_create(
+        self, topic: str, partition: int, topic_id: bytes | None, config: LogConfig | None = None
+    ) -> Log:
+        """The log of a partition, made in the folder with the fewest logs where there is none."""
+        key = (topic, partition)
+        log = self.logs.get(key)
+        if log is None:
+            if key in self.failed:
+                raise KafkaStorageError(f"{topic}-{partition} could not be loaded: {self.failed[key]}")
+            return self._create(topic, partition, topic_id, config or self.defaults)
+        if topic_id is not None and log.topic_id != topic_id:
+            if log.topic_id is not None:
+                raise InconsistentTopicId(
+                    f"{log.dir} belongs to the topic id {log.topic_id.hex()}, not to {topic_id.hex()}"
+                )
+            log.set_topic_id(topic_id)
+        if config is not None:
+            log.update_config(config)
+        return log
+
+    def _create(self, topic: str, partition: int, topic_id: bytes | None, config: LogConfig) -> Log:
+        folder = self._emptiest_folder()
+        path = f"{folder.path}/{topic}-{partition}"
+        try:
+            self._disk.make_dir(path)
+            log = Log.open(
+                topic,
+                partition,
+                path,
+                config,
+                disk=self._disk,
+                files=self._files,
+                now_ms=self._clock.ms(),
+            )
+            if topic_id is not None:
+                log.set_topic_id(topic_id)
+            self._disk.fsync_dir(folder.path)
+        except OSError as error:
+            self._failed(folder, error)
+            raise KafkaStorageError(f"{path} cannot be made: {error}") from error
+        self._add(log, folder)
+        return log
+
+    def _emptiest_folder(self) -> LogFolder:
+        counts = {id(folder): 0 for folder in self.folders}
+        for folder in self._folder_of.values():
+            counts[id(folder)] += 1
+        online = [folder for folder in self.folders if folder.offline is None]
+        if not online:
+            raise KafkaStorageError("every folder of log.dirs is offline")
+        return min(online, key=lambda folder: counts[id(folder)])
+
+    def delete(self, topic: str, partition: int) -> None:
+        """The partition is gone at once, its files after file.delete.delay.ms."""
+        log = self.logs.pop((topic, partition), None)
+        self.failed.pop((topic, partition), None)
+        if log is not None:
+            self._folder_of.pop((topic, partition), None)
+            self._remove_tree_later(log.delete(), log.config.file_delete_delay_ms)
+
+    def folder_use(self) -> list[FolderUse]:
+        uses = []
+        for folder in self.folders:
+            total = usable = -1
+            if folder.offline is None:
+                total, usable = self._disk.usage(folder.path)
+            sizes = {key: self.logs[key].size for key, owner in self._folder_of.items() if owner is folder}
+            uses.append(FolderUse(folder.path, folder.offline, total, usable, sizes))
+        return uses
+
+    # -- failures
+
+    def storage_failed(self, log: SegmentedLog, error: OSError) -> None:
+        """A log's files failed: a broken disk takes its folder offline, a full one does not."""
+        folder = self._folder_of.get((log.topic, log.partition))
+        if folder is not None:
+            self._failed(folder, error)
+
+    def _failed(self, folder: LogFolder, error: OSError) -> None:
+        if error.errno in PASSING_ERRORS:
+            logger.error("log folder %s: %s", folder.path, error)
+        else:
+            self._take_offline(folder, error)
+
+    def _take_offline(self, folder: LogFolder, error: OSError) -> None:
+        if folder.offline is not None:
+            return
+        folder.offline = str(error)
+        lost = [key for key, owner in self._folder_of.items() if owner is folder]
+        logger.error("log folder %s is offline with %d partitions: %s", folder.path, len(lost), error)
+        for key in lost:
+            self.failed[key] = f"its folder {folder.path} is offline: {error}"
+            del self._folder_of[key]
+            self.logs.pop(key).release()
+        if self.on_folder_offline is not None:
+            self.on_folder_offline(folder.path, lost)
+
+    # -- regular work
+
+    def start(self, intervals: Intervals) -> None:
+        """Do the regular work from now on, by the scheduler."""
+        self._every("retention", intervals.log_retention_check_interval_ms, self.run_retention)
+        self._every("flush", intervals.log_flush_scheduler_interval_ms, self.run_flush)
+        self._every(
+            "recovery points",
+            intervals.log_flush_offset_checkpoint_interval_ms,
+            self.checkpoint_recovery_points,
+        )
+        self._every(
+            "log starts",
+            intervals.log_flush_start_offset_checkpoint_interval_ms,
+            self.checkpoint_log_start_offsets,
+        )
+        self._every(
+            "high watermarks",
+            intervals.replica_high_watermark_checkpoint_interval_ms,
+            self.checkpoint_high_watermarks,
+        )
+        self._every("producers", intervals.producer_id_expiration_check_interval_ms, self.expire_producers)
+
+    def _every(self, name: str, interval_ms: int, work: Callable[[], object]) -> None:
+        scheduler = self._scheduler
+        if scheduler is None or self._closed or interval_ms > 1 << 40:
+            return
+
+        def turn() -> None:
+            if not self._closed:
+                try:
+                    work()
+                except KafkaError as error:
+                    logger.error("%s: %s", name, error)
+                self._every(name, interval_ms, work)
+
+        self._timers[name] = scheduler.schedule(interval_ms / 1000, turn)
+
+    def run_retention(self) -> int:
+        """Drop what retention no longer wants; how many segments went."""
+        now_ms, count = self._clock.ms(), 0
+        for log in list(self.logs.values()):
+            try:
+                count += log.delete_old_segments(now_ms)
+            except KafkaStorageError as error:
+                logger.error("retention of %s-%d: %s", log.topic, log.partition, error)
+        return count
+
+    def run_flush(self) -> None:
+        """Flush logs whose flush.ms has passed since their last flush."""
+        now_ms = self._clock.ms()
+        for log in list(self.logs.values()):
+            if log.recovery_point < log.log_end_offset and now_ms - log.last_flush_ms >= log.config.flush_ms:
+                self.flush_later(log)
+
+    def expire_producers(self) -> None:
+        now_ms = self._clock.ms()
+        for log in self.logs.values():
+            log.remove_expired_producers(now_ms)
+
+    def flush_later(self, log: SegmentedLog) -> None:
+        """Sync what the log has now, off the loop; one flush a log at a time."""
+        key = (log.topic, log.partition)
+        if self._scheduler is None or key in self._flushing or log.closed:
+            return
+        job = log.begin_flush()
+        if job is None:
+            return
+        self._flushing.add(key)
+
+        def done(_: None, error: BaseException | None) -> None:
+            self._flushing.discard(key)
+            if error is None:
+                log.end_flush(job, self._clock.ms())
+            elif isinstance(error, OSError):
+                self.storage_failed(log, error)
+            else:
+                raise error
+
+        self._scheduler.run_blocking(job.run, done)
+
+    def checkpoint_recovery_points(self) -> None:
+        self._checkpoint(RECOVERY_POINTS, lambda log: log.recovery_point)
+
+    def checkpoint_high_watermarks(self) -> None:
+        self._checkpoint(HIGH_WATERMARKS, lambda log: log.high_watermark)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Only logs that do not start with their first segment: for the others the folder says it."""
+        self._checkpoint(
+            LOG_START_OFFSETS,
+            lambda log: log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None,
+        )
+
+    def _checkpoint(self, name: str, value: Callable[[Log], int | None]) -> None:
+        for folder in self.folders:
+            if folder.offline is None:
+                self._write_later(folder, name, encode_offsets(self._values(folder, value)))
+
+    def _values(self, folder: LogFolder, value: Callable[[Log], int | None]) -> dict[TopicPartition, int]:
+        values: dict[TopicPartition, int] = {}
+        for key, owner in self._folder_of.items():
+            if owner is folder:
+                offset = value(self.logs[key])
+                if offset is not None:
+                    values[key] = offset
+        return values
+
+    def _write_later(self, folder: LogFolder, name: str, data: bytes) -> None:
+        writer = folder.writer(name)
+
+        def done(_: None, error: BaseException | None) -> None:
+            if isinstance(error, OSError):
+                self._failed(folder, error)
+
+        if writer.prepare(data):
+            self._run(writer.write, done)
+
+    def _run(self, work: Callable[[], None], done: Callable[[None, BaseException | None], None]) -> None:
+        if self._scheduler is not None and not self._closed:
+            self._scheduler.run_blocking(work, done)
+            return
+        try:
+            work()
+        except OSError as error:
+            done(None, error)
+        else:
+            done(None, None)
+
+    # -- removal
+
+    def _unlink_later(self, log: SegmentedLog, paths: list[str]) -> None:
+        def unlink() -> None:
+            for path in paths:
+                self._disk.unlink(path)
+
+        self._later(log.config.file_delete_delay_ms, unlink)
+
+    def _remove_tree_later(self, path: str, delay_ms: int) -> None:
+        self._later(delay_ms, lambda: self._disk.remove_tree(path))
+
+    def _later(self, delay_ms: int, work: Callable[[], None]) -> None:
+        """Removal that does not happen because the broker stops first is done at the next start."""
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, FileNotFoundError):
+                logger.warning("deleted files could not be removed: %s", error)
+
+        if self._scheduler is None:
+            self._run(work, done)
+        else:
+            self._scheduler.schedule(delay_ms / 1000, lambda: None if self._closed else self._run(work, done))
+
+    # -- end
+
+    def shutdown(self, broker_epoch: int = -1) -> None:
+        """Close every log, write the checkpoints and, where all went well, the marker of a clean stop."""
+        if self._closed:
+            return
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        now_ms = self._clock.ms()
+        unclean: set[int] = set()
+
+        def close(log: Log) -> None:
+            try:
+                log.close(now_ms)
+            except (KafkaStorageError, OSError) as error:
+                unclean.add(id(self._folder_of[log.topic, log.partition]))
+                logger.error("%s-%d is not closed cleanly: %s", log.topic, log.partition, error)
+
+        self._in_threads(close, list(self.logs.values()))
+        self.checkpoint_recovery_points()
+        self.checkpoint_log_start_offsets()
+        self.checkpoint_high_watermarks()
+        for folder in self.folders:
+            if folder.offline is None and id(folder) not in unclean:
+                folder.write_clean_shutdown_marker(broker_epoch)
+        self.unlock()

@@ -1,0 +1,478 @@
+"""The segments of a log and where they begin and end: rolling, flushing, retention, truncation, closing.
+
+Invariants: everything below the recovery point is on disk; log start <= high watermark <= log end; segments
+follow each other without overlap, and only the last one grows.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from collections import deque
+from collections.abc import Callable
+
+from tidelog.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from tidelog.records.check import ProduceRules
+from tidelog.storage.append import AppendOrigin, PendingAppend
+from tidelog.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
+from tidelog.storage.config import LogConfig
+from tidelog.storage.disk import Disk
+from tidelog.storage.files import FileCache
+from tidelog.storage.flush import FlushJob
+from tidelog.storage.recovery import LoadedLog, reload_producers
+from tidelog.storage.retention import count_deletable
+from tidelog.storage.rules import produce_rules
+from tidelog.storage.segment import (
+    CHECK_NEXT,
+    DELETED,
+    LOG,
+    NEVER,
+    OFFSET_INDEX,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    Segment,
+)
+
+MAX_NAME = 255  # what file systems allow a file to be called
+
+
+class SegmentedLog:
+    __slots__ = (
+        "_active",
+        "_disk",
+        "_files",
+        "_index_interval",
+        "_log_append_time",
+        "_next_offset",
+        "_outstanding",
+        "_random",
+        "_segment_bytes",
+        "_truncations",
+        "closed",
+        "config",
+        "dir",
+        "flush_messages",
+        "high_watermark",
+        "last_flush_ms",
+        "last_stable_offset",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "on_delete",
+        "on_roll",
+        "on_storage_error",
+        "partition",
+        "produce_rules",
+        "producers",
+        "recovery_point",
+        "segments",
+        "snapshots",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        directory: str,
+        config: LogConfig,
+        loaded: LoadedLog,
+        *,
+        disk: Disk,
+        files: FileCache,
+        now_ms: int,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.dir = directory
+        self._disk = disk
+        self._files = files
+        self._random = rng
+        self.topic_id = loaded.topic_id
+        self.segments = loaded.segments
+        self._active = loaded.segments[-1]
+        self.leader_epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.snapshots = loaded.snapshots
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self._next_offset = loaded.log_end_offset
+        self.recovery_point = loaded.recovery_point
+        self.high_watermark = loaded.log_start_offset
+        self.last_stable_offset = loaded.log_start_offset
+        self._outstanding: deque[PendingAppend] = deque()
+        self.last_flush_ms = now_ms
+        self.on_roll: Callable[[SegmentedLog], None] | None = (
+            None  # told after a roll, to flush what came before it
+        )
+        self.on_delete: Callable[[SegmentedLog, list[str]], None] | None = (
+            None  # given the files to unlink after a while
+        )
+        self.on_storage_error: Callable[[SegmentedLog, OSError], None] | None = None
+        self._truncations = 0
+        self.closed = False
+        self.update_config(config)
+
+    def update_config(self, config: LogConfig) -> None:
+        self.config = config
+        self._segment_bytes = config.segment_bytes
+        self._index_interval = config.index_interval_bytes
+        self._log_append_time = config.log_append_time
+        self.flush_messages = config.flush_messages
+        self.produce_rules = produce_rules(config)
+        self.producers.set_expiration(config.producer_id_expiration_ms)
+        self._active.roll_timestamp = CHECK_NEXT
+
+    def rules(self, origin: AppendOrigin = AppendOrigin.CLIENT) -> ProduceRules:
+        if origin is AppendOrigin.CLIENT:
+            return self.produce_rules
+        return produce_rules(self.config, from_client=False)
+
+    def set_topic_id(self, topic_id: bytes) -> None:
+        """Remember which topic this is, durably; a log belongs to one topic for life."""
+        path = f"{self.dir}/{PARTITION_METADATA}"
+        self._disk.atomic_write(path, encode_partition_metadata(topic_id))
+        self.topic_id = topic_id
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
+
+    def _storage_error(self, what: str, error: OSError) -> KafkaStorageError:
+        """The error to raise for a disk that refused; whoever watches over the folder hears of it first."""
+        if self.on_storage_error is not None:
+            self.on_storage_error(self, error)
+        return KafkaStorageError(f"{what}: {error}")
+
+    # -- segments
+
+    def _segment_for(self, size: int, max_timestamp: int, last_offset: int, now_ms: int) -> Segment:
+        """The close look at whether the batch goes into the active segment or begins a new one."""
+        if size > self._segment_bytes:
+            raise RecordListTooLarge(
+                f"a batch of {size} bytes does not fit into a segment of segment.bytes={self._segment_bytes}"
+            )
+        segment = self._active
+        if not segment.is_growing:
+            segment.load_for_append()
+            segment.created_ms = now_ms
+        if segment.write_position == 0:
+            segment.roll_timestamp = NEVER
+            if last_offset <= segment.max_offset:
+                return segment
+            return self._roll_to(self._next_offset, now_ms)
+        first = segment.first_timestamp
+        wait = self.config.segment_ms - segment.jitter_ms
+        if first is not None and first >= 0:
+            segment.roll_timestamp = first + wait
+            waited_long = max_timestamp > segment.roll_timestamp
+        else:
+            # Batches without timestamps: the age of the segment counts, and is looked at with every append.
+            segment.roll_timestamp = CHECK_NEXT
+            waited_long = now_ms - segment.created_ms > wait
+        if (
+            waited_long
+            or segment.write_position + size > self._segment_bytes
+            or last_offset > segment.max_offset
+            or segment.indexes_full
+        ):
+            return self._roll_to(self._next_offset, now_ms)
+        return segment
+
+    def roll(self, now_ms: int) -> Segment:
+        """Begin a new segment at the log's end, unless the active one is empty already."""
+        if self._active.write_position == 0 and self._active.base_offset == self._next_offset:
+            return self._active
+        return self._roll_to(self._next_offset, now_ms)
+
+    def _roll_to(self, base_offset: int, now_ms: int) -> Segment:
+        old = self._active
+        replaces = old.base_offset == base_offset
+        if replaces:
+            self.segments.remove_from(len(self.segments) - 1)
+            old.close()
+        else:
+            old.snapshot_to_write = self.producers.encode_snapshot()
+        config = self.config
+        try:
+            new = Segment.create(
+                self._disk, self._files, self.dir, base_offset, config.segment_index_bytes, now_ms
+            )
+        except OSError as error:
+            if replaces:
+                self.segments.append(old)
+            raise self._storage_error(f"{self.dir}: no new segment at offset {base_offset}", error) from error
+        if config.segment_jitter_ms:
+            rng = self._random or random.Random()
+            new.jitter_ms = rng.randrange(min(config.segment_jitter_ms, config.segment_ms) + 1)
+        new.roll_timestamp = NEVER
+        self.segments.append(new)
+        self._active = new
+        if not replaces and old.size == old.write_position:
+            self._seal(old)
+        return new
+
+    def _seal(self, segment: Segment) -> None:
+        """The segment is complete: its indexes and the producers at its end go to their files."""
+        following = self.segments.next_base(self.segments.find(segment.base_offset))
+        try:
+            if segment.snapshot_to_write is not None and following is not None:
+                self.snapshots.write(following, segment.snapshot_to_write)
+            segment.snapshot_to_write = None
+            segment.seal()
+        except OSError as error:
+            raise self._storage_error(f"{segment.path(LOG)} cannot be completed", error) from error
+        if self.on_roll is not None:
+            self.on_roll(self)
+
+    def _take_back_roll(self) -> None:
+        """Remove an active segment that no append has reached yet."""
+        removed = self.segments.remove_from(len(self.segments) - 1)[0]
+        self._active = self.segments[-1]
+        self._active.snapshot_to_write = None
+        self.snapshots.delete(removed.base_offset)
+        for path in removed.existing_files():
+            self._disk.unlink(path)
+        removed.close()
+
+    # -- high watermark
+
+    def update_high_watermark(self, offset: int) -> int:
+        """Move the high watermark, within the log; the last stable offset follows it."""
+        offset = min(max(offset, self.log_start_offset), self.log_end_offset)
+        self.high_watermark = offset
+        producers = self.producers
+        if producers.has_unstable:
+            producers.high_watermark_moved(offset)
+            first = producers.first_unstable_offset()
+            if first is not None:
+                offset = min(offset, max(first, self.log_start_offset))
+        self.last_stable_offset = offset
+        return self.high_watermark
+
+    def remove_expired_producers(self, now_ms: int) -> int:
+        return self.producers.remove_expired(now_ms)
+
+    # -- leader epochs
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        self.leader_epochs.assign(epoch, start_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest known epoch up to `epoch` and the offset behind its last batch; (-1, -1) if unknown."""
+        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
+
+    # -- flush
+
+    def begin_flush(self, up_to: int | None = None) -> FlushJob | None:
+        """What has to be synced so that everything below `up_to` is durable; None when it is already."""
+        up_to = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)
+        if up_to <= self.recovery_point:
+            return None
+        job = FlushJob(self._disk, up_to, self.leader_epochs, self._truncations)
+        for segment in self.segments.starting_from(self.recovery_point):
+            if segment.base_offset >= up_to and segment.base_offset > self.recovery_point:
+                break
+            job.add_file(segment.file)
+            if not segment.linked:
+                job.add_directory(self.dir)
+                job.segments.append(segment)
+            if segment is not self._active:
+                self._add_sealed(job, segment)
+        return job
+
+    def _add_sealed(self, job: FlushJob, segment: Segment) -> None:
+        job.add_path(segment.path(OFFSET_INDEX))
+        job.add_path(segment.path(TIME_INDEX))
+        if segment.has_aborted:
+            job.add_path(segment.path(TRANSACTION_INDEX))
+        following = self.segments.next_base(self.segments.find(segment.base_offset))
+        if following is not None and following in self.snapshots:
+            job.add_path(self.snapshots.path(following))
+            job.add_directory(self.dir)
+
+    def end_flush(self, job: FlushJob, now_ms: int) -> None:
+        """`job.run` has returned: the recovery point moves, unless the log was cut back meanwhile."""
+        if job.truncations != self._truncations:
+            return
+        for segment in job.segments:
+            segment.linked = True
+        self.recovery_point = max(self.recovery_point, min(job.up_to, self.log_end_offset))
+        self.last_flush_ms = now_ms
+
+    def flush(self, now_ms: int, up_to: int | None = None) -> None:
+        job = self.begin_flush(up_to)
+        if job is not None:
+            try:
+                job.run()
+            except OSError as error:
+                raise self._storage_error(f"{self.dir} cannot be synced", error) from error
+            self.end_flush(job, now_ms)
+
+    # -- the start of the log moves
+
+    def delete_records_before(self, offset: int) -> int:
+        """Let the log start at `offset` (-1: at the high watermark); returns where it starts now."""
+        if offset == -1:
+            offset = self.high_watermark
+        if offset > self.high_watermark or offset < 0:
+            raise OffsetOutOfRange(
+                f"{self.topic}-{self.partition}: records can be deleted up to offset {self.high_watermark}, "
+                f"not up to {offset}"
+            )
+        self._move_log_start(offset)
+        return self.log_start_offset
+
+    def _move_log_start(self, offset: int) -> None:
+        if offset <= self.log_start_offset:
+            return
+        self.log_start_offset = offset
+        self.leader_epochs.truncate_from_start(offset)
+        self.producers.log_start_moved(offset)
+        self.update_high_watermark(self.high_watermark)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Drop segments that retention no longer wants; how many went. Their files go later (`on_delete`)."""
+        if self.has_pending:
+            return 0
+        count = count_deletable(
+            self.segments,
+            self.config,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+            end_offset=self.log_end_offset,
+            now_ms=now_ms,
+        )
+        if count == 0:
+            return 0
+        if count == len(self.segments):
+            self._roll_to(self.log_end_offset, now_ms)
+        self._move_log_start(self.segments[count].base_offset)
+        self._remove(self.segments.remove_first(count))
+        return count
+
+    def _remove(self, segments: list[Segment]) -> None:
+        """Take segments out of the folder: renamed now, so that no restart sees them, unlinked later."""
+        renamed: list[str] = []
+        try:
+            for segment in segments:
+                segment.close()
+                for path in segment.existing_files():
+                    try:
+                        self._disk.rename(path, path + DELETED)
+                    except FileNotFoundError:
+                        continue
+                    renamed.append(path + DELETED)
+                snapshot = self.snapshots.mark_deleted(segment.base_offset)
+                if snapshot is not None:
+                    renamed.append(snapshot)
+        except OSError as error:
+            raise self._storage_error(f"{self.dir}: segments cannot be removed", error) from error
+        if self.on_delete is not None:
+            self.on_delete(self, renamed)
+        else:
+            for path in renamed:
+                self._disk.unlink(path)
+
+    # -- the end of the log moves back
+
+    def truncate_to(self, offset: int, now_ms: int) -> bool:
+        """Drop every batch that reaches to `offset` or behind it; whether there was one."""
+        if offset >= self.log_end_offset:
+            return False
+        self._require_idle()
+        if offset < self.segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset, now_ms)
+            return True
+        at = self.segments.find(offset)
+        if at + 1 < len(self.segments):
+            self._remove(self.segments.remove_from(at + 1))
+        self._active = self.segments[at]
+        self._active.truncate(offset)
+        self._end_at(offset)
+        reload_producers(self.segments, self.snapshots, self.producers, offset, now_ms)
+        self.update_high_watermark(self.high_watermark)
+        return True
+
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
+        """Drop everything; the log goes on, empty, at `offset`."""
+        self._require_idle()
+        self._remove(self.segments.remove_from(0))
+        self.snapshots.delete_outside(offset, offset - 1)
+        new = Segment.create(
+            self._disk, self._files, self.dir, offset, self.config.segment_index_bytes, now_ms
+        )
+        self.segments.append(new)
+        self._active = new
+        self.log_start_offset = offset
+        self._end_at(offset)
+        self.leader_epochs.clear()
+        self.producers.clear(offset)
+        self.high_watermark = self.last_stable_offset = offset
+
+    def _require_idle(self) -> None:
+        if self.has_pending:
+            raise KafkaStorageError(f"{self.topic}-{self.partition} is truncated while appends are under way")
+
+    def _end_at(self, offset: int) -> None:
+        self._truncations += 1
+        self.log_end_offset = self._next_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.leader_epochs.truncate_from_end(offset)
+
+    # -- size, close
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def active_segment(self) -> Segment:
+        return self._active
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether prepared appends are still to be finished."""
+        return bool(self._outstanding)
+
+    def close(self, now_ms: int) -> None:
+        """Everything to disk, with a snapshot of the producers at the log's end."""
+        if self.closed:
+            return
+        self.flush(now_ms)
+        active, synced = self._active, []
+        if active.is_growing:
+            active.write_indexes(closing=True)
+            synced += [active.path(OFFSET_INDEX), active.path(TIME_INDEX)]
+        if self.log_end_offset > 0 and self.log_end_offset not in self.snapshots:
+            self.snapshots.write(self.log_end_offset, self.producers.encode_snapshot())
+            synced.append(self.snapshots.path(self.log_end_offset))
+        for path in synced:
+            self._disk.fsync(path)
+        if synced:
+            self._disk.fsync_dir(self.dir)
+        self.leader_epochs.save()
+        self.release()
+
+    def release(self) -> None:
+        """Let go of all files without writing anything."""
+        self.closed = True
+        for segment in self.segments:
+            segment.close()
+
+    def delete(self) -> str:
+        """Close the log and rename its folder so that it is no partition any more; returns the new path."""
+        self.release()
+        parent, name = os.path.split(self.dir)
+        suffix = f".{uuid.uuid4().hex}-delete"
+        target = f"{parent}/{name[: MAX_NAME - len(suffix)]}{suffix}"
+        try:
+            self._disk.rename(self.dir, target)
+            self._disk.fsync_dir(parent)
+        except OSError as error:
+            raise self._storage_error(f"{self.dir} cannot be renamed for deletion", error) from error
+        self.dir = target
+        return target
