@@ -72,7 +72,14 @@ def read_partition(
     read = log.read(wanted.fetch_offset, max_bytes, max_offset=limit, min_one_message=min_one)
     answer.records = read.slice
     if isolation_level == READ_COMMITTED:
-        answer.aborted = log.aborted_transactions(wanted.fetch_offset, read.next_offset) if read.slice else []
+        answer.aborted = (
+            []
+            if read.slice is None
+            else [
+                (transaction.producer_id, transaction.first_offset)
+                for transaction in log.aborted_transactions(wanted.fetch_offset, log.upper_bound(read))
+            ]
+        )
     return answer
 
 

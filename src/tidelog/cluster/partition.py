@@ -22,7 +22,8 @@ from tidelog.errors import (
 )
 from tidelog.metadata.state import PartitionState
 from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
-from tidelog.storage.log import AppendOrigin, AppendResult, DuplicateBatch, Log, PendingAppend
+from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
+from tidelog.storage.log import Log
 
 
 class Append:
@@ -68,6 +69,8 @@ class Partition:
         self.topic_id = topic_id
         self.broker_id = broker_id
         self.log: Log | None = None
+        # The folder of the log failed: nothing is read or written until the broker starts anew.
+        self.offline = True
         self.leader_id = -1
         self.leader_epoch = -1
         self.partition_epoch = -1
@@ -79,6 +82,7 @@ class Partition:
         self.rules_without_zstd: ProduceRules | None = None
         # Called when the high watermark moved: waiting produces and fetches look again.
         self.on_high_watermark: Callable[[Partition], None] | None = None
+        self.on_write_error: Callable[[Partition, OSError], None] | None = None
         self._worker = worker
         self._queue: deque[Append] = deque()
         self.writing = False
@@ -100,13 +104,14 @@ class Partition:
         self.replicas = list(state.replicas)
         self.isr = list(state.isr)
         self.followers = {b: Replica(b) for b in self.replicas if b != self.broker_id}
-        log.assign_leader_epoch(state.leader_epoch)
+        log.assign_epoch(state.leader_epoch, log.log_end_offset)
+        self.offline = False
         self.config_changed()
         self.advance_high_watermark()
 
     def config_changed(self) -> None:
         assert self.log is not None
-        self.rules = self.log.produce_rules()
+        self.rules = self.log.produce_rules
         self.rules_without_zstd = replace(self.rules, allow_zstd=False)
 
     def leader_log(self, current_leader_epoch: int = -1) -> Log:
@@ -123,7 +128,7 @@ class Partition:
             )
         if self.leader_id != self.broker_id:
             raise NotLeaderOrFollower(f"{self.name} is led by broker {self.leader_id}, not by this one")
-        if self.log is None or self.log.offline:
+        if self.log is None or self.offline:
             raise KafkaStorageError(f"the folder of {self.name} is offline")
         return self.log
 
@@ -144,8 +149,7 @@ class Partition:
             not self.writing
             and not self._queue
             and self.leader_id == self.broker_id
-            and self.log is not None
-            and not self.log.offline
+            and not self.offline
             and (acks != -1 or len(self.replicas) == 1)
         )
 
@@ -155,9 +159,16 @@ class Partition:
         rules = self.rules if allow_zstd else self.rules_without_zstd
         assert log is not None
         assert rules is not None
-        result = log.append_checked(check_produced(data, rules, now_ms), self.leader_epoch, now_ms)
+        prepared = log.prepare(check_produced(data, rules, now_ms), leader_epoch=self.leader_epoch, now_ms=now_ms)
+        if isinstance(prepared, DuplicateBatch):
+            return prepared.result
+        try:
+            prepared.write()
+        except OSError as error:
+            raise self._write_failed(prepared, error) from error
+        result = log.finish(prepared, now_ms)
         if not result.needs_flush and len(self.replicas) == 1:
-            log.high_watermark = log.log_end_offset
+            log.update_high_watermark(result.last_offset + 1)
             if self.on_high_watermark is not None:
                 self.on_high_watermark(self)
         return result
@@ -223,7 +234,7 @@ class Partition:
         try:
             append.pending.write()
         except OSError as error:
-            raise self._write_failed(append, error) from error
+            raise self._write_failed(append.pending, error) from error
         self._finish(append)
 
     def _written(self, append: Append, error: BaseException | None) -> None:
@@ -233,19 +244,18 @@ class Partition:
                 self._finish(append)
             except Exception as failure:
                 append.done(None, failure)
-        elif isinstance(error, OSError):
-            append.done(None, self._write_failed(append, error))
         else:
-            assert self.log is not None
             assert append.pending is not None
-            self.log.abandon(append.pending)
-            append.done(None, error)
+            append.done(None, self._write_failed(append.pending, error))
         self._drain()
 
-    def _write_failed(self, append: Append, error: OSError) -> KafkaError:
+    def _write_failed(self, pending: PendingAppend, error: BaseException) -> KafkaError:
+        """Cut the file back to where it was; a disk that is full is not a disk that failed."""
         assert self.log is not None
-        assert append.pending is not None
-        return self.log.write_failed(append.pending, error)
+        self.log.abandon(pending)
+        if isinstance(error, OSError) and self.on_write_error is not None:
+            self.on_write_error(self, error)
+        return KafkaStorageError(f"{self.name} could not be written: {error}")
 
     def _finish(self, append: Append) -> None:
         assert self.log is not None
@@ -264,7 +274,7 @@ class Partition:
                 offset = min(offset, self.followers[broker_id].log_end_offset)
         if offset <= self.log.high_watermark:
             return False
-        self.log.high_watermark = offset
+        self.log.update_high_watermark(offset)
         if self.on_high_watermark is not None:
             self.on_high_watermark(self)
         return True

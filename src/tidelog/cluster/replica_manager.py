@@ -24,7 +24,7 @@ from tidelog.errors import (
 )
 from tidelog.metadata.state import PartitionState
 from tidelog.storage.config import LogConfig
-from tidelog.storage.log import AppendOrigin, AppendResult
+from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.manager import LogManager
 
 log = logging.getLogger("tidelog.cluster")
@@ -69,6 +69,7 @@ class ReplicaManager:
         self.logs = logs
         self.topic_metrics = topic_metrics
         self._scheduler = scheduler
+        self.clock = scheduler.clock
         self._worker = worker
         self.topics: dict[str, HostedTopic] = {}
         self.topics_by_id: dict[bytes, HostedTopic] = {}
@@ -99,6 +100,7 @@ class ReplicaManager:
         if partition is None:
             partition = Partition(topic, index, topic_id, self.broker_id, self._worker)
             partition.on_high_watermark = self.high_watermark_moved
+            partition.on_write_error = self._io_failed
             hosted.partitions[index] = partition
         partition.become_leader(self.logs.get_or_create(topic, index, topic_id, config), state)
         return partition
@@ -124,6 +126,15 @@ class ReplicaManager:
             if partition.log is not None:
                 partition.log.update_config(config)
                 partition.config_changed()
+
+    def partitions_offline(self, lost: Iterable[PartitionId]) -> None:
+        """The folder of these partitions failed: they answer KAFKA_STORAGE_ERROR from now on."""
+        for topic, index in lost:
+            hosted = self.topics.get(topic)
+            partition = hosted.partitions.get(index) if hosted is not None else None
+            if partition is not None:
+                partition.offline = True
+                self._end_waits((topic, index))
 
     def partitions(self) -> Iterable[Partition]:
         for hosted in self.topics.values():
@@ -177,17 +188,25 @@ class ReplicaManager:
 
     def flush_then(self, partition: Partition, done: Callable[[BaseException | None], None]) -> None:
         """Bring a partition's log to the disk off the loop, then go on."""
-        hosted_log = partition.leader_log()
-        flush = hosted_log.begin_flush()
+        partition_log = partition.leader_log()
+        job = partition_log.begin_flush()
+        if job is None:
+            done(None)
+            return
 
         def flushed(_: object, error: BaseException | None) -> None:
             if error is None:
-                hosted_log.finish_flush(flush)
+                partition_log.end_flush(job, self._scheduler.clock.ms())
             elif isinstance(error, OSError):
-                error = self.logs.io_failed(hosted_log.dir, error)
+                self._io_failed(partition, error)
+                error = KafkaStorageError(f"{partition.name} could not be brought to the disk: {error}")
             done(error)
 
-        self._scheduler.run_blocking(flush.run, flushed)
+        self._scheduler.run_blocking(job.run, flushed)
+
+    def _io_failed(self, partition: Partition, error: OSError) -> None:
+        if partition.log is not None:
+            self.logs.storage_failed(partition.log, error)
 
     # -- delete records ----------------------------------------------------------------------------
 
@@ -209,9 +228,13 @@ class ReplicaManager:
 
     # -- life --------------------------------------------------------------------------------------
 
-    def shutdown(self) -> None:
+    def end_waits(self) -> None:
+        """Answer everything that waits as it stands: the broker is about to stop."""
         for purgatory in (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory):
             purgatory.shutdown()
+
+    def shutdown(self) -> None:
+        self.end_waits()
         self._worker.close()
 
 
@@ -240,7 +263,7 @@ class _AppendRequest:
         if not self._entries:
             self._done([])
             return
-        now_ms = self._manager.logs.clock.ms()
+        now_ms = self._manager.clock.ms()
         for slot, (partition, data) in enumerate(self._entries):
             if isinstance(partition, KafkaError):
                 self._completed(slot, None, partition)

@@ -1,0 +1,237 @@
+"""Taking over log folders that Kafka wrote: the tree is made from what lies in them, and no log is touched.
+
+Topics and their ids come from the folders' `partition.metadata`, the identity from `meta.properties`.
+Settings are not written in log folders: what can be seen (compacted topics, LogAppendTime) is set, retention
+is switched off so that nothing is deleted by a default, and the rest is named for the operator to set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.nodes import random_id
+from tidelog.metadata.state import INTERNAL_TOPICS, PartitionState, TopicState
+from tidelog.metadata.store import MetadataStore
+from tidelog.records.batch import HEADER_SIZE, MAGIC, read_header
+from tidelog.storage.checkpoints import (
+    CLEANER_OFFSETS,
+    LEADER_EPOCHS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    CorruptCheckpoint,
+    MetaProperties,
+    decode_epochs,
+    decode_meta_properties,
+    decode_offsets,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
+
+KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
+# What Kafka gives the topics that it makes itself; their segments are small because they are read at start.
+INTERNAL_SETTINGS = {
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    "segment.bytes": "104857600",
+}
+UNKNOWN_SETTINGS = (
+    "retention.ms",
+    "retention.bytes",
+    "cleanup.policy",
+    "segment.bytes",
+    "max.message.bytes",
+    "min.insync.replicas",
+    "compression.type",
+)
+KRAFT_METADATA = "__cluster_metadata"
+
+_PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-([0-9]+)")
+_LEFT_ALONE = re.compile(r".*\.[0-9a-z]*-(delete|future|stray)")
+
+
+class CannotAdopt(Exception):
+    """The folder cannot be taken over; the message says why."""
+
+
+@dataclass(slots=True)
+class FoundTopic:
+    name: str
+    topic_id: bytes | None = None
+    # The folder of each partition and the leader epoch that it ended with.
+    partitions: dict[int, tuple[Path, int]] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[int]:
+        """Partitions that a larger cluster kept on other brokers."""
+        return [index for index in range(max(self.partitions)) if index not in self.partitions]
+
+
+@dataclass(slots=True)
+class Survey:
+    """What lies in the folders."""
+
+    folders: list[Path]
+    cluster_id: str | None
+    broker_id: int | None
+    clean: bool
+    topics: dict[str, FoundTopic]
+    left_alone: list[str]
+
+
+def survey(folders: Sequence[Path]) -> Survey:
+    """Look at the folders without changing anything."""
+    found = Survey([folder.resolve() for folder in folders], None, None, True, {}, [])
+    for folder in found.folders:
+        if not folder.is_dir():
+            raise CannotAdopt(f"{folder} is not a folder")
+        if (folder / FILE_NAME).exists():
+            raise CannotAdopt(f"{folder} is tidelog's already: it has a {FILE_NAME}")
+        _read_identity(found, folder)
+        found.clean &= (folder / ".kafka_cleanshutdown").exists()
+        compacted = _compacted_topics(folder)
+        for entry in sorted(folder.iterdir()):
+            if entry.is_dir():
+                _read_partition(found, entry, compacted)
+    if not found.topics and found.cluster_id is None:
+        raise CannotAdopt(f"{found.folders[0]} holds no {META_PROPERTIES} and no partition: not a log folder")
+    return found
+
+
+def _read_identity(found: Survey, folder: Path) -> None:
+    path = folder / META_PROPERTIES
+    if not path.exists():
+        return
+    try:
+        meta: MetaProperties = decode_meta_properties(str(path), path.read_bytes())
+    except CorruptCheckpoint as error:
+        raise CannotAdopt(str(error)) from error
+    for name, present, here in (
+        ("cluster", found.cluster_id, meta.cluster_id),
+        ("broker", found.broker_id, meta.broker_id),
+    ):
+        if present is not None and here is not None and present != here:
+            raise CannotAdopt(f"the folders are of different {name}s: {present} and {here} ({path})")
+    found.cluster_id = found.cluster_id or meta.cluster_id
+    found.broker_id = meta.broker_id if found.broker_id is None else found.broker_id
+
+
+def _compacted_topics(folder: Path) -> set[str]:
+    path = folder / CLEANER_OFFSETS
+    try:
+        return {topic for topic, _ in decode_offsets(str(path), path.read_bytes())}
+    except (OSError, CorruptCheckpoint):
+        return set()
+
+
+def _read_partition(found: Survey, folder: Path, compacted: set[str]) -> None:
+    match = _PARTITION_FOLDER.fullmatch(folder.name)
+    if match is None or _LEFT_ALONE.fullmatch(folder.name) or match[1] == KRAFT_METADATA:
+        found.left_alone.append(folder.name)
+        return
+    name, index = match[1], int(match[2])
+    topic = found.topics.setdefault(name, FoundTopic(name))
+    if index in topic.partitions:
+        raise CannotAdopt(f"{folder.name} is in two folders: {topic.partitions[index][0]} and {folder}")
+    topic_id = _topic_id(folder)
+    if topic.topic_id is not None and topic_id is not None and topic.topic_id != topic_id:
+        raise CannotAdopt(f"{folder} has another topic id than the partitions before it")
+    topic.topic_id = topic.topic_id or topic_id
+    topic.partitions[index] = (folder, _last_epoch(folder))
+    topic.settings = dict(INTERNAL_SETTINGS if name in INTERNAL_TOPICS else KEEP_EVERYTHING)
+    if name in compacted:
+        topic.settings["cleanup.policy"] = "compact"
+    if name not in INTERNAL_TOPICS and _is_log_append_time(folder):
+        topic.settings["message.timestamp.type"] = "LogAppendTime"
+
+
+def _topic_id(folder: Path) -> bytes | None:
+    """Kafka before 2.8 wrote no ids: such topics get one."""
+    path = folder / PARTITION_METADATA
+    if not path.exists():
+        return None
+    try:
+        return decode_partition_metadata(str(path), path.read_bytes())
+    except CorruptCheckpoint as error:
+        raise CannotAdopt(str(error)) from error
+
+
+def _last_epoch(folder: Path) -> int:
+    path = folder / LEADER_EPOCHS
+    try:
+        epochs = decode_epochs(str(path), path.read_bytes())
+    except (OSError, CorruptCheckpoint):
+        return 0  # a crash can leave none: recovery rebuilds it from the batches
+    return max((epoch for epoch, _ in epochs), default=0)
+
+
+def _is_log_append_time(folder: Path) -> bool:
+    for path in sorted(folder.glob("*.log"), reverse=True):
+        with path.open("rb") as file:
+            start = file.read(HEADER_SIZE)
+        if len(start) == HEADER_SIZE and start[16] == MAGIC:
+            return read_header(start).is_log_append_time
+    return False
+
+
+def adopt(
+    found: Survey, broker_id: int | None = None, progress: Callable[[str], None] = lambda _: None
+) -> None:
+    """Write the tree into the first folder, and the ids of topics that had none into theirs."""
+    if broker_id is None:
+        broker_id = found.broker_id
+    if broker_id is None:
+        raise CannotAdopt(f"no {META_PROPERTIES} names a broker id: give one")
+    if found.broker_id is not None and broker_id != found.broker_id:
+        raise CannotAdopt(f"the folder is of broker {found.broker_id}, not of {broker_id}")
+    path = found.folders[0] / FILE_NAME
+    # Made under another name and moved into place when it is whole, so that a crash leaves no half of it.
+    unfinished = path.with_name(FILE_NAME + ".adopting")
+    for leftover in found.folders[0].glob(FILE_NAME + ".adopting*"):
+        leftover.unlink()
+    with EmbeddedTree(unfinished) as tree:
+        store = MetadataStore(tree)
+        store.prepare()
+        store.cluster_id(found.cluster_id)
+        for topic in found.topics.values():
+            progress(topic.name)
+            store.create_topics([_topic_state(topic, broker_id)])
+    for leftover in found.folders[0].glob(FILE_NAME + ".adopting-*"):
+        leftover.unlink()
+    os.rename(unfinished, path)
+    _sync_folder(found.folders[0])
+
+
+def _topic_state(topic: FoundTopic, broker_id: int) -> TopicState:
+    if topic.topic_id is None:
+        topic.topic_id = random_id()
+        for folder, _ in topic.partitions.values():
+            (folder / PARTITION_METADATA).write_bytes(encode_partition_metadata(topic.topic_id))
+    return TopicState(
+        topic.name,
+        topic.topic_id,
+        {
+            index: PartitionState(
+                [broker_id],
+                broker_id,
+                topic.partitions[index][1] if index in topic.partitions else 0,
+                [broker_id],
+            )
+            for index in range(max(topic.partitions) + 1)
+        },
+        topic.settings,
+        topic.name in INTERNAL_TOPICS,
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

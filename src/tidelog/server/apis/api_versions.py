@@ -1,0 +1,56 @@
+"""ApiVersions (18) v0-4: which APIs and versions this broker serves, and the features it has.
+
+- A version that is too new is answered as v0 with UNSUPPORTED_VERSION and the range of ApiVersions alone,
+  so that a newer client learns how to ask.
+- v3 brings the client's name and version; ones that are empty or have odd characters are INVALID_REQUEST.
+- v3 tells the finalized features. v4 may name a feature whose lowest version is 0, v3 may not.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tidelog.errors import ErrorCode
+from tidelog.network.request import Request
+from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.server.apis.api import Api
+from tidelog.server.services import Services
+
+API_VERSIONS = 18
+MAX_VERSION = 4
+
+_CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def api_versions(services: Services, request: Request, body: ApiVersionsRequest) -> ApiVersionsResponse:
+    if not 0 <= request.api_version <= MAX_VERSION:
+        own = ApiVersionsResponse.ApiVersion(api_key=API_VERSIONS, min_version=0, max_version=MAX_VERSION)
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+    if request.api_version >= 3:
+        name, version = body.client_software_name, body.client_software_version
+        if not (_CLIENT_SOFTWARE.fullmatch(name) and _CLIENT_SOFTWARE.fullmatch(version)):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        request.channel.client_software = (name, version)
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(
+                api_key=api.key,
+                min_version=api.min_version if api.announced_min_version is None else api.announced_min_version,
+                max_version=api.max_version,
+            )
+            for api in sorted(services.apis.values(), key=lambda api: api.key)
+        ],
+        supported_features=[
+            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high) in services.supported_features.items()
+            if low > 0 or request.api_version >= 4
+        ],
+        finalized_features_epoch=services.metadata.features_epoch,
+        finalized_features=[
+            ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in services.metadata.features.items()
+        ],
+    )
+
+
+APIS = (Api(API_VERSIONS, 0, MAX_VERSION, api_versions),)

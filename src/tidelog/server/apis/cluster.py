@@ -1,0 +1,86 @@
+"""DescribeCluster (60) v0-2 and DescribeLogDirs (35) v1-5.
+
+- DescribeCluster v1 tells brokers and controllers apart; controllers have no endpoint of their own here:
+  MISMATCHED_ENDPOINT_TYPE, and an unknown type is UNSUPPORTED_ENDPOINT_TYPE.
+- DescribeLogDirs tells for each folder its partitions, their sizes and (v4) the room on its disk;
+  a folder that failed is told with KAFKA_STORAGE_ERROR.
+"""
+
+from __future__ import annotations
+
+from tidelog.errors import ErrorCode
+from tidelog.network.request import Request
+from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from tidelog.server.apis.api import Api
+from tidelog.server.apis.metadata import CLUSTER_OPERATIONS, NOT_ASKED_FOR
+from tidelog.server.services import Services
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+def describe_cluster(
+    services: Services, request: Request, body: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    state = services.metadata.snapshot
+    if body.endpoint_type == CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="this is a broker's listener, the endpoints of controllers are not here",
+        )
+    if body.endpoint_type != BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"endpoint type {body.endpoint_type} is not known: 1 is brokers, 2 is controllers",
+        )
+    return DescribeClusterResponse(
+        cluster_id=state.cluster_id,
+        controller_id=state.controller_id,
+        brokers=[
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
+            for broker in state.brokers.values()
+            if (endpoint := broker.endpoint(request.listener)) is not None
+        ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else NOT_ASKED_FOR
+        ),
+    )
+
+
+def describe_log_dirs(
+    services: Services, request: Request, body: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    wanted = None
+    if body.topics is not None:
+        wanted = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
+    results = []
+    for folder in services.logs.folder_use():
+        result = DescribeLogDirsResponse.DescribeLogDirsResult(log_dir=folder.path)
+        if folder.offline is not None:
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            results.append(result)
+            continue
+        result.total_bytes, result.usable_bytes = folder.total_bytes, folder.usable_bytes
+        by_topic: dict[str, list[DescribeLogDirsResponse.DescribeLogDirsPartition]] = {}
+        for (topic, index), size in folder.sizes.items():
+            if wanted is None or (topic, index) in wanted:
+                # The leader's own log never lags behind its high watermark.
+                partition = DescribeLogDirsResponse.DescribeLogDirsPartition(
+                    partition_index=index, partition_size=size
+                )
+                by_topic.setdefault(topic, []).append(partition)
+        result.topics = [
+            DescribeLogDirsResponse.DescribeLogDirsTopic(name=name, partitions=partitions)
+            for name, partitions in by_topic.items()
+        ]
+        results.append(result)
+    return DescribeLogDirsResponse(results=results)
+
+
+APIS = (
+    Api(60, 0, 2, describe_cluster),
+    Api(35, 1, 5, describe_log_dirs),
+)

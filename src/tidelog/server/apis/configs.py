@@ -1,0 +1,241 @@
+"""DescribeConfigs (32) v1-4, AlterConfigs (33) v0-2, IncrementalAlterConfigs (44) v0-1 and
+ListConfigResources (74) v0-1.
+
+- Resources: TOPIC 2, BROKER 4 (an empty name stands for all brokers), BROKER_LOGGER 8 (log levels; only
+  incremental changes). Settings of groups (32) and client metrics (16) are not served: INVALID_REQUEST.
+- DescribeConfigs v1 tells where a value comes from and what stands behind it, v3 type and documentation.
+  Secrets are never told.
+- AlterConfigs replaces all settings of a resource, IncrementalAlterConfigs changes those that it names;
+  a resource that is named twice is INVALID_REQUEST for both.
+- ListConfigResources v0 lists client metrics (there are none), v1 the resources of the types that are named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from tidelog.controller.interface import ConfigChange, ConfigEntity, ConfigKind
+from tidelog.controller.validation import check_topic_name
+from tidelog.errors import ErrorCode, InvalidRequest, KafkaError, UnknownTopicOrPartition
+from tidelog.metadata.state import DEFAULT_ENTITY
+from tidelog.network.request import Request
+from tidelog.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from tidelog.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tidelog.protocol.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from tidelog.server.apis.api import Api
+from tidelog.server.config.changes import ConfigOp
+from tidelog.server.config.entries import ConfigEntry
+from tidelog.server.services import Services
+
+R = TypeVar("R")
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+RESOURCE_TYPES = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+_NOT_SERVED = {CLIENT_METRICS: "client metrics", GROUP: "groups"}
+
+
+def describe_configs(
+    services: Services, request: Request, body: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    results = []
+    for resource in body.resources:
+        result = DescribeConfigsResponse.DescribeConfigsResult(
+            error_message="", resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            entries = _entries(services, resource, body.include_documentation)
+        except KafkaError as error:
+            result.error_code = error.code
+            # An unknown topic is told without a text, as Kafka does.
+            result.error_message = "" if isinstance(error, UnknownTopicOrPartition) else error.message
+        else:
+            result.configs = [_described(entry, body.include_synonyms) for entry in entries]
+        results.append(result)
+    return DescribeConfigsResponse(results=results)
+
+
+def _entries(
+    services: Services, resource: DescribeConfigsRequest.DescribeConfigsResource, documentation: bool
+) -> Sequence[ConfigEntry]:
+    dynamic = services.dynamic_config
+    kind, name, names = resource.resource_type, resource.resource_name, resource.configuration_keys
+    # An empty list of names means all of them, as in Kafka.
+    names = names or None
+    if kind == TOPIC:
+        check_topic_name(name)
+        topic = services.metadata.snapshot.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name}")
+        return dynamic.topics.describe(topic.configs, names, documentation=documentation)
+    if kind == BROKER and not name:
+        return dynamic.broker.describe_default(names, documentation=documentation)
+    if kind in (BROKER, BROKER_LOGGER):
+        _check_broker(services, name)
+        if kind == BROKER:
+            return dynamic.broker.describe(names, documentation=documentation)
+        return dynamic.loggers.describe(names)
+    raise _unsupported(kind)
+
+
+def _check_broker(services: Services, name: str) -> None:
+    """Settings of a broker are told and changed by that broker."""
+    if name != str(services.broker_id):
+        what = "is not a broker id" if not name.isdecimal() else f"is not this broker, {services.broker_id}"
+        raise InvalidRequest(f"resource {name!r} {what}")
+
+
+def _unsupported(kind: int) -> InvalidRequest:
+    if kind in _NOT_SERVED:
+        return InvalidRequest(f"settings of {_NOT_SERVED[kind]} are not served")
+    return InvalidRequest(f"resource type {kind} is not known")
+
+
+def _described(entry: ConfigEntry, synonyms: bool) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
+    return DescribeConfigsResponse.DescribeConfigsResourceResult(
+        name=entry.name,
+        value=None if entry.sensitive else entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        synonyms=[
+            DescribeConfigsResponse.DescribeConfigsSynonym(
+                name=synonym.name, value=synonym.value, source=synonym.source
+            )
+            for synonym in entry.synonyms
+        ]
+        if synonyms
+        else [],
+        config_type=entry.type,
+        documentation=entry.documentation,
+    )
+
+
+async def alter_configs(
+    services: Services, request: Request, body: AlterConfigsRequest
+) -> AlterConfigsResponse:
+    named = Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
+
+    async def change(resource: AlterConfigsRequest.AlterConfigsResource) -> None:
+        if resource.resource_type == BROKER_LOGGER:
+            raise InvalidRequest("log levels are changed with IncrementalAlterConfigs")
+        entity = _entity(services, resource.resource_type, resource.resource_name)
+        configs = [(config.name, config.value) for config in resource.configs]
+        await services.controller.alter_configs(entity, configs, validate_only=body.validate_only)
+
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResponse.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in body.resources
+            for code, message in [
+                await _outcome(named[resource.resource_type, resource.resource_name], change, resource)
+            ]
+        ]
+    )
+
+
+async def incremental_alter_configs(
+    services: Services, request: Request, body: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    named = Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
+
+    async def change(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> None:
+        if resource.resource_type == BROKER_LOGGER:
+            _change_levels(services, resource, body.validate_only)
+            return
+        entity = _entity(services, resource.resource_type, resource.resource_name)
+        changes = [
+            ConfigChange(config.name, config.config_operation, config.value) for config in resource.configs
+        ]
+        await services.controller.incremental_alter_configs(entity, changes, validate_only=body.validate_only)
+
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in body.resources
+            for code, message in [
+                await _outcome(named[resource.resource_type, resource.resource_name], change, resource)
+            ]
+        ]
+    )
+
+
+async def _outcome(
+    times_named: int, change: Callable[[R], Awaitable[None]], resource: R
+) -> tuple[int, str | None]:
+    try:
+        if times_named > 1:
+            raise InvalidRequest("the resource is named more than once")
+        await change(resource)
+    except KafkaError as error:
+        return error.code, error.message
+    return ErrorCode.NONE, None
+
+
+def _entity(services: Services, kind: int, name: str) -> ConfigEntity:
+    if kind == TOPIC:
+        return ConfigEntity(ConfigKind.TOPIC, name)
+    if kind == BROKER:
+        if name:
+            _check_broker(services, name)
+        return ConfigEntity(ConfigKind.BROKER, name or DEFAULT_ENTITY)
+    raise _unsupported(kind)
+
+
+def _change_levels(
+    services: Services,
+    resource: IncrementalAlterConfigsRequest.AlterConfigsResource,
+    validate_only: bool,
+) -> None:
+    _check_broker(services, resource.resource_name)
+    operations = [ConfigOp(config.name, config.config_operation, config.value) for config in resource.configs]
+    if validate_only:
+        services.dynamic_config.loggers.validate(operations)
+    else:
+        services.dynamic_config.change_levels(operations)
+
+
+def list_config_resources(
+    services: Services, request: Request, body: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    wanted = set(body.resource_types) if request.api_version >= 1 else {CLIENT_METRICS}
+    if wanted - set(RESOURCE_TYPES):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    wanted = wanted or set(RESOURCE_TYPES)
+    names: list[tuple[int, str]] = []
+    broker = str(services.broker_id)
+    names += [(kind, broker) for kind in (BROKER_LOGGER, BROKER) if kind in wanted]
+    if TOPIC in wanted:
+        names += [(TOPIC, name) for name in services.metadata.snapshot.topics]
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
+            for kind, name in names
+        ]
+    )
+
+
+APIS = (
+    Api(32, 1, 4, describe_configs),
+    Api(33, 0, 2, alter_configs),
+    Api(44, 0, 1, incremental_alter_configs),
+    Api(74, 0, 1, list_config_resources),
+)

@@ -1,0 +1,145 @@
+"""Fetch (1) v4-18: records of partitions, as slices of the log files.
+
+- `min_bytes` and `max_wait_ms`: the answer waits in the purgatory until enough has come or time is over.
+- `max_bytes` of request and partition: the first batch always comes whole, so that a reader gets on.
+- v7 sessions: an incremental answer tells only what changed. v12 checks the last fetched epoch and tells
+  where the logs part. v13 names topics by id. v15 moves the replica id; v16 tells the leader's endpoints.
+- read_committed ends at the last stable offset and lists the aborted transactions.
+"""
+
+from __future__ import annotations
+
+from tidelog.cluster.fetch import FetchedPartition, FetchParams
+from tidelog.cluster.fetch_session import FetchContext, FetchPartition, PartitionKey
+from tidelog.errors import KafkaError, UnknownTopicId, UnknownTopicOrPartition
+from tidelog.network.request import Request
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.server.apis.api import Api
+from tidelog.server.services import Services
+
+EMPTY = b""
+
+
+def fetch(services: Services, request: Request, body: FetchRequest) -> FetchResponse | None:
+    version = request.api_version
+    by_id = version >= 13
+    wanted = [
+        FetchPartition(
+            topic.topic_id if by_id else topic.topic,
+            partition.partition,
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            partition.current_leader_epoch,
+            partition.last_fetched_epoch,
+            partition.log_start_offset,
+        )
+        for topic in body.topics
+        for partition in topic.partitions
+    ]
+    forgotten: list[PartitionKey] = [
+        (topic.topic_id if by_id else topic.topic, index)
+        for topic in body.forgotten_topics_data
+        for index in topic.partitions
+    ]
+    context = services.sessions.context(
+        body.session_id, body.session_epoch, wanted, forgotten, uses_topic_ids=by_id
+    )
+    if context.error:
+        return FetchResponse(error_code=context.error)
+    params = FetchParams(
+        max_wait_ms=body.max_wait_ms,
+        min_bytes=min(body.min_bytes, services.config.fetch_max_bytes),
+        max_bytes=max(0, min(body.max_bytes, services.config.fetch_max_bytes)),
+        isolation_level=body.isolation_level,
+    )
+
+    def done(answers: list[FetchedPartition]) -> None:
+        services.respond(request, _answer(services, context, answers, by_id))
+
+    if not services.fetcher.fetch(context.partitions, params, done):
+        request.waiting()
+    return None
+
+
+def _answer(
+    services: Services, context: FetchContext, answers: list[FetchedPartition], by_id: bool
+) -> FetchResponse:
+    by_topic: dict[str | bytes, list[FetchResponse.PartitionData]] = {}
+    for answer in answers:
+        partition = _partition_answer(services, answer)
+        wanted = answer.wanted
+        has_records = answer.records is not None
+        if context.session is not None:
+            news = wanted.is_news(
+                partition.error_code,
+                partition.high_watermark,
+                partition.log_start_offset,
+                has_records or answer.diverging is not None,
+            )
+            if context.incremental and not news:
+                continue
+            if has_records:
+                context.answered_with_data(wanted)
+        by_topic.setdefault(wanted.topic, []).append(partition)
+    responses = [
+        FetchResponse.FetchableTopicResponse(topic_id=topic, partitions=partitions)
+        if isinstance(topic, bytes)
+        else FetchResponse.FetchableTopicResponse(topic=topic, partitions=partitions)
+        for topic, partitions in by_topic.items()
+    ]
+    return FetchResponse(session_id=context.session_id, responses=responses)
+
+
+def _partition_answer(services: Services, answer: FetchedPartition) -> FetchResponse.PartitionData:
+    error = answer.error
+    wanted = answer.wanted
+    if error is not None:
+        _count_failed(services, wanted.topic)
+        return FetchResponse.PartitionData(
+            partition_index=wanted.partition,
+            error_code=error.code,
+            high_watermark=-1,
+            # Kafka leaves the list out where it looked at a log, and gives an empty one where there is none.
+            aborted_transactions=[] if isinstance(error, UnknownTopicOrPartition | UnknownTopicId) else None,
+            records=EMPTY,
+        )
+    partition = FetchResponse.PartitionData(
+        partition_index=wanted.partition,
+        high_watermark=answer.high_watermark,
+        last_stable_offset=answer.last_stable_offset,
+        log_start_offset=answer.log_start_offset,
+        records=EMPTY if answer.records is None else answer.records,
+    )
+    if answer.aborted is not None:
+        partition.aborted_transactions = [
+            FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+            for producer_id, first_offset in answer.aborted
+        ]
+    else:
+        partition.aborted_transactions = None
+    if answer.diverging is not None:
+        epoch, end_offset = answer.diverging
+        partition.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    if answer.records is not None:
+        _count(services, wanted.topic, answer.records.size)
+    return partition
+
+
+def _count(services: Services, topic: str | bytes, size: int) -> None:
+    replicas = services.replicas
+    hosted = replicas.hosted_topic(topic)
+    for metrics in (hosted.metrics, replicas.topic_metrics.all):
+        metrics.fetches.count += 1
+        metrics.bytes_out.count += size
+
+
+def _count_failed(services: Services, topic: str | bytes) -> None:
+    replicas = services.replicas
+    replicas.topic_metrics.all.failed_fetches.count += 1
+    try:
+        replicas.hosted_topic(topic).metrics.failed_fetches.count += 1
+    except KafkaError:
+        pass  # a topic that is not hosted has no meters
+
+
+APIS = (Api(1, 4, 18, fetch),)

@@ -1,0 +1,201 @@
+"""Metadata (3) v0-13 and DescribeTopicPartitions (75) v0: brokers, topics and who leads what.
+
+- No list of topics (v0: an empty one) means all; an empty one (v1) means none.
+- Topics by id (v10, answered from v12 on): an unknown id is UNKNOWN_TOPIC_ID; an id together with a name
+  goes by the id.
+- A topic that is not there is created when broker and request (v4) allow it; the first answer is then
+  UNKNOWN_TOPIC_OR_PARTITION and the client asks again. Bad names are INVALID_TOPIC_EXCEPTION.
+- v8 tells the operations that the client may do, where it asks.
+DescribeTopicPartitions gives the same in pages: at most `response_partition_limit` partitions, and a
+cursor for the next page.
+"""
+
+from __future__ import annotations
+
+from tidelog.controller.validation import check_topic_name
+from tidelog.errors import ErrorCode, InvalidTopic, KafkaError
+from tidelog.metadata.state import ClusterState, PartitionState, TopicState
+from tidelog.network.request import Request
+from tidelog.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.wire import ZERO_UUID
+from tidelog.server.apis.api import Api
+from tidelog.server.services import Services
+
+# Without an authorizer everybody may do everything: one bit per operation that the resource knows
+# (read, write, create, delete, alter, describe, describe configs, alter configs for topics;
+# create, cluster action, describe configs, alter configs, idempotent write, alter, describe for the cluster).
+TOPIC_OPERATIONS = 3576
+CLUSTER_OPERATIONS = 8096
+NOT_ASKED_FOR = -2147483648
+
+
+def metadata(services: Services, request: Request, body: MetadataRequest) -> MetadataResponse:
+    state = services.metadata.snapshot
+    wanted = body.topics
+    if wanted is None or (request.api_version == 0 and not wanted):
+        topics = [_describe(topic, body, request) for topic in state.topics.values()]
+    else:
+        topics = [_find(services, state, topic, body, request) for topic in wanted]
+    return MetadataResponse(
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(
+                node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
+            for broker in state.brokers.values()
+            if (endpoint := broker.endpoint(request.listener)) is not None
+        ],
+        cluster_id=state.cluster_id,
+        controller_id=state.controller_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS
+            if request.api_version in (8, 9, 10) and body.include_cluster_authorized_operations
+            else NOT_ASKED_FOR
+        ),
+    )
+
+
+def _find(
+    services: Services,
+    state: ClusterState,
+    wanted: MetadataRequest.MetadataRequestTopic,
+    body: MetadataRequest,
+    request: Request,
+) -> MetadataResponse.MetadataResponseTopic:
+    if wanted.topic_id != ZERO_UUID:
+        topic = state.topic_by_id(wanted.topic_id)
+        if topic is None:
+            return MetadataResponse.MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id
+            )
+        return _describe(topic, body, request)
+    name = wanted.name or ""
+    topic = state.topics.get(name)
+    if topic is not None:
+        return _describe(topic, body, request)
+    error: int = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        check_topic_name(name)
+    except InvalidTopic:
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+    else:
+        if services.config.auto_create_topics_enable and (
+            request.api_version < 4 or body.allow_auto_topic_creation
+        ):
+            services.auto_create_topic(name)
+    return MetadataResponse.MetadataResponseTopic(error_code=error, name=name)
+
+
+def _describe(
+    topic: TopicState, body: MetadataRequest, request: Request
+) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[
+            MetadataResponse.MetadataResponsePartition(
+                error_code=_partition_error(partition),
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+            )
+            for index, partition in sorted(topic.partitions.items())
+        ],
+        topic_authorized_operations=(
+            TOPIC_OPERATIONS
+            if request.api_version >= 8 and body.include_topic_authorized_operations
+            else NOT_ASKED_FOR
+        ),
+    )
+
+
+def _partition_error(partition: PartitionState) -> int:
+    return ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def describe_topic_partitions(
+    services: Services, request: Request, body: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    state = services.metadata.snapshot
+    named = {topic.name for topic in body.topics}
+    every = not named
+    if every:
+        named = set(state.topics)
+    first_partition = 0
+    names = sorted(named)
+    if body.cursor is not None:
+        names = [name for name in names if name >= body.cursor.topic_name]
+        if names and names[0] == body.cursor.topic_name:
+            first_partition = body.cursor.partition_index
+    limit = max(1, min(body.response_partition_limit, services.config.max_request_partition_size_limit))
+    answer = DescribeTopicPartitionsResponse()
+    # Kafka puts topics that it does not know before those that it describes.
+    answer.topics = [_unknown(name) for name in names if name not in state.topics and not every]
+    for name in names:
+        topic = state.topics.get(name)
+        if topic is None:
+            continue
+        indexes = [index for index in sorted(topic.partitions) if index >= first_partition]
+        first_partition = 0
+        if limit <= 0:
+            answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(
+                topic_name=name, partition_index=indexes[0] if indexes else 0
+            )
+            break
+        answer.topics.append(_page(topic, indexes[:limit]))
+        if len(indexes) > limit:
+            answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(
+                topic_name=name, partition_index=indexes[limit]
+            )
+            break
+        limit -= len(indexes)
+    return answer
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
+    error: int = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        check_topic_name(name)
+    except KafkaError as invalid:
+        error = invalid.code
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+        error_code=error, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+    )
+
+
+def _page(
+    topic: TopicState, indexes: list[int]
+) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+        partitions=[
+            DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
+                error_code=_partition_error(partition),
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+            )
+            for index in indexes
+            if (partition := topic.partitions[index])
+        ],
+    )
+
+
+APIS = (
+    Api(3, 0, 13, metadata),
+    Api(75, 0, 0, describe_topic_partitions),
+)

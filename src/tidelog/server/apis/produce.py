@@ -1,0 +1,321 @@
+"""Produce (0) v3-13: appends one batch to each named partition.
+
+- v0-2 are announced, because old librdkafka takes their absence for a broker without compression, but a
+  request of them closes the connection.
+- acks 0 is answered with nothing (an error closes the connection), 1 when the leader has the batch, -1 when
+  the high watermark has passed it; others are INVALID_REQUIRED_ACKS.
+- v7 allows zstd. v8 tells which records were refused. v13 names topics by id.
+- Transactional batches are refused until transactions are served: INVALID_TXN_STATE, or
+  TRANSACTIONAL_ID_AUTHORIZATION_FAILED where the request has no transactional id.
+
+The small request with one batch for one partition is what a broker does most, and has a way of its own
+that makes no objects beyond the request. Frames of 64 KB and more are checked and written by a worker.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tidelog.cluster.partition import Partition
+from tidelog.cluster.replica_manager import AppendOutcome, HostedTopic
+from tidelog.errors import (
+    CorruptMessage,
+    ErrorCode,
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTopic,
+    InvalidTxnState,
+    KafkaError,
+    KafkaStorageError,
+    MessageTooLarge,
+    RecordLevelError,
+    TransactionalIdAuthorizationFailed,
+    UnknownServerError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidelog.network.request import Request
+from tidelog.protocol.messages.produce import ProduceResponse
+from tidelog.protocol.wire import ProtocolError
+from tidelog.records.loops import parse_produce, produce_response
+from tidelog.server.apis.api import Api
+from tidelog.server.services import Services
+from tidelog.storage.append import AppendOrigin, AppendResult
+
+log = logging.getLogger("tidelog.server.apis.produce")
+
+HEAVY_BYTES = 64 * 1024
+# Kafka's own tools write to internal topics under this client id.
+ADMIN_CLIENT_ID = "__admin_client"
+# These are told without the log start offset: they are found before the log is looked at.
+_BEFORE_THE_LOG = (
+    UnknownTopicOrPartition,
+    UnknownTopicId,
+    CorruptMessage,
+    MessageTooLarge,
+    KafkaStorageError,
+    InvalidRequiredAcks,
+    InvalidTopic,
+    InvalidTxnState,
+    TransactionalIdAuthorizationFailed,
+)
+
+Slot = tuple[str | bytes, int]
+
+
+def produce(services: Services, request: Request) -> None:
+    buffer = request.buffer
+    version = request.api_version
+    try:
+        transactional_id, acks, timeout_ms, topics = parse_produce(buffer, request.body_start, version)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from error
+    if len(topics) == 1 and len(buffer) < HEAVY_BYTES and transactional_id is None:
+        topic, partitions = topics[0]
+        if len(partitions) == 1 and _produce_one(services, request, acks, topic, *partitions[0]):
+            return
+    _produce_any(services, request, transactional_id, acks, timeout_ms, topics)
+
+
+def _produce_one(
+    services: Services,
+    request: Request,
+    acks: int,
+    topic: str | bytes,
+    index: int,
+    start: int,
+    end: int,
+) -> bool:
+    """One small batch for one partition, appended and answered in this turn of the loop.
+
+    False when anything is out of the ordinary: the general way then does and explains it.
+    """
+    replicas = services.replicas
+    hosted = (replicas.topics if isinstance(topic, str) else replicas.topics_by_id).get(topic)  # type: ignore[arg-type]
+    if hosted is None or hosted.is_internal or start < 0 or not -1 <= acks <= 1:
+        return False
+    partition = hosted.partitions.get(index)
+    if partition is None or not partition.can_append_now(acks):
+        return False
+    version = request.api_version
+    try:
+        result = partition.append_now(request.buffer[start:end], services.clock.ms(), version >= 7)
+    except (KafkaError, OSError) as error:
+        _refused(services, request, acks, topic, hosted, index, error, end - start)
+        return True
+    if result.needs_flush:
+        _answer_after_flush(services, request, acks, topic, hosted, partition, result, end - start)
+        return True
+    _count(services, hosted, result, end - start)
+    if acks == 0:
+        request.respond_nothing()
+    else:
+        request.respond(
+            [
+                produce_response(
+                    version,
+                    request.correlation_id,
+                    topic,
+                    index,
+                    0,
+                    result.base_offset,
+                    result.log_append_time,
+                    result.log_start_offset,
+                )
+            ]
+        )
+    return True
+
+
+def _refused(
+    services: Services,
+    request: Request,
+    acks: int,
+    topic: str | bytes,
+    hosted: HostedTopic,
+    index: int,
+    error: KafkaError | OSError,
+    size: int,
+) -> None:
+    partition = hosted.partitions[index]
+    if isinstance(error, OSError):
+        log.error("appending to %s failed", partition.name, exc_info=error)
+        error = KafkaStorageError(str(error))
+    _count_failed(services, hosted, error, size)
+    _send(services, request, acks, [((topic, index), partition, AppendOutcome(None, error))])
+
+
+def _answer_after_flush(
+    services: Services,
+    request: Request,
+    acks: int,
+    topic: str | bytes,
+    hosted: HostedTopic,
+    partition: Partition,
+    result: AppendResult,
+    size: int,
+) -> None:
+    """The topic's flush policy asks for the disk before the answer."""
+    request.waiting()
+
+    def flushed(error: BaseException | None) -> None:
+        if error is None:
+            partition.advance_high_watermark()
+            _count(services, hosted, result, size)
+            outcome = AppendOutcome(result, None)
+        else:
+            outcome = AppendOutcome(None, error)
+        _send(services, request, acks, [((topic, partition.index), partition, outcome)])
+
+    services.replicas.flush_then(partition, flushed)
+
+
+def _produce_any(
+    services: Services,
+    request: Request,
+    transactional_id: str | None,
+    acks: int,
+    timeout_ms: int,
+    topics: list[tuple[str | bytes, list[tuple[int, int, int]]]],
+) -> None:
+    """Any number of topics and partitions, of any size."""
+    buffer = request.keep()
+    slots: list[Slot] = []
+    entries: list[tuple[Partition | KafkaError, memoryview]] = []
+    for topic, partitions in topics:
+        for index, start, end in partitions:
+            data = buffer[start:end] if start >= 0 else buffer[:0]
+            slots.append((topic, index))
+            entries.append((_target(services, request, topic, index, acks), data))
+    refused = _refuse_transactions(transactional_id, [data for _, data in entries])
+    if refused is not None:
+        entries = [(refused, data) for _, data in entries]
+
+    def done(outcomes: list[AppendOutcome]) -> None:
+        answers: list[tuple[Slot, Partition | None, AppendOutcome]] = []
+        for slot, (target, data), outcome in zip(slots, entries, outcomes, strict=True):
+            partition = target if isinstance(target, Partition) else None
+            hosted = None if partition is None else services.replicas.topics.get(partition.topic)
+            if hosted is not None and outcome.result is not None and outcome.error is None:
+                _count(services, hosted, outcome.result, len(data))
+            elif hosted is not None and outcome.error is not None:
+                _count_failed(services, hosted, outcome.error, len(data))
+            answers.append((slot, partition, outcome))
+        _send(services, request, acks, answers)
+
+    services.replicas.append(
+        entries,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        heavy=len(buffer) >= HEAVY_BYTES,
+        allow_zstd=request.api_version >= 7,
+        origin=AppendOrigin.CLIENT,
+        done=done,
+    )
+    if not request.done:
+        request.waiting()
+
+
+def _target(
+    services: Services, request: Request, topic: str | bytes, index: int, acks: int
+) -> Partition | KafkaError:
+    try:
+        hosted = services.replicas.hosted_topic(topic)
+        partition = services.replicas.partition(topic, index)
+    except KafkaError as error:
+        return error
+    if not -1 <= acks <= 1:
+        return InvalidRequiredAcks(f"acks is {acks}: 0, 1 and -1 are allowed")
+    if hosted.is_internal and request.client_id != ADMIN_CLIENT_ID:
+        return InvalidTopic(f"{hosted.name} is an internal topic: clients do not write to it")
+    return partition
+
+
+def _refuse_transactions(transactional_id: str | None, batches: list[memoryview]) -> KafkaError | None:
+    """Transactional batches (attribute bit 4) need a transaction, which no producer can begin here."""
+    if not any(len(batch) > 22 and batch[22] & 0x10 for batch in batches):
+        return None
+    if not transactional_id:
+        return TransactionalIdAuthorizationFailed("a transactional batch came without a transactional id")
+    return InvalidTxnState(f"no transaction of {transactional_id} is open")
+
+
+def _count(services: Services, hosted: HostedTopic, result: AppendResult, size: int) -> None:
+    records = result.last_offset - result.base_offset + 1
+    for metrics in (hosted.metrics, services.replicas.topic_metrics.all):
+        metrics.produces.count += 1
+        metrics.messages_in.count += records
+        metrics.bytes_in.count += size
+
+
+def _count_failed(services: Services, hosted: HostedTopic, error: BaseException, size: int) -> None:
+    for metrics in (hosted.metrics, services.replicas.topic_metrics.all):
+        metrics.produces.count += 1
+        metrics.failed_produces.count += 1
+        if isinstance(error, MessageTooLarge):
+            metrics.bytes_rejected.count += size
+        elif isinstance(error, CorruptMessage):
+            metrics.invalid_crc.count += 1
+        elif isinstance(error, InvalidRecord) and error.record_errors:
+            metrics.no_key_compacted.count += len(error.record_errors)
+
+
+def _send(
+    services: Services,
+    request: Request,
+    acks: int,
+    answers: list[tuple[Slot, Partition | None, AppendOutcome]],
+) -> None:
+    if acks == 0:
+        failed = next((o.error for _, _, o in answers if o.error is not None), None)
+        if failed is None:
+            request.respond_nothing()
+        else:
+            # Without an answer only a closed connection tells the producer to look for the leader anew.
+            request.close_connection(f"a produce with acks=0 failed: {failed!r}")
+        return
+    by_topic: dict[str | bytes, list[ProduceResponse.PartitionProduceResponse]] = {}
+    for (topic, index), partition, outcome in answers:
+        by_topic.setdefault(topic, []).append(_partition_answer(index, partition, outcome))
+    services.respond(
+        request,
+        ProduceResponse(
+            responses=[
+                ProduceResponse.TopicProduceResponse(name=topic, partition_responses=partitions)
+                if isinstance(topic, str)
+                else ProduceResponse.TopicProduceResponse(topic_id=topic, partition_responses=partitions)
+                for topic, partitions in by_topic.items()
+            ]
+        ),
+    )
+
+
+def _partition_answer(
+    index: int, partition: Partition | None, outcome: AppendOutcome
+) -> ProduceResponse.PartitionProduceResponse:
+    error, result = outcome.error, outcome.result
+    if error is None and result is not None:
+        return ProduceResponse.PartitionProduceResponse(
+            index=index,
+            base_offset=result.base_offset,
+            log_append_time_ms=result.log_append_time,
+            log_start_offset=result.log_start_offset,
+        )
+    if not isinstance(error, KafkaError):
+        error = UnknownServerError()
+    answer = ProduceResponse.PartitionProduceResponse(index=index, error_code=error.code, base_offset=-1)
+    if partition is not None and partition.log is not None and not isinstance(error, _BEFORE_THE_LOG):
+        answer.log_start_offset = partition.log.log_start_offset
+    if isinstance(error, RecordLevelError) and error.record_errors:
+        answer.error_message = error.message
+        answer.record_errors = [
+            ProduceResponse.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=text)
+            for at, text in error.record_errors
+        ]
+    elif error.code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.CORRUPT_MESSAGE) and error.message:
+        answer.error_message = error.message
+    return answer
+
+
+APIS = (Api(0, 3, 13, produce, raw=True, announced_min_version=0),)
+

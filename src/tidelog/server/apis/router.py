@@ -1,0 +1,126 @@
+"""From a request to its handler, and from the handler's answer to the bytes on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import cast
+
+from tidelog.errors import ErrorCode, KafkaError
+from tidelog.network.request import Part, Request
+from tidelog.protocol.api import API
+from tidelog.protocol.headers import read_response_header, response_header
+from tidelog.protocol.message import Message, decoder_for, encode_parts
+from tidelog.protocol.wire import ProtocolError
+from tidelog.server.apis.api import Api
+from tidelog.server.services import Services
+
+log = logging.getLogger("tidelog.server.apis")
+
+
+class Router:
+    """Dispatches by API key; the one place where an exception becomes an answer or a closed connection."""
+
+    def __init__(self, services: Services, apis: dict[int, Api]) -> None:
+        self._services = services
+        self._apis = apis
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def versions(self, api_key: int) -> tuple[int, int] | None:
+        """The versions that are served of an API, for the network to refuse the others."""
+        api = self._apis.get(api_key)
+        return None if api is None else (api.min_version, api.max_version)
+
+    def handle(self, request: Request) -> None:
+        api = self._apis[request.api_key]
+        try:
+            if api.raw:
+                api.handle(self._services, request)
+                return
+            answer = api.handle(self._services, request, self._decode(api, request))
+        except ProtocolError as error:
+            request.close_connection(f"malformed {API[request.api_key].name} request: {error}")
+            return
+        except Exception as error:
+            self._failed(request, error)
+            return
+        if answer is None:
+            return
+        if isinstance(answer, Message):
+            self.respond(request, answer)
+        else:
+            task = asyncio.get_running_loop().create_task(self._finish(request, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _decode(self, api: Api, request: Request) -> Message:
+        # An ApiVersions that is too new for us is answered by its handler from the header alone.
+        version = request.api_version if api.serves(request.api_version) else 0
+        info = API[request.api_key]
+        if version != request.api_version:
+            return info.request()
+        # Bytes behind the body are passed over, as Kafka does.
+        return decoder_for(info.request, version)(request.buffer, request.body_start)[0]
+
+    async def _finish(self, request: Request, answer: object) -> None:
+        try:
+            self.respond(request, await answer)  # type: ignore[misc]
+        except Exception as error:
+            self._failed(request, error)
+
+    def respond(self, request: Request, answer: Message) -> None:
+        """Encode the answer in the version that was asked for and send it."""
+        version = request.api_version
+        if not self._apis[request.api_key].serves(version):
+            version = 0
+        header = response_header(request.api_key, version, request.correlation_id)
+        # The parts that are not bytes are file slices: our messages hold no other kind.
+        request.respond(cast("list[Part]", encode_parts(answer, version, header)))
+
+    def _failed(self, request: Request, error: Exception) -> None:
+        """Answer with the error where the API has a place for it, else close the connection."""
+        info = API[request.api_key]
+        if not isinstance(error, KafkaError):
+            log.error(
+                "handling %s v%d of %s failed", info.name, request.api_version, request.channel.peer, exc_info=error
+            )
+        answer = info.response()
+        if not hasattr(answer, "error_code"):
+            request.close_connection(f"{info.name} failed: {error}")
+            return
+        answer.error_code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        self.respond(request, answer)
+
+    def describe(self, request: Request, parts: Sequence[Part] | None) -> str:
+        """The body of a request (or of its answer, where parts are given) for the trace log, secrets hidden."""
+        from tidelog.protocol.json import Redaction, to_json
+
+        api = self._apis[request.api_key]
+        version = request.api_version
+        if not api.serves(version):
+            return "{}"
+        info = API[request.api_key]
+        if parts is None:
+            body = decoder_for(info.request, version)(request.buffer, request.body_start)[0]
+        elif all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
+            answer = b"".join(cast("Sequence[bytes]", parts))
+            _, start = read_response_header(request.api_key, version, answer, 0)
+            body = decoder_for(info.response, version)(answer, start)[0]
+        else:
+            return f"{len(parts)} parts, records among them"
+        return str(to_json(body, version, Redaction(_is_secret)))
+
+    async def drain(self) -> None:
+        """Wait for the answers that are still being made."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+
+def _is_secret(setting: str) -> bool:
+    """Whether the value of a setting is hidden; what nobody knows may well be a password."""
+    from tidelog.server.config.broker import key_of
+    from tidelog.server.config.topic import topic_definition
+
+    key = key_of(setting) or topic_definition().get(setting)
+    return key is None or key.sensitive

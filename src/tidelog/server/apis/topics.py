@@ -1,0 +1,112 @@
+"""CreateTopics (19) v2-7, DeleteTopics (20) v1-6 and CreatePartitions (37) v0-3.
+
+- CreateTopics: -1 for partitions and replicas takes the broker's defaults; assignments by hand come without
+  the numbers; `validate_only` checks and makes nothing. v5 answers with the settings, v7 with the id.
+  A topic that is named twice is INVALID_REQUEST.
+- DeleteTopics: v6 takes ids; both or neither of name and id is INVALID_REQUEST.
+- CreatePartitions: the new total, never fewer than there are (INVALID_PARTITIONS).
+A change is answered when it is durable in the tree and the partitions are led, or gone.
+"""
+
+from __future__ import annotations
+
+from tidelog.controller.interface import NewPartitions, NewTopic, TopicResult, TopicToDelete
+from tidelog.network.request import Request
+from tidelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tidelog.server.apis.api import Api
+from tidelog.server.services import Services
+
+
+async def create_topics(
+    services: Services, request: Request, body: CreateTopicsRequest
+) -> CreateTopicsResponse:
+    wanted = [
+        NewTopic(
+            topic.name,
+            topic.num_partitions,
+            topic.replication_factor,
+            [(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
+            [(config.name, config.value) for config in topic.configs],
+        )
+        for topic in body.topics
+    ]
+    results = await services.controller.create_topics(wanted, validate_only=body.validate_only)
+    return CreateTopicsResponse(topics=[_created(services, result) for result in results])
+
+
+def _created(services: Services, result: TopicResult) -> CreateTopicsResponse.CreatableTopicResult:
+    if result.error is not None:
+        return CreateTopicsResponse.CreatableTopicResult(
+            name=result.name, error_code=result.error.code, error_message=result.error.message
+        )
+    return CreateTopicsResponse.CreatableTopicResult(
+        name=result.name,
+        topic_id=result.topic_id,
+        error_message=None,
+        num_partitions=result.num_partitions,
+        replication_factor=result.replication_factor,
+        configs=[
+            CreateTopicsResponse.CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in services.dynamic_config.topics.created(result.configs)
+        ],
+    )
+
+
+async def delete_topics(
+    services: Services, request: Request, body: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    if request.api_version >= 6:
+        wanted = [TopicToDelete(topic.name, topic.topic_id) for topic in body.topics]
+    else:
+        wanted = [TopicToDelete(name) for name in body.topic_names]
+    results = await services.controller.delete_topics(wanted)
+    return DeleteTopicsResponse(
+        responses=[
+            DeleteTopicsResponse.DeletableTopicResult(
+                name=result.name,
+                topic_id=result.topic_id,
+                error_code=0 if result.error is None else result.error.code,
+                error_message=None if result.error is None else result.error.message,
+            )
+            for result in results
+        ]
+    )
+
+
+async def create_partitions(
+    services: Services, request: Request, body: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    wanted = [
+        NewPartitions(
+            topic.name,
+            topic.count,
+            None if topic.assignments is None else [assignment.broker_ids for assignment in topic.assignments],
+        )
+        for topic in body.topics
+    ]
+    results = await services.controller.create_partitions(wanted, validate_only=body.validate_only)
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsResponse.CreatePartitionsTopicResult(
+                name=result.name,
+                error_code=0 if result.error is None else result.error.code,
+                error_message=None if result.error is None else result.error.message,
+            )
+            for result in results
+        ]
+    )
+
+
+APIS = (
+    Api(19, 2, 7, create_topics),
+    Api(20, 1, 6, delete_topics),
+    Api(37, 0, 3, create_partitions),
+)

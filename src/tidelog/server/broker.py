@@ -1,0 +1,442 @@
+"""A broker: its parts put together in the order in which each needs the others, and taken down again.
+
+States are Kafka's. Listeners are bound early, so that a port in use is told before minutes of recovery,
+but nothing is accepted before every partition can be served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+from enum import IntEnum
+from pathlib import Path
+
+from tidelog import __version__
+from tidelog.cluster.fetch import Fetcher
+from tidelog.cluster.fetch_session import FetchSessionCache
+from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.cluster.topic_metrics import AllTopicMetrics
+from tidelog.cluster.worker import ThreadWorker
+from tidelog.controller.interface import NewTopic
+from tidelog.controller.planning import ControllerSettings
+from tidelog.controller.single import SingleController
+from tidelog.errors import KafkaError
+from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.state import INTERNAL_TOPICS
+from tidelog.metadata.state import Endpoint as AdvertisedEndpoint
+from tidelog.metadata.store import MetadataStore
+from tidelog.metadata.tree import TreeError, TreeUnavailable
+from tidelog.metrics.registry import Registry
+from tidelog.network.limits import ListenerLimits, NetworkLimits
+from tidelog.network.loop import BrokerLoop
+from tidelog.network.server import Endpoint, SocketServer
+from tidelog.server.apis import served_apis
+from tidelog.server.apis.router import Router
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.dynamic_config import DynamicConfig
+from tidelog.server.host import BrokerHost
+from tidelog.server.metrics import BrokerMetrics
+from tidelog.server.producer_ids import ProducerIds
+from tidelog.server.run import StartFailed
+from tidelog.server.services import Services
+from tidelog.storage.checkpoints import TopicPartition
+from tidelog.storage.disk import RealDisk
+from tidelog.storage.folders import FolderRefused
+from tidelog.storage.manager import Intervals, LogManager
+
+log = logging.getLogger("tidelog.server")
+
+# What Kafka 4.3 announces of the features that stand behind the APIs served here.
+SUPPORTED_FEATURES = {"metadata.version": (7, 30)}
+PROGRESS_SECONDS = 5.0
+
+
+class BrokerState(IntEnum):
+    NOT_RUNNING = 0
+    STARTING = 1
+    RECOVERING_FROM_UNCLEAN_SHUTDOWN = 2
+    RUNNING_AS_BROKER = 3
+    RUNNING_AS_CONTROLLER = 4
+    PENDING_CONTROLLED_SHUTDOWN = 6
+    BROKER_SHUTTING_DOWN = 7
+
+
+class Broker:
+    def __init__(self, config: BrokerConfig, loop: BrokerLoop) -> None:
+        self.config = config
+        self.state = BrokerState.NOT_RUNNING
+        self.broker_id = config.broker_id
+        self.failed = asyncio.Event()
+        self.registry = Registry()
+        self._loop = loop
+        self._clock = loop.clock
+        self._tree: EmbeddedTree | None = None
+        self._logs: LogManager | None = None
+        self._controller: SingleController | None = None
+        self._replicas: ReplicaManager | None = None
+        self._server: SocketServer | None = None
+        self._router: Router | None = None
+        self._creating: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._registered_epoch = -1
+
+    # -- start -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Everything up to answering requests. Raises StartFailed with the reason; call `stop` then too."""
+        started = time.monotonic()
+        self.state = BrokerState.STARTING
+        try:
+            dynamic = DynamicConfig(self.config)
+            logs = self._open_folders(dynamic)
+            controller = self._open_tree(logs, dynamic)
+            cluster = await controller.load()
+            dynamic.load(cluster, self.broker_id)
+            services = self._assemble(logs, controller, dynamic)
+            self._server = server = self._bind(services)
+            topics = dynamic.topics
+            overrides = {name: topic.configs for name, topic in cluster.topics.items()}
+            await self._load_logs(logs, lambda topic: topics.log_config(overrides.get(topic, {})))
+            host = BrokerHost(
+                services.replicas,
+                services.metadata,
+                topics,
+                lambda topic: controller.state.topics[topic].configs,
+            )
+            broker = await controller.register(self._advertised(server), self.config.broker_rack)
+            self._registered_epoch = broker.epoch
+            await controller.activate(host)
+            self._name_strays(logs)
+            self._follow_settings(host, server)
+            logs.start(self._intervals())
+            await self._serve_metrics()
+            server.start()
+        except (FolderRefused, TreeUnavailable, TreeError) as error:
+            raise StartFailed(str(error)) from error
+        self.state = BrokerState.RUNNING_AS_BROKER
+        log.info(
+            "started",
+            extra={
+                "fields": {
+                    "broker": self.broker_id,
+                    "cluster": cluster.cluster_id,
+                    "listeners": ",".join(str(e) for e in self.config.endpoints),
+                    "partitions": len(logs.logs),
+                    "ms": round((time.monotonic() - started) * 1000),
+                }
+            },
+        )
+
+    def _open_folders(self, dynamic: DynamicConfig) -> LogManager:
+        logs = LogManager(
+            self.config.data_dirs,
+            dynamic.topics.log_config({}),
+            disk=RealDisk(),
+            clock=self._clock,
+            scheduler=self._loop,
+            recovery_threads_per_dir=self.config.num_recovery_threads_per_data_dir,
+        )
+        try:
+            identities = logs.lock()
+        except OSError as error:
+            raise StartFailed(f"the log folder cannot be used: {error}") from error
+        self._logs = logs
+        self._identities = [meta for meta in identities if meta is not None]
+        logs.on_folder_offline = self._folder_failed
+        return logs
+
+    def _open_tree(self, logs: LogManager, dynamic: DynamicConfig) -> SingleController:
+        """Open the tree, and make sure that folders and tree belong to this broker."""
+        self._tree = EmbeddedTree(Path(self.config.data_dirs[0]) / FILE_NAME, self._clock)
+        store = MetadataStore(self._tree, self._clock)
+        store.prepare()
+        found_cluster = next((m.cluster_id for m in self._identities if m.cluster_id is not None), None)
+        found_broker = next((m.broker_id for m in self._identities if m.broker_id is not None), None)
+        cluster_id = store.cluster_id(found_cluster)
+        if self.broker_id < 0:
+            if found_broker is not None:
+                self.broker_id = found_broker
+            elif self.config.broker_id_generation_enable:
+                self.broker_id = store.generate_broker_id(self.config.reserved_broker_max_id)
+            else:
+                raise StartFailed("broker.id is not set and broker.id.generation.enable is false: set one of them")
+            self.config.assume_broker_id(self.broker_id)
+        logs.claim(cluster_id, self.broker_id)
+        self._controller = SingleController(
+            store,
+            self.broker_id,
+            dynamic,
+            settings=self._controller_settings(),
+            on_entity_config=dynamic.entity_changed,
+            clock=self._clock,
+        )
+        return self._controller
+
+    def _assemble(self, logs: LogManager, controller: SingleController, dynamic: DynamicConfig) -> Services:
+        worker = ThreadWorker("tidelog-append", self._loop.call_soon_threadsafe)
+        replicas = ReplicaManager(
+            self.broker_id, logs, self._loop, worker, AllTopicMetrics(self.registry)
+        )
+        self._replicas = replicas
+        metadata = MetadataCache(controller.state.cluster_id)
+        metadata.features = {name: high for name, (_, high) in SUPPORTED_FEATURES.items()}
+        sessions = FetchSessionCache(self._clock, self.config.max_incremental_fetch_session_cache_slots)
+        services = Services(
+            broker_id=self.broker_id,
+            clock=self._clock,
+            config=self.config,
+            dynamic_config=dynamic,
+            logs=logs,
+            replicas=replicas,
+            fetcher=Fetcher(replicas),
+            sessions=sessions,
+            metadata=metadata,
+            controller=controller,
+            producer_ids=ProducerIds(controller.allocate_producer_ids),
+            metrics=BrokerMetrics(
+                self.registry, replicas, sessions, metadata, lambda: self.state, self._clock.ms()
+            ),
+            auto_create_topic=self._auto_create_topic,
+            apis=served_apis(),
+            supported_features=SUPPORTED_FEATURES,
+        )
+        self._router = Router(services, services.apis)
+        services.respond = self._router.respond
+        return services
+
+    def _bind(self, services: Services) -> SocketServer:
+        assert self._router is not None
+        server = SocketServer(
+            self._loop,
+            [Endpoint(e.name, e.host, e.port, security_protocol=e.protocol) for e in self.config.endpoints],
+            self._router.handle,
+            self._network_limits(),
+            self.registry,
+            versions=self._router.versions,
+            formatter=self._router.describe,
+        )
+        try:
+            server.bind()
+        except OSError as error:
+            listeners = ", ".join(str(endpoint) for endpoint in self.config.endpoints)
+            raise StartFailed(f"cannot listen on {listeners}: {error.strerror or error}") from error
+        services.dynamic_config.on_level_change = server.refresh_log_level
+        return server
+
+    async def _load_logs(self, logs: LogManager, config_of: object) -> None:
+        last_told = time.monotonic()
+        crashed = not all(
+            (Path(folder.path) / ".kafka_cleanshutdown").exists() for folder in logs.folders
+        )
+
+        def progress(done: int, total: int, key: TopicPartition) -> None:
+            nonlocal last_told
+            now = time.monotonic()
+            if now - last_told >= PROGRESS_SECONDS:
+                left = (now - began) / done * (total - done)
+                last_told = now
+                log.info("loading logs: %d of %d, about %d s to go", done, total, round(left))
+
+        began = time.monotonic()
+        if crashed and any(Path(folder.path).glob("*-[0-9]*/*.log") for folder in logs.folders):
+            self.state = BrokerState.RECOVERING_FROM_UNCLEAN_SHUTDOWN
+        await asyncio.to_thread(logs.load, config_of, progress)  # type: ignore[arg-type]
+        if self.state is BrokerState.RECOVERING_FROM_UNCLEAN_SHUTDOWN:
+            log.info("recovered %d logs after an unclean stop in %.1f s", len(logs.logs), time.monotonic() - began)
+        if all(folder.offline is not None for folder in logs.folders):
+            raise StartFailed(f"no log folder can be used: {logs.folders[0].offline}")
+
+    def _advertised(self, server: SocketServer) -> list[AdvertisedEndpoint]:
+        """What clients are told; where the system chose a port, it is known only now."""
+        addresses = server.addresses
+        bound = {endpoint.name: endpoint for endpoint in self.config.endpoints}
+        endpoints = []
+        for endpoint in self.config.advertised_endpoints:
+            port = endpoint.port
+            if bound[endpoint.name].port == 0 and port == 0:
+                port = addresses[endpoint.name][1]
+            endpoints.append(AdvertisedEndpoint(endpoint.name, endpoint.protocol, endpoint.host, port))
+        return endpoints
+
+    def _name_strays(self, logs: LogManager) -> None:
+        assert self._replicas is not None
+        hosted = {(p.topic, p.index) for p in self._replicas.partitions()}
+        for topic, index in sorted(set(logs.logs) - hosted):
+            log.warning("folder %s-%d belongs to no topic of this broker and is left alone", topic, index)
+
+    # -- settings ----------------------------------------------------------------------------------
+
+    def _controller_settings(self) -> ControllerSettings:
+        return ControllerSettings(
+            num_partitions=self.config.num_partitions,
+            default_replication_factor=self.config.default_replication_factor,
+            delete_topic_enable=self.config.delete_topic_enable,
+        )
+
+    def _network_limits(self) -> NetworkLimits:
+        config = self.config
+        listeners = {}
+        for endpoint in config.endpoints:
+            limits = ListenerLimits()
+            connections = config.listener_limit(endpoint.name, "max.connections")
+            rate = config.listener_limit(endpoint.name, "max.connection.creation.rate")
+            if connections is not None:
+                limits = replace(limits, max_connections=connections)
+            if rate is not None:
+                limits = replace(limits, max_connection_creation_rate=rate)
+            listeners[endpoint.name] = limits
+        return NetworkLimits(
+            socket_request_max_bytes=config.socket_request_max_bytes,
+            queued_max_requests=config.queued_max_requests,
+            queued_max_request_bytes=config.queued_max_request_bytes,
+            max_connections=config.max_connections,
+            max_connections_per_ip=config.max_connections_per_ip,
+            max_connections_per_ip_overrides=config.connections_per_ip,
+            max_connection_creation_rate=config.max_connection_creation_rate,
+            connections_max_idle_ms=config.connections_max_idle_ms,
+            socket_send_buffer_bytes=config.socket_send_buffer_bytes,
+            socket_receive_buffer_bytes=config.socket_receive_buffer_bytes,
+            socket_listen_backlog_size=config.socket_listen_backlog_size,
+            inter_broker_listener_name=config.inter_broker_listener,
+            listeners=listeners,
+        )
+
+    def _intervals(self) -> Intervals:
+        config = self.config
+        return Intervals(
+            log_retention_check_interval_ms=config.log_retention_check_interval_ms,
+            log_flush_scheduler_interval_ms=config.log_flush_scheduler_interval_ms,
+            log_flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+            log_flush_start_offset_checkpoint_interval_ms=config.log_flush_start_offset_checkpoint_interval_ms,
+            replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        )
+
+    def _follow_settings(self, host: BrokerHost, server: SocketServer) -> None:
+        def changed(names: frozenset[str]) -> None:
+            log.info("settings changed", extra={"fields": {"names": ",".join(sorted(names))}})
+            assert self._controller is not None
+            self._controller.settings = self._controller_settings()
+            server.update_limits(self._network_limits())
+            host.broker_settings_changed()
+
+        self.config.on_change(changed)
+
+    async def _serve_metrics(self) -> None:
+        if self.config.metrics_listener is None:
+            return
+        from tidelog.metrics.http import MetricsServer
+
+        host, _, port = self.config.metrics_listener.rpartition(":")
+        self._metrics_server = MetricsServer(self.registry, host.strip("[]") or "127.0.0.1", int(port))
+        try:
+            await self._metrics_server.start()
+        except OSError as error:
+            raise StartFailed(f"metrics.listener={self.config.metrics_listener}: {error}") from error
+
+    # -- while running -----------------------------------------------------------------------------
+
+    def _auto_create_topic(self, name: str) -> None:
+        """A client asked for a topic that is not there: make it, once however many ask."""
+        if name in self._creating or name in INTERNAL_TOPICS:
+            return
+        self._creating.add(name)
+        self._spawn(self._create_topic(name))
+
+    async def _create_topic(self, name: str) -> None:
+        assert self._controller is not None
+        try:
+            (result,) = await self._controller.create_topics([NewTopic(name)])
+            if result.error is not None:
+                log.warning("topic %s could not be created for a client: %s", name, result.error)
+        finally:
+            self._creating.discard(name)
+
+    def _folder_failed(self, path: str, lost: list[TopicPartition]) -> None:
+        """On the loop or, while logs are loaded, off it: the partitions of a folder are lost until a restart."""
+        if self._replicas is None or self._controller is None or self.state is not BrokerState.RUNNING_AS_BROKER:
+            return
+        self._replicas.partitions_offline(lost)
+        self._spawn(self._tell_controller(lost))
+        assert self._logs is not None
+        if all(folder.offline is not None for folder in self._logs.folders):
+            log.critical("the last log folder failed: the broker ends")
+            self.failed.set()
+
+    async def _tell_controller(self, lost: list[TopicPartition]) -> None:
+        assert self._controller is not None
+        try:
+            await self._controller.partitions_offline(lost)
+        except KafkaError as error:
+            log.error("the controller could not be told of offline partitions: %s", error)
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = self._loop.create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- for people --------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the first listener."""
+        assert self._server is not None
+        host, port = self._server.addresses[self.config.endpoints[0].name]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def first_screen(self) -> str:
+        address = self.address
+        dirs = ", ".join(self.config.data_dirs)
+        lines = [
+            "",
+            f"  tidelog {__version__}: broker {self.broker_id} is running",
+            "",
+            f"  listens on  {address}   (any Kafka client)",
+            f"  data in     {dirs}",
+        ]
+        if self.config.metrics_listener is not None:
+            lines.append(f"  metrics at  http://{self.config.metrics_listener}/metrics")
+        lines += [
+            "",
+            f"  make a topic  tidelog topics --bootstrap-server {address} --create --topic demo",
+            f"  produce       echo hello | kcat -b {address} -t demo -P",
+            f"  consume       kcat -b {address} -t demo -C -e",
+            "",
+            "  Ctrl-C stops it cleanly.",
+            "",
+        ]
+        return "\n".join(lines)
+
+    # -- stop --------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Answer what is in progress, close the logs, mark a clean stop. Does what is left after a failed start."""
+        running = self.state is BrokerState.RUNNING_AS_BROKER
+        self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        if self._server is not None:
+            self._server.stop_accepting()
+        if self._replicas is not None:
+            self._replicas.end_waits()
+        if self._server is not None:
+            await self._server.close()
+        if self._router is not None:
+            await self._router.drain()
+        self.state = BrokerState.BROKER_SHUTTING_DOWN
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        if self._controller is not None:
+            await self._controller.close()
+        if self._replicas is not None:
+            self._replicas.shutdown()
+        if self._logs is not None:
+            if running:
+                await asyncio.to_thread(self._logs.shutdown, self._registered_epoch)
+            else:
+                self._logs.unlock()
+        if self._tree is not None:
+            self._tree.close()
+        self.state = BrokerState.NOT_RUNNING
+        if running:
+            log.info("stopped")

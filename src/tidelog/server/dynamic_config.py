@@ -1,0 +1,62 @@
+"""Settings that change while the broker runs: which changes are allowed, and what each one moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tidelog.config.values import ConfigType
+from tidelog.controller.interface import ConfigEntity, ConfigKind
+from tidelog.errors import InvalidRequest
+from tidelog.metadata.state import DEFAULT_ENTITY, ClusterState
+from tidelog.server.config.broker import BrokerConfig, key_of
+from tidelog.server.config.changes import ConfigOp, check_broker
+from tidelog.server.config.loggers import BrokerLoggers
+from tidelog.server.config.topic import TopicConfigs
+
+
+class DynamicConfig:
+    """The rules that the controller asks before it writes a setting, and the listener that it tells after."""
+
+    def __init__(self, broker: BrokerConfig) -> None:
+        self.broker = broker
+        self.topics = TopicConfigs(broker)
+        self.loggers = BrokerLoggers()
+        # Called after a log level changed: who caches "is this level on" looks again.
+        self.on_level_change: Callable[[], None] | None = None
+
+    # What the controller asks (controller.interface.ConfigRules)
+
+    def validate(self, entity: ConfigEntity, overrides: Mapping[str, str]) -> None:
+        if entity.kind == ConfigKind.TOPIC:
+            self.topics.validate(overrides)
+        elif entity.kind == ConfigKind.BROKER:
+            check_broker(self.broker, overrides, cluster_default=entity.name == DEFAULT_ENTITY)
+        else:
+            raise InvalidRequest(f"settings of {entity.kind} are not served")
+
+    def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
+        topic = entity.kind == ConfigKind.TOPIC
+        key = self.topics.definition.get(name) if topic else key_of(name)
+        if key is None or key.type is not ConfigType.LIST:
+            return None
+        return (self.topics.text(name, {})[0] if topic else self.broker.default(name)) or ""
+
+    # What the controller tells
+
+    def entity_changed(self, entity: ConfigEntity, overrides: dict[str, str]) -> None:
+        if entity.kind == ConfigKind.BROKER:
+            if entity.name == DEFAULT_ENTITY:
+                self.broker.set_dynamic(cluster_default=overrides)
+            else:
+                self.broker.set_dynamic(broker=overrides)
+
+    def load(self, state: ClusterState, broker_id: int) -> None:
+        """Take over what was stored before this start."""
+        self.broker.set_dynamic(
+            broker=state.broker_configs(broker_id), cluster_default=state.broker_configs(None)
+        )
+
+    def change_levels(self, operations: list[ConfigOp]) -> None:
+        self.loggers.apply(operations)
+        if self.on_level_change is not None:
+            self.on_level_change()

@@ -1,0 +1,161 @@
+"""The broker's own numbers: what is counted as it happens, and what is looked up when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tidelog import __version__
+from tidelog.cluster.fetch_session import FetchSessionCache
+from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.partition import Partition
+from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.metrics.registry import Family, MetricName, Registry
+from tidelog.storage.config import LogConfig
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class BrokerMetrics:
+    """Registers gauges and families over the running parts; holds no numbers itself."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        replicas: ReplicaManager,
+        sessions: FetchSessionCache,
+        metadata: MetadataCache,
+        state: Callable[[], int],
+        started_ms: int,
+    ) -> None:
+        self.registry = registry
+        self._replicas = replicas
+        self._metadata = metadata
+        gauge = registry.gauge
+        gauge("kafka.server", "KafkaServer", "BrokerState", state)
+        self._replica_gauges()
+        for purgatory in (
+            replicas.produce_purgatory,
+            replicas.fetch_purgatory,
+            replicas.delete_records_purgatory,
+        ):
+            labels = {"delayedOperation": purgatory.name}
+            kind = "DelayedOperationPurgatory"
+            gauge("kafka.server", kind, "PurgatorySize", lambda p=purgatory: p.watched, **labels)  # type: ignore[misc]
+            gauge("kafka.server", kind, "NumDelayedOperations", lambda p=purgatory: p.delayed, **labels)  # type: ignore[misc]
+        cache = "FetchSessionCache"
+        gauge("kafka.server", cache, "NumIncrementalFetchSessions", lambda: len(sessions))
+        gauge("kafka.server", cache, "NumIncrementalFetchPartitionsCached", lambda: sessions.partitions_cached)
+        gauge("kafka.server", cache, "IncrementalFetchSessionEvictionsPerSec", lambda: sessions.evictions)
+        self._controller_gauges()
+        gauge("kafka.server", "app-info", "start-time-ms", lambda: started_ms)
+        registry.collect(self._log_families)
+        registry.collect(self._exporter_families)
+        registry.collect(_version_family)
+
+    def _replica_gauges(self) -> None:
+        replicas, gauge = self._replicas, self.registry.gauge
+
+        def count(wanted: Callable[[Partition], bool]) -> Callable[[], int]:
+            return lambda: sum(1 for partition in replicas.partitions() if wanted(partition))
+
+        kind = "ReplicaManager"
+        gauge("kafka.server", kind, "PartitionCount", lambda: sum(1 for _ in replicas.partitions()))
+        gauge("kafka.server", kind, "LeaderCount", count(lambda p: p.is_leader and not p.offline))
+        gauge("kafka.server", kind, "UnderReplicatedPartitions", count(lambda p: len(p.isr) < len(p.replicas)))
+        gauge("kafka.server", kind, "OfflineReplicaCount", count(lambda p: p.offline))
+        gauge(
+            "kafka.server",
+            kind,
+            "UnderMinIsrPartitionCount",
+            count(lambda p: p.log is not None and len(p.isr) < min_isr(p.log.config, p.replicas)),
+        )
+        gauge(
+            "kafka.server",
+            kind,
+            "AtMinIsrPartitionCount",
+            count(lambda p: p.log is not None and len(p.isr) == min_isr(p.log.config, p.replicas)),
+        )
+
+    def _controller_gauges(self) -> None:
+        metadata, gauge = self._metadata, self.registry.gauge
+        kind = "KafkaController"
+        gauge("kafka.controller", kind, "ActiveControllerCount", lambda: int(metadata.snapshot.controller_id >= 0))
+        gauge("kafka.controller", kind, "GlobalTopicCount", lambda: len(metadata.snapshot.topics))
+        gauge(
+            "kafka.controller",
+            kind,
+            "GlobalPartitionCount",
+            lambda: sum(len(topic.partitions) for topic in metadata.snapshot.topics.values()),
+        )
+        gauge(
+            "kafka.controller",
+            kind,
+            "OfflinePartitionsCount",
+            lambda: sum(
+                partition.leader < 0
+                for topic in metadata.snapshot.topics.values()
+                for partition in topic.partitions.values()
+            ),
+        )
+
+    def _log_families(self) -> Iterator[Family]:
+        sizes: list[tuple[Labels, float]] = []
+        starts: list[tuple[Labels, float]] = []
+        ends: list[tuple[Labels, float]] = []
+        segments: list[tuple[Labels, float]] = []
+        for partition in self._replicas.partitions():
+            log = partition.log
+            if log is None or partition.offline:
+                continue
+            labels = (("topic", partition.topic), ("partition", str(partition.index)))
+            sizes.append((labels, log.size))
+            starts.append((labels, log.log_start_offset))
+            ends.append((labels, log.log_end_offset))
+            segments.append((labels, len(log.segments)))
+        yield Family(MetricName("kafka.log", "Log", "Size"), "gauge", sizes)
+        yield Family(MetricName("kafka.log", "Log", "LogStartOffset"), "gauge", starts)
+        yield Family(MetricName("kafka.log", "Log", "LogEndOffset"), "gauge", ends)
+        yield Family(MetricName("kafka.log", "Log", "NumLogSegments"), "gauge", segments)
+
+    def _exporter_families(self) -> Iterator[Family]:
+        """The names of kafka_exporter, from what this broker knows without asking anybody."""
+        snapshot = self._metadata.snapshot
+        yield Family("kafka_brokers", "gauge", [((), len(snapshot.brokers))])
+        yield Family(
+            "kafka_topic_partitions",
+            "gauge",
+            [((("topic", name),), len(topic.partitions)) for name, topic in snapshot.topics.items()],
+        )
+        families: dict[str, list[tuple[Labels, float]]] = {
+            "current_offset": [],
+            "oldest_offset": [],
+            "leader": [],
+            "replicas": [],
+            "in_sync_replica": [],
+            "leader_is_preferred": [],
+            "under_replicated_partition": [],
+        }
+        for partition in self._replicas.partitions():
+            log = partition.log
+            labels = (("partition", str(partition.index)), ("topic", partition.topic))
+            if log is not None:
+                families["current_offset"].append((labels, log.high_watermark))
+                families["oldest_offset"].append((labels, log.log_start_offset))
+            preferred = bool(partition.replicas) and partition.replicas[0] == partition.leader_id
+            families["leader"].append((labels, partition.leader_id))
+            families["replicas"].append((labels, len(partition.replicas)))
+            families["in_sync_replica"].append((labels, len(partition.isr)))
+            families["leader_is_preferred"].append((labels, int(preferred)))
+            families["under_replicated_partition"].append(
+                (labels, int(len(partition.isr) < len(partition.replicas)))
+            )
+        for name, samples in families.items():
+            yield Family(f"kafka_topic_partition_{name}", "gauge", samples)
+
+
+def min_isr(config: LogConfig, replicas: list[int]) -> int:
+    return min(config.min_insync_replicas, len(replicas))
+
+
+def _version_family() -> Iterator[Family]:
+    yield Family("tidelog_info", "gauge", [((("version", __version__),), 1)])

@@ -1,0 +1,97 @@
+"""One broker as a process: settings, logging, signals, the first screen, and the status it ends with."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from tidelog.config.values import ConfigError
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.logs import LEVELS, set_up_logging
+
+log = logging.getLogger("tidelog.server")
+
+
+class StartFailed(Exception):
+    """The broker cannot start; the message says why and what would help."""
+
+
+def run_broker(
+    properties: Path | None, overrides: dict[str, str], ready_file: Path | None, log_level: str
+) -> int:
+    """Run until a signal ends it. 0 after a clean stop, 1 when it could not start or had to give up."""
+    set_up_logging(LEVELS[log_level])
+    try:
+        config = BrokerConfig.load(properties, overrides)
+    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        print(f"tidelog: {error}", file=sys.stderr)
+        return 1
+    for line in config.notes:
+        log.info("%s", line)
+    for line in config.warnings:
+        log.warning("%s", line)
+    _raise_descriptor_limit()
+    return _run(config, ready_file)
+
+
+def _run(config: BrokerConfig, ready_file: Path | None) -> int:
+    from tidelog.network.loop import BrokerLoop
+    from tidelog.server.broker import Broker
+
+    loop = BrokerLoop(config.num_io_threads)
+    asyncio.set_event_loop(loop)
+    broker = Broker(config, loop)
+    stop = asyncio.Event()
+
+    def stop_asked(number: int) -> None:
+        if stop.is_set():
+            log.warning("asked to stop again: the stop is under way")
+        else:
+            log.info("stopping", extra={"fields": {"signal": signal.Signals(number).name}})
+            stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_asked, number)
+
+    async def life() -> int:
+        try:
+            await broker.start()
+        except StartFailed as error:
+            print(f"tidelog: {error}", file=sys.stderr)
+            await broker.stop()
+            return 1
+        except Exception as error:
+            log.critical("the start failed: %s", error, exc_info=error)
+            await broker.stop()
+            return 1
+        # What the start made stays for good: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+        print(broker.first_screen(), flush=True)
+        if ready_file is not None:
+            ready_file.write_text(f"{broker.address}\n")
+        failed = asyncio.ensure_future(broker.failed.wait())
+        await asyncio.wait([failed, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
+        await broker.stop()
+        return 1 if broker.failed.is_set() else 0
+
+    try:
+        return loop.run_until_complete(life())
+    finally:
+        loop.close()
+
+
+def _raise_descriptor_limit() -> None:
+    """Every connection and every open segment is a descriptor: take as many as the system gives."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            log.warning("at most %d files can be open at once: the limit could not be raised", soft)
