@@ -60,13 +60,15 @@ def list_offsets(
                 if named[topic.name, wanted.partition_index] > 1:
                     raise InvalidRequest(f"{topic.name}-{wanted.partition_index} is named more than once")
                 partition = services.replicas.partition(topic.name, wanted.partition_index)
-                answer.timestamp, answer.offset, answer.leader_epoch = find_offset(
+                answer.timestamp, answer.offset, leader_epoch = find_offset(
                     partition,
                     wanted.timestamp,
                     wanted.current_leader_epoch,
                     read_committed=body.isolation_level == 1,
                     version=request.api_version,
                 )
+                if request.api_version >= 4:
+                    answer.leader_epoch = leader_epoch
             except KafkaError as error:
                 answer.error_code = error.code
             except OSError:

@@ -1,0 +1,130 @@
+"""Every version of every API that is announced is answered, and answered in that version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.raw import ConnectionClosed, RawConnection
+from tidelog.protocol.api import API
+from tidelog.protocol.message import Message
+from tidelog.protocol.messages.create_topics import CreateTopicsRequest
+from tidelog.protocol.messages.delete_records import DeleteRecordsRequest
+from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest
+from tidelog.protocol.messages.describe_producers import DescribeProducersRequest
+from tidelog.protocol.messages.fetch import FetchRequest
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from tidelog.protocol.messages.list_offsets import ListOffsetsRequest
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from tidelog.protocol.messages.produce import ProduceRequest
+from tidelog.records.batch import Record, build_batch
+from tidelog.server.apis import served_apis
+
+SERVED = [
+    (api.key, version)
+    for api in sorted(served_apis().values(), key=lambda api: api.key)
+    for version in range(api.min_version, api.max_version + 1)
+]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder: Path = tmp_path_factory.mktemp("versions")
+    with Broker(folder) as running, RawConnection(running.address) as connection:
+        topic = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+        connection.call(CreateTopicsRequest(topics=[topic]), 7)
+        yield running
+
+
+def topic_id(connection: RawConnection) -> bytes:
+    return connection.ask(MetadataRequest(topics=None), MetadataResponse, 12).topics[0].topic_id
+
+
+def filled(key: int, version: int, connection: RawConnection) -> Message:
+    """A request with content where an empty one would leave the handler's work undone."""
+    if key == 0:
+        partition = ProduceRequest.PartitionProduceData(
+            index=0, records=build_batch([Record(0, 1_700_000_000_000, b"k", b"v", [])])
+        )
+        topic = ProduceRequest.TopicProduceData(partition_data=[partition])
+        if version >= 13:
+            topic.topic_id = topic_id(connection)
+        else:
+            topic.name = "t"
+        return ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
+    if key == 1:
+        wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        fetched = FetchRequest.FetchTopic(partitions=[wanted])
+        if version >= 13:
+            fetched.topic_id = topic_id(connection)
+        else:
+            fetched.topic = "t"
+        return FetchRequest(max_wait_ms=0, min_bytes=0, topics=[fetched])
+    if key == 2:
+        listed = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
+        named = ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[listed])
+        return ListOffsetsRequest(replica_id=-1, topics=[named])
+    if key == 21:
+        deleted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=1, offset=0)
+        records = DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[deleted])
+        return DeleteRecordsRequest(topics=[records], timeout_ms=1000)
+    if key == 23:
+        epoch = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+        epochs = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic="t", partitions=[epoch])
+        return OffsetForLeaderEpochRequest(topics=[epochs])
+    if key == 32:
+        resource = DescribeConfigsRequest.DescribeConfigsResource(resource_type=2, resource_name="t")
+        return DescribeConfigsRequest(resources=[resource])
+    if key == 61:
+        producers = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])
+        return DescribeProducersRequest(topics=[producers])
+    if key == 22:
+        return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+    request = API[key].request()
+    if key == 18 and version >= 3:
+        request.client_software_name = request.client_software_version = "test"  # type: ignore[attr-defined]
+    return request
+
+
+def error_codes(value: object) -> Iterator[int]:
+    """Every error code anywhere in an answer."""
+    if isinstance(value, list):
+        for item in value:
+            yield from error_codes(item)
+    elif hasattr(value, "FIELDS"):
+        for field in value.FIELDS:
+            inner = getattr(value, field.name)
+            if field.name == "error_code":
+                yield inner
+            else:
+                yield from error_codes(inner)
+
+
+@pytest.mark.parametrize(("key", "version"), SERVED, ids=lambda value: str(value))
+def test_a_served_version_is_answered_without_an_error(broker: Broker, key: int, version: int) -> None:
+    with RawConnection(broker.address) as connection:
+        answer = connection.call(filled(key, version, connection), version)
+        assert [code for code in error_codes(answer) if code] == []
+
+
+@pytest.mark.parametrize("key", sorted(served_apis()))
+def test_a_version_that_is_not_served_closes_the_connection(broker: Broker, key: int) -> None:
+    api = served_apis()[key]
+    if key == 18:
+        return  # answered, so that a newer client learns what it may ask: tested below
+    with RawConnection(broker.address) as connection:
+        connection.send_frame(key.to_bytes(2, "big") + (api.max_version + 1).to_bytes(2, "big") + bytes(12))
+        with pytest.raises(ConnectionClosed):
+            connection.receive_frame()
+
+
+def test_an_api_versions_that_is_too_new_is_answered_in_the_oldest_version(broker: Broker) -> None:
+    with RawConnection(broker.address) as connection:
+        connection.send_frame((18).to_bytes(2, "big") + (99).to_bytes(2, "big") + b"\0\0\0\x07\xff\xff\0")
+        frame = connection.receive_frame()
+    assert frame[:4] == b"\0\0\0\x07"
+    assert frame[4:] == b"\0\x23" + b"\0\0\0\x01" + b"\0\x12\0\0\0\x04"
