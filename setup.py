@@ -1,5 +1,8 @@
-"""Builds the compiled twin of the record loops. Without a C compiler or Cython the install goes on without it:
-`tidelog.records` then uses its pure Python functions, which do the same."""
+"""Builds the compiled twin of the record loops.
+
+Without a C compiler or Cython the install goes on without it: `tidelog.records` then uses its plain Python
+functions, which do the same.
+"""
 
 from pathlib import Path
 
@@ -16,7 +19,10 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     twin = Extension("tidelog.records._speed", [SOURCE], extra_compile_args=["-O3"], optional=True)
-    return list(cythonize([twin], language_level=3))
+    built: list[Extension] = cythonize([twin], language_level=3)
+    for extension in built:
+        extension.optional = True  # Cython makes new objects and forgets this one
+    return built
 
 
 setup(ext_modules=extensions())

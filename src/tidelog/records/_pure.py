@@ -12,8 +12,6 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, TypeVar
 
-from crc32c import crc32c as _crc32c
-
 Buffer = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes | None], ...]
 RecordFields = tuple[int, int, bytes | None, bytes | None, Headers]
@@ -128,7 +126,9 @@ def crc(buf: Buffer, start: int, end: int) -> int:
     """CRC-32C of `buf[start:end]`."""
     if not 0 <= start <= end <= len(buf):
         raise ValueError(f"range {start}:{end} is outside of a buffer of {len(buf)} bytes")
-    return _crc32c(memoryview(buf)[start:end])
+    from crc32c import crc32c  # takes 10 ms to import, which the compiled twin saves
+
+    return crc32c(memoryview(buf)[start:end])
 
 
 def patch_header(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:

@@ -13,8 +13,6 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from crc32c import crc32c as _package_crc32c
-
 from tidelog.records._pure import MalformedRecords
 
 cdef extern from *:
@@ -22,14 +20,53 @@ cdef extern from *:
     #include <stdint.h>
     #include <string.h>
 
+    enum { TL_LONG = 4096, TL_SHORT = 256 };
     static uint32_t tl_crc_table[256];
+    static uint32_t tl_skip_long[4][256], tl_skip_short[4][256];
     static int tl_crc_hardware = 0;
+
+    /* CRCs are linear: what a run of zero bytes does to one is a matrix of bits, kept as four tables. */
+    static uint32_t tl_times(const uint32_t *matrix, uint32_t vector) {
+        uint32_t sum = 0;
+        for (; vector; vector >>= 1, matrix++) if (vector & 1) sum ^= *matrix;
+        return sum;
+    }
+    static void tl_skip_init(uint32_t table[4][256], int bytes) {
+        uint32_t a[32], b[32];
+        a[0] = 0x82f63b78u;  /* one zero bit */
+        for (int i = 1; i < 32; i++) a[i] = 1u << (i - 1);
+        for (int bits = 1; bits < 8 * bytes; bits *= 2) {
+            for (int i = 0; i < 32; i++) b[i] = tl_times(a, a[i]);
+            memcpy(a, b, sizeof a);
+        }
+        for (int k = 0; k < 4; k++)
+            for (uint32_t n = 0; n < 256; n++) table[k][n] = tl_times(a, n << (8 * k));
+    }
+    static inline uint32_t tl_skip(uint32_t table[4][256], uint32_t crc) {
+        return table[0][crc & 0xff] ^ table[1][crc >> 8 & 0xff] ^ table[2][crc >> 16 & 0xff] ^ table[3][crc >> 24];
+    }
 
     #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
     #include <nmmintrin.h>
     __attribute__((target("sse4.2")))
     static uint32_t tl_crc_fast(uint32_t crc, const uint8_t *p, size_t n) {
         uint64_t c = crc, word;
+        /* The instruction takes three cycles but one can start in each: three runs go side by side. */
+        for (size_t run = TL_LONG; run >= TL_SHORT; run /= TL_LONG / TL_SHORT) {
+            uint32_t (*table)[256] = run == TL_LONG ? tl_skip_long : tl_skip_short;
+            while (n >= 3 * run) {
+                uint64_t c1 = 0, c2 = 0, w1, w2;
+                const uint8_t *end = p + run;
+                for (; p < end; p += 8) {
+                    memcpy(&word, p, 8); memcpy(&w1, p + run, 8); memcpy(&w2, p + 2 * run, 8);
+                    c = _mm_crc32_u64(c, word); c1 = _mm_crc32_u64(c1, w1); c2 = _mm_crc32_u64(c2, w2);
+                }
+                c = tl_skip(table, (uint32_t)c) ^ c1;
+                c = tl_skip(table, (uint32_t)c) ^ c2;
+                p += 2 * run;
+                n -= 3 * run;
+            }
+        }
         while (n >= 8) { memcpy(&word, p, 8); c = _mm_crc32_u64(c, word); p += 8; n -= 8; }
         crc = (uint32_t)c;
         while (n--) crc = _mm_crc32_u8(crc, *p++);
@@ -56,6 +93,8 @@ cdef extern from *:
             for (int k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ 0x82f63b78u : c >> 1;
             tl_crc_table[i] = c;
         }
+        tl_skip_init(tl_skip_long, TL_LONG);
+        tl_skip_init(tl_skip_short, TL_SHORT);
         tl_crc_hardware = tl_has_crc();
     }
 
@@ -126,6 +165,7 @@ cdef extern from *:
     static inline int64_t tl_sub64(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
     """
     void tl_crc_init() noexcept nogil
+    int tl_crc_hardware
     uint32_t tl_crc(const uint8_t *p, size_t n) noexcept nogil
     uint16_t tl_get16(const uint8_t *p) noexcept nogil
     uint32_t tl_get32(const uint8_t *p) noexcept nogil
@@ -176,7 +216,7 @@ cdef enum:
     CRC_START = 21
     SMALLEST_RECORD = 7
     LONG_WALK = 4096  # bytes from which on giving up the GIL costs less than keeping it
-    LONG_CRC = 2048  # bytes from which on the package's interleaved loop is faster
+    LONG_CRC = 32768
 
 
 cdef int require(Py_buffer *view, Py_ssize_t start, Py_ssize_t end) except -1:
@@ -212,9 +252,16 @@ def encode_varint(int64_t value):
 
 
 cdef uint32_t crc_of(object buf, const uint8_t *base, Py_ssize_t start, Py_ssize_t end) except? 0:
+    cdef uint32_t value
     if end - start < LONG_CRC:
         return tl_crc(base + start, end - start)
-    return _package_crc32c(memoryview(buf)[start:end])
+    if tl_crc_hardware:
+        with nogil:
+            value = tl_crc(base + start, end - start)
+        return value
+    from crc32c import crc32c  # slow to import, and needed only where the processor has no instruction for it
+
+    return crc32c(memoryview(buf)[start:end])
 
 
 def crc(buf, Py_ssize_t start, Py_ssize_t end):

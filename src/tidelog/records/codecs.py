@@ -139,14 +139,32 @@ def _compress_snappy(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: Buffer, limit: int) -> bytes:
+def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
+    from cramjam import DecompressionError, snappy
+
     view = memoryview(data)
-    if bytes(view[:8]) != _XERIAL_MAGIC:
-        return _snappy_block(view, limit, limit)
+    blocks = _xerial_blocks(view) if bytes(view[:8]) == _XERIAL_MAGIC else [view]
+    sizes = [_snappy_size(block) for block in blocks]
+    total = sum(sizes)
+    if total > limit:
+        raise _too_large(Codec.SNAPPY, limit)
+    out = bytearray(total)
+    room = memoryview(out)
+    pos = 0
+    try:
+        for block, size in zip(blocks, sizes, strict=True):
+            if size:
+                snappy.decompress_raw_into(block, room[pos : pos + size])
+            pos += size
+    except (DecompressionError, ValueError) as error:
+        raise _corrupt(Codec.SNAPPY, error) from None
+    return out
+
+
+def _xerial_blocks(view: memoryview) -> list[memoryview]:
     if len(view) < 16:
         raise _corrupt(Codec.SNAPPY, "its header is cut")
-    parts: list[bytes] = []
-    total = 0
+    blocks: list[memoryview] = []
     pos = 16
     while pos < len(view):
         if bytes(view[pos : pos + 8]) == _XERIAL_MAGIC and len(view) - pos >= 16:
@@ -158,16 +176,13 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
         pos += 4
         if not 0 <= length <= len(view) - pos:
             raise _corrupt(Codec.SNAPPY, f"a block of {length} bytes where {len(view) - pos} are left")
-        block = _snappy_block(view[pos : pos + length], limit - total, limit)
+        blocks.append(view[pos : pos + length])
         pos += length
-        total += len(block)
-        parts.append(block)
-    return b"".join(parts)
+    return blocks
 
 
-def _snappy_block(block: memoryview, room: int, limit: int) -> bytes:
-    from cramjam import DecompressionError, snappy
-
+def _snappy_size(block: memoryview) -> int:
+    """What a block says it unpacks to, if that can be true."""
     size = shift = 0
     for byte in bytes(block[:5]):
         size |= (byte & 0x7F) << shift
@@ -176,14 +191,9 @@ def _snappy_block(block: memoryview, room: int, limit: int) -> bytes:
             break
     else:
         raise _corrupt(Codec.SNAPPY, "a block has no length")
-    if size > room:
-        raise _too_large(Codec.SNAPPY, limit)
     if size > len(block) * _SNAPPY_BEST:
         raise _corrupt(Codec.SNAPPY, f"{len(block)} bytes cannot hold the declared {size}")
-    try:
-        return bytes(memoryview(snappy.decompress_raw(block)))
-    except (DecompressionError, ValueError) as error:
-        raise _corrupt(Codec.SNAPPY, error) from None
+    return size
 
 
 # lz4: one frame of independent blocks; Kafka's Java client reads no others
