@@ -1,4 +1,8 @@
-"""Produced batches get the answer that Kafka 4.3 gave to the very same bytes."""
+"""Produced batches get the answer that Kafka 4.3 gave.
+
+The cases were sent to it and then built anew by the same code for the time in the data, so timestamps and
+checksums are not the ones that it saw; everything else is.
+"""
 
 from __future__ import annotations
 
