@@ -126,6 +126,21 @@ def test_work_of_a_turn_asked_for_by_a_task_or_a_timer_does_not_wait(loop: Broke
     assert order == ["first", "second"]
 
 
+def test_work_that_always_asks_for_more_does_not_keep_events_waiting(loop: BrokerLoop) -> None:
+    near, far = socket.socketpair()
+
+    def again() -> None:
+        loop.call_soon_in_turn(again)
+
+    loop.register(near.fileno(), lambda mask: loop.stop(), READ)
+    loop.call_soon_in_turn(again)
+    far.send(b"x")
+    run(loop)
+    loop.unregister(near.fileno())
+    near.close()
+    far.close()
+
+
 def test_tasks_timers_and_streams_work_as_in_asyncio(loop: BrokerLoop) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.readexactly(3))

@@ -34,6 +34,10 @@ EVENTS_PER_POLL: Final = 128
 """More than this many ready descriptors are taken in several polls, so that timers are looked at between."""
 
 
+ROUNDS_PER_TURN: Final = 4
+"""Work that keeps asking for more work is interrupted after this many rounds by a poll that does not wait."""
+
+
 class DirectSelector(selectors.BaseSelector):
     """An epoll selector that answers asyncio's questions and calls the broker's descriptors itself."""
 
@@ -89,12 +93,15 @@ class DirectSelector(selectors.BaseSelector):
 
     def _run_turn(self) -> None:
         turn = self.turn
-        while turn:
-            callback = turn.popleft()
-            try:
-                callback()
-            except Exception as error:
-                self.on_error("work at the end of a turn failed", error)
+        for _ in range(ROUNDS_PER_TURN):
+            for _ in range(len(turn)):
+                callback = turn.popleft()
+                try:
+                    callback()
+                except Exception as error:
+                    self.on_error("work at the end of a turn failed", error)
+            if not turn:
+                return
 
     def _add_other(self, others: list[tuple[selectors.SelectorKey, int]], fd: int, mask: int) -> None:
         key = self._keys.get(fd)

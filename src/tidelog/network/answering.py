@@ -1,0 +1,284 @@
+"""The answering half of a connection: answers leave in order, at the pace of their peer, and are accounted.
+
+What a request held (its frame's memory, its place among those in progress) goes back when it is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from time import perf_counter_ns
+from typing import Final
+
+from tidelog.network.loop import READ, WRITE
+from tidelog.network.output import Output
+from tidelog.network.request import LENGTH, NO_BYTES, Part, Request, part_size
+from tidelog.network.request_channel import RequestChannel
+
+log = logging.getLogger("tidelog.network")
+
+# Why a channel cannot simply read the next frame; 0 is the ordinary state.
+BUSY: Final = 1  # a request is being worked on or waits in a purgatory
+SENDING: Final = 2  # an answer waits until the peer takes more
+FILLING: Final = 4  # a frame is partly here
+SAVED: Final = 8  # whole frames are here and wait for their turn
+BULK: Final = 16  # the last frame was large: read the next length alone, so that its body is not copied
+PARKED: Final = 32  # the gate is closed
+CORKED: Final = 64  # more frames are at hand: answers are gathered and leave together
+CLOSED: Final = 128
+DRAINING: Final = 256  # no new request is taken, the connection closes after the present one
+
+CORKED_BYTES: Final = 64 * 1024
+
+
+class AnsweringChannel(ABC):
+    __slots__ = (
+        "_corked",
+        "_corked_bytes",
+        "_interest",
+        "_output",
+        "_send",
+        "_sending",
+        "_state",
+        "client_software",
+        "connection_id",
+        "context",
+        "fd",
+        "last_active_ns",
+        "listener",
+        "peer",
+        "principal",
+        "sock",
+    )
+
+    def __init__(
+        self, context: RequestChannel, sock: socket.socket, peer: str, listener: str, connection_id: str
+    ) -> None:
+        self.context = context
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.peer = peer
+        self.listener = listener
+        self.connection_id = connection_id
+        self.principal = "User:ANONYMOUS"
+        self.client_software = ("unknown", "unknown")
+        self.last_active_ns = perf_counter_ns()
+        self._send = sock.send
+        self._state = 0
+        self._interest = READ
+        self._corked: list[bytes] = []
+        self._corked_bytes = 0
+        self._output = Output(sock)
+        self._sending: tuple[Request, Sequence[Part], int, int] | None = None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection now."""
+
+    @abstractmethod
+    def _go_on(self) -> None:
+        """An answer is sent: take the next request."""
+
+    @property
+    def is_open(self) -> bool:
+        return not self._state & CLOSED
+
+    @property
+    def is_busy(self) -> bool:
+        """A request is being worked on, or its answer is not yet sent."""
+        return bool(self._state & (BUSY | SENDING))
+
+    @property
+    def is_sending(self) -> bool:
+        return bool(self._state & SENDING)
+
+    @property
+    def awaits_answer(self) -> bool:
+        return bool(self._state & BUSY)
+
+    def release_frame(self, request: Request) -> None:
+        memory = request.memory
+        if memory is not None:
+            request.memory = None
+            pool = self.context.pool
+            pool.give_back(memory, request.size)
+            if self.context.closed:
+                self.context.update_gate()
+
+    def now_waiting(self, request: Request) -> None:
+        if request.counted:
+            request.counted = False
+            self.context.in_progress -= 1
+            if self.context.closed:
+                self.context.update_gate()
+
+    # Answering
+
+    def answer_frame(self, request: Request, frame: bytes) -> None:
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        responded = perf_counter_ns()
+        if self._state or request.memory is not None:
+            self._answer_late(request, (frame,), responded)
+            return
+        request.done = True
+        try:
+            sent = self._send(frame)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._account(request, (frame,), responded)
+            self._lost(error)
+            return
+        if sent != len(frame):
+            self._send_rest(request, (memoryview(frame)[sent:],), responded)
+            return
+        context = self.context
+        context.clock.now_ns = now = perf_counter_ns()
+        request.kind.record(request, responded, responded, now)
+        if context.log_level:
+            context.log_request(request, (frame,), responded, responded, now)
+
+    def answer_parts(self, request: Request, parts: Sequence[Part]) -> None:
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        head = LENGTH.pack(sum(map(part_size, parts)))
+        if parts and type(parts[0]) is bytes:
+            framed: list[Part] = [head + parts[0], *parts[1:]]
+        else:
+            framed = [head, *parts]
+        self._answer_late(request, framed, perf_counter_ns())
+
+    def answer_nothing(self, request: Request) -> None:
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        responded = perf_counter_ns()
+        was_busy = self._end(request)
+        self._account(request, (), responded)
+        if was_busy:
+            self._go_on()
+
+    def refuse(self, request: Request, reason: str) -> None:
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        responded = perf_counter_ns()
+        self._end(request)
+        self._account(request, (), responded)
+        self._flush_corked()
+        self._drop(reason)
+
+    def _answer_late(self, request: Request, parts: Sequence[Part], responded: int) -> None:
+        """An answer that comes after the handler's return, that is corked, or that has several parts."""
+        was_busy = self._end(request)
+        if self._state & CLOSED:
+            self._account(request, parts, responded)
+            return
+        if self._state & CORKED and len(parts) == 1 and isinstance(parts[0], bytes):
+            self._corked.append(parts[0])
+            self._corked_bytes += len(parts[0])
+            if self._corked_bytes >= CORKED_BYTES:
+                self._flush_corked()
+            self._account(request, parts, responded)
+            return
+        self._flush_corked()
+        self._send_rest(request, parts, responded)
+        if was_busy and not self._state & SENDING:
+            self._go_on()
+
+    def _end(self, request: Request) -> bool:
+        """Mark a request as answered and return what it held; says whether the channel had waited for it."""
+        request.done = True
+        if request.memory is not None:
+            self.release_frame(request)
+        request.buffer = NO_BYTES
+        if request.counted:
+            self.now_waiting(request)
+        was_busy = bool(self._state & BUSY)
+        self._state &= ~BUSY
+        return was_busy
+
+    def _account(self, request: Request, parts: Sequence[Part], responded: int, started: int = 0) -> None:
+        context = self.context
+        context.clock.now_ns = now = perf_counter_ns()
+        request.kind.record(request, responded, started or responded, now)
+        if context.log_level:
+            context.log_request(request, parts, responded, started or responded, now)
+
+    # Sending
+
+    def _flush_corked(self) -> None:
+        if not self._corked:
+            return
+        data = b"".join(self._corked)
+        self._corked.clear()
+        self._corked_bytes = 0
+        if self._state & CLOSED:
+            return
+        if self._state & SENDING:
+            self._output.add((data,))
+            return
+        try:
+            sent = self._send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._lost(error)
+            return
+        if sent != len(data):
+            self._output.add((memoryview(data)[sent:],))
+            self._wait_to_send()
+
+    def _send_rest(self, request: Request, parts: Sequence[Part], responded: int) -> None:
+        if self._state & CLOSED:
+            self._account(request, parts, responded)
+            return
+        waited = bool(self._output)
+        self._output.add(parts)
+        started = perf_counter_ns() if waited else responded
+        try:
+            finished = not waited and self._output.send()
+        except OSError as error:
+            self._account(request, parts, responded)
+            self._lost(error)
+            return
+        if finished:
+            self._account(request, parts, responded)
+            return
+        self._sending = (request, parts if self.context.log_level else (), responded, started)
+        self._wait_to_send()
+
+    def _wait_to_send(self) -> None:
+        self._state |= SENDING
+        self._set_interest(WRITE)
+
+    def _continue_sending(self) -> None:
+        try:
+            finished = self._output.send()
+        except OSError as error:
+            self._lost(error)
+            return
+        self.last_active_ns = self.context.clock.now_ns
+        if not finished:
+            return
+        self._state &= ~SENDING
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            request, parts, responded, started = sending
+            self._account(request, parts, responded, started)
+        self._go_on()
+
+    def _set_interest(self, mask: int) -> None:
+        if mask != self._interest:
+            self._interest = mask
+            self.context.loop.modify(self.fd, mask)
+
+    def _lost(self, error: OSError | None) -> None:
+        if error is not None:
+            log.debug("connection of %s lost: %s", self.peer, error)
+        self.close()
+
+    def _drop(self, reason: str) -> None:
+        log.warning("closing the connection of %s (listener %s): %s", self.peer, self.listener, reason)
+        self.close()
