@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import machine
-from wire import Client, WireError
+from wire import LATEST, Client, WireError
 
 START_TIMEOUT = 120.0
 STOP_TIMEOUT = 120.0
@@ -51,18 +51,23 @@ class Broker:
         return machine.resident_bytes(self.pid) / machine.MEGABYTE
 
     def topic(self, name: str, partitions: int = 1, **settings: str) -> str:
-        """Makes a topic of a name not used before and waits until all of it has leaders."""
+        """Makes a topic of a name not used before and waits until all of it can be used."""
         unique = f"{name}-{time.time_ns() // 1000:x}"
         configs = {key.replace("_", "."): value for key, value in settings.items()}
         with self.client() as client:
             client.create_topic(unique, partitions, configs)
-            self.topics.append(unique)
-            deadline = time.monotonic() + START_TIMEOUT
-            while client.led_partitions(unique) < partitions:
-                if time.monotonic() > deadline:
-                    raise BrokerFailed(f"not all of the {partitions} partitions of {unique} have a leader")
-                time.sleep(0.02)
+        self.topics.append(unique)
+        self.await_partitions(unique, partitions)
         return unique
+
+    def await_partitions(self, topic: str, count: int) -> None:
+        """Waits until the broker leads every partition: each tells its end offset."""
+        deadline = time.monotonic() + START_TIMEOUT
+        with self.client() as client:
+            while any(error for error, _ in client.offsets(topic, range(count), LATEST)):
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(f"not all of the {count:,} partitions of {topic} can be used")
+                time.sleep(0.005)
 
     def segments(self, topic: str) -> int | None:
         """Number of log files of a topic, where its folder is known."""

@@ -66,7 +66,11 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def as_json(
-    figures: Sequence[Figure], failures: Sequence[str], machine: dict[str, str | int | float], broker: str
+    figures: Sequence[Figure],
+    failures: Sequence[str],
+    machine: dict[str, str | int | float],
+    broker: str,
+    quick: bool,
 ) -> str:
     entries = [
         {
@@ -82,7 +86,13 @@ def as_json(
         }
         for figure in figures
     ]
-    document = {"broker": broker, "machine": machine, "figures": entries, "failures": list(failures)}
+    document = {
+        "broker": broker,
+        "quick": quick,
+        "machine": machine,
+        "figures": entries,
+        "failures": list(failures),
+    }
     return json.dumps(document, indent=2) + "\n"
 
 

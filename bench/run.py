@@ -1,6 +1,7 @@
 """Measures a broker and prints each figure beside its target, as a table and as JSON.
 
     python bench/run.py                                   this project's broker, every scenario
+    python bench/run.py --profile                         and where its time goes
     python bench/run.py --only small --only fetch         some of them
     python bench/run.py --quick                           a tenth of the work: that it runs, not how fast
     python bench/run.py --against HOST:PORT --pid PID     a broker that runs already
@@ -23,7 +24,8 @@ import report
 from broker import TIDELOG, Broker, BrokerFailed, Source
 from load import LoadFailed
 from report import Figure
-from scenarios import SCENARIOS, Bench, Skipped
+from scenarios import SCENARIOS
+from suite import Bench, Skipped
 from wire import WireError
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -50,6 +52,11 @@ def arguments() -> argparse.Namespace:
         help="command that starts a broker; {dir}, {port} and {ready} (a file that is to hold HOST:PORT "
         "once it answers) are filled in, --override NAME=VALUE is added",
     )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="one more round of each scenario under py-spy, shown by function",
+    )
     parser.add_argument("--warmup", type=int, default=1, metavar="N", help="warm up N times as long")
     parser.add_argument(
         "--data",
@@ -70,7 +77,9 @@ def bench_of(options: argparse.Namespace) -> Bench:
     if options.against is not None:
         host, _, port = options.against.rpartition(":")
         attached = Broker(host, int(port), options.pid)
-    return Bench(Source(options.data, options.launch, attached), options.quick, options.warmup)
+    return Bench(
+        Source(options.data, options.launch, attached), options.quick, options.warmup, options.profile
+    )
 
 
 def main() -> int:
@@ -82,6 +91,7 @@ def main() -> int:
     failures: list[str] = []
     for name in options.only or SCENARIOS:
         begun = time.monotonic()
+        bench.scenario = name
         try:
             found = SCENARIOS[name](bench)
         except Skipped as reason:
@@ -93,9 +103,13 @@ def main() -> int:
             continue
         figures += found
         print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
-    text = report.as_json(figures, failures, about, options.against or options.launch)
+    text = report.as_json(figures, failures, about, options.against or options.launch, bench.quick)
     report.save(options.json, text)
+    if bench.quick:
+        print("A tenth of the work, of the segments, partitions and connections too: no figure counts.\n")
     print(report.table(figures))
+    for title, profile in bench.profiles.items():
+        print(f"\n{title}\n{profile}")
     print()
     print(text, end="")
     return 1 if failures else 0

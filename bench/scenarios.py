@@ -9,90 +9,51 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
+import growth
 import load
 import machine
-from broker import Broker, BrokerFailed, Source
+from broker import Broker
 from load import Load
 from machine import GIGABYTE, MEGABYTE
 from report import Figure
-from wire import EARLIEST
+from suite import CONNECTIONS, Bench, Skipped
+from targets import figure
+from wire import EARLIEST, LATEST
 
-CONNECTIONS = 16
 BULK_CONNECTIONS = 4
-SEGMENTS = 10_000
-PARTITIONS = 2_000
-BATCHES_PER_SEGMENT = 4
-BATCHES = SEGMENTS * BATCHES_PER_SEGMENT
+HALF_GIGABYTE = GIGABYTE // 2
 # Batches of close to 1 MB, below the default max.message.bytes.
-RECORDS_OF_1000, RECORDS_OF_100 = 990, 9_000
-SEVEN_DAYS_MS = "604800000"
+MEGABYTE_OF_1000 = {"records": 990, "record_size": 1000}
+MEGABYTE_OF_100 = {"records": 9_000, "record_size": 100}
 
 
-class Skipped(Exception):
-    """The scenario cannot be measured here; the text says why."""
-
-
-@dataclass(slots=True)
-class Bench:
-    """Everything a scenario needs: where brokers come from and how much to do."""
-
-    source: Source
-    quick: bool = False
-    warmup: int = 1  # a broker that compiles itself while running wants more
-
-    def scaled(self, count: int) -> int:
-        return max(1, count // 10) if self.quick else count
-
-    @property
-    def rounds(self) -> int:
-        return 2 if self.quick else 5
-
-    def needs_own_broker(self) -> None:
-        if self.source.attached is not None:
-            raise Skipped("starts and stops brokers, so it needs --launch instead of --against")
-
-
-def measured_cpu(broker: Broker, work: Callable[[], Load]) -> tuple[float, Load]:
-    before = broker.cpu()
-    done = work()
-    return broker.cpu() - before, done
+def floor(bench: Bench) -> list[Figure]:
+    """What the kernel alone takes to append to a file here."""
+    size = bench.scaled(GIGABYTE)
+    costs = [machine.append_cost(bench.source.folder, size) / size * GIGABYTE for _ in range(3)]
+    return [figure("floor", costs, "the part of a produce that no broker saves")]
 
 
 def start(bench: Bench) -> list[Figure]:
     """From starting the process to its first answer, on a folder used before; and memory when idle."""
     bench.needs_own_broker()
     times: list[float] = []
+    resident: list[float] = []
     with bench.source.launcher() as launcher:
         _, first = launcher.start({})
         launcher.stop()
         for _ in range(bench.rounds):
             broker, seconds = launcher.start({})
             times.append(seconds)
-            time.sleep(1.0)  # memory is taken when what the start left to do is done
-            resident = broker.resident_mb()
+            time.sleep(1.0)  # what the start left for later is done by then
+            resident.append(broker.resident_mb())
             launcher.stop()
-    return [
-        Figure(
-            "start to first answer",
-            statistics.median(times),
-            "s",
-            0.4,
-            kafka="2",
-            rounds=times,
-            note=f"on an empty folder {first:.2f} s",
-        ),
-        Figure("resident when idle", resident, "MB", 60, kafka="1,170 (warm)"),
-    ]
+    return [figure("start", times, f"on an empty folder {first:.2f} s"), figure("idle", resident)]
 
 
 def small(bench: Bench) -> list[Figure]:
     """One-record produce requests, a closed loop on 16 connections."""
-    count = bench.scaled(100_000)
-    costs: list[float] = []
-    rates: list[float] = []
     with bench.source.broker() as broker:
         topic = broker.topic("small")
 
@@ -100,164 +61,87 @@ def small(bench: Bench) -> list[Figure]:
             return load.run(broker, "produce", topic=topic, connections=CONNECTIONS, requests=requests)
 
         work(bench.scaled(50_000) * bench.warmup)
-        for _ in range(bench.rounds):
-            cpu, done = measured_cpu(broker, lambda: work(count))
-            costs.append(cpu / count * 100_000)
-            rates.append(done.requests / done.seconds)
-    return [
-        Figure(
-            "one-record produce, 16 connections",
-            statistics.median(costs),
-            "CPU-s / 100,000",
-            2.0,
-            kafka="2.9",
-            rounds=costs,
-            note=f"{statistics.median(rates):,.0f} requests/s",
-        ),
-    ]
+        rounds = bench.measure(broker, lambda: work(bench.scaled(100_000)))
+    return [figure("small", rounds.per_request(100_000), rounds.request_rate())]
 
 
 def latency(bench: Bench) -> list[Figure]:
     """One-record produce requests one after the other on one connection."""
-    runs: list[Load] = []
     with bench.source.broker() as broker:
         topic = broker.topic("latency")
-        load.run(broker, "latency", topic=topic, requests=bench.scaled(20_000) * bench.warmup)
-        for _ in range(bench.rounds):
-            runs.append(load.run(broker, "latency", topic=topic, requests=bench.scaled(30_000), warmup=500))
-    middle, high = [r.p50_us for r in runs], [r.p99_us for r in runs]
-    note = f"p99.9 {statistics.median(r.p999_us for r in runs):,.0f} us"
-    return [
-        Figure(
-            "one-record produce, one connection, p50",
-            statistics.median(middle),
-            "us",
-            40,
-            kafka="92",
-            rounds=middle,
-        ),
-        Figure(
-            "one-record produce, one connection, p99",
-            statistics.median(high),
-            "us",
-            100,
-            kafka="159",
-            rounds=high,
-            note=note,
-        ),
-    ]
+
+        def work(requests: int) -> Load:
+            return load.run(broker, "latency", topic=topic, requests=requests, warmup=500)
+
+        work(bench.scaled(20_000) * bench.warmup)
+        runs = [work(bench.scaled(30_000)) for _ in range(bench.rounds)]
+    note = f"p99.9 {statistics.median(run.p999_us for run in runs):,.0f} us"
+    return [figure("p50", [run.p50_us for run in runs]), figure("p99", [run.p99_us for run in runs], note)]
 
 
 def bulk(bench: Bench) -> list[Figure]:
     """Produce requests of 1 MB, records of 1,000 and of 100 bytes."""
-    figures = []
-    for size, records in ((1000, RECORDS_OF_1000), (100, RECORDS_OF_100)):
-        costs: list[float] = []
-        rates: list[float] = []
-        with bench.source.broker() as broker:
-            topic = broker.topic("bulk")
+    return [
+        bulk_figure(bench, "bulk1000", MEGABYTE_OF_1000),
+        bulk_figure(bench, "bulk100", MEGABYTE_OF_100),
+    ]
 
-            def work(
-                amount: int,
-                topic: str = topic,
-                size: int = size,
-                records: int = records,
-                broker: Broker = broker,
-            ) -> Load:
-                return load.run(
-                    broker,
-                    "produce",
-                    topic=topic,
-                    connections=BULK_CONNECTIONS,
-                    records=records,
-                    record_size=size,
-                    bytes=amount,
-                )
 
-            work(bench.scaled(GIGABYTE) // 2 * bench.warmup)
-            for _ in range(min(3, bench.rounds)):
-                cpu, done = measured_cpu(broker, lambda: work(bench.scaled(GIGABYTE)))
-                costs.append(cpu / done.bytes * GIGABYTE)
-                rates.append(done.bytes / done.seconds / MEGABYTE)
-        figures.append(
-            Figure(
-                f"produce, 1 MB requests, records of {size:,} bytes",
-                statistics.median(costs),
-                "CPU-s / GB",
-                1.0,
-                kafka="3.0",
-                rounds=costs,
-                note=f"{statistics.median(rates):,.0f} MB/s",
+def bulk_figure(bench: Bench, key: str, batch: dict[str, int]) -> Figure:
+    amount = bench.scaled(HALF_GIGABYTE)
+    with bench.source.broker() as broker:
+        topic = broker.topic("bulk")
+
+        def work(wanted: int) -> Load:
+            return load.run(
+                broker, "produce", topic=topic, connections=BULK_CONNECTIONS, bytes=wanted, **batch
             )
-        )
-    return figures
+
+        work(amount * bench.warmup)
+        rounds = bench.measure(broker, lambda: work(amount), page_cache=amount)
+    return figure(key, rounds.per_gigabyte(), rounds.byte_rate())
 
 
 def fetch(bench: Bench) -> list[Figure]:
     """Fetch requests of 1 MiB in order through a log that is in the page cache."""
-    costs: list[float] = []
-    rates: list[float] = []
-    amount = bench.scaled(GIGABYTE)
+    amount, records = bench.scaled(GIGABYTE), 64
     with bench.source.broker() as broker:
         topic = broker.topic("fetch")
-        written = load.run(
-            broker, "produce", topic=topic, connections=2, records=64, record_size=1000, bytes=amount
-        )
-        end = written.requests * 64
+        written = load.run(broker, "produce", topic=topic, records=records, record_size=1000, bytes=amount)
+        end = written.requests * records
 
         def work(wanted: int) -> Load:
             return load.run(broker, "fetch", topic=topic, to=end, bytes=wanted, max_bytes=1 << 20)
 
         work(amount * bench.warmup)
-        for _ in range(bench.rounds):
-            cpu, done = measured_cpu(broker, lambda: work(amount * 4))
-            costs.append(cpu / done.bytes * GIGABYTE)
-            rates.append(done.bytes / done.seconds / MEGABYTE)
-    return [
-        Figure(
-            "fetch, 1 MiB a request",
-            statistics.median(costs),
-            "CPU-s / GB",
-            0.25,
-            kafka="0.22-0.33",
-            rounds=costs,
-            note=f"{statistics.median(rates):,.0f} MB/s on one connection",
-        ),
-    ]
+        rounds = bench.measure(broker, lambda: work(amount * 4))
+    return [figure("fetch", rounds.per_gigabyte(), f"{rounds.byte_rate()} on one connection")]
 
 
 def beside(bench: Bench) -> list[Figure]:
     """A one-record request every 2 ms beside a producer of 1 GB/s whose topic keeps little."""
     seconds = 3 if bench.quick else 10
+    keep_little = {
+        "retention_bytes": str(512 << 20),
+        "segment_bytes": str(128 << 20),
+        "file_delete_delay_ms": "100",
+    }
     with bench.source.broker({"log.retention.check.interval.ms": "1000"}) as broker:
-        heavy = broker.topic(
-            "heavy", retention_bytes=str(512 << 20), segment_bytes=str(128 << 20), file_delete_delay_ms="100"
-        )
-        light = broker.topic("light")
-        bulk_options = {
-            "topic": heavy,
-            "connections": BULK_CONNECTIONS,
-            "records": RECORDS_OF_1000,
-            "record_size": 1000,
-        }
+        heavy, light = broker.topic("heavy", 1, **keep_little), broker.topic("light")
+        producer: dict[str, object] = {"topic": heavy, "connections": BULK_CONNECTIONS, **MEGABYTE_OF_1000}
         load.run(broker, "latency", topic=light, requests=bench.scaled(20_000) * bench.warmup)
-        load.run(broker, "produce", bytes=GIGABYTE * 3 // 2, **bulk_options)
-        retained = await_retention(broker, heavy, 60)
-        producer = load.start(broker, "produce", seconds=seconds, rate=GIGABYTE, **bulk_options)
+        load.run(broker, "produce", bytes=GIGABYTE * 3 // 2, **producer)
+        retained = await_retention(broker, heavy, limit=60)
+        bench.warm_memory(2 * GIGABYTE)
+        heavy_run = load.start(broker, "produce", seconds=seconds, rate=GIGABYTE, **producer)
         time.sleep(0.3)
         probe = load.start(broker, "latency", topic=light, seconds=seconds - 0.6, interval_us=2000)
-        small, heavy_load = load.finish(probe), load.finish(producer)
-    note = f"p50 {small.p50_us / 1000:.2f} ms, worst {small.max_us / 1000:.1f} ms"
+        small_load, heavy_load = load.finish(probe), load.finish(heavy_run)
+    note = f"p50 {small_load.p50_us / 1000:.2f} ms, worst {small_load.max_us / 1000:.1f} ms"
     reached = heavy_load.bytes / heavy_load.seconds / MEGABYTE
     return [
-        Figure("one record beside 1 GB/s, p99", small.p99_us / 1000, "ms", 10, note=note, kafka=KAFKA_BESIDE),
-        Figure(
-            "producer's rate meanwhile",
-            reached,
-            "MB/s",
-            kafka=KAFKA_BESIDE_RATE,
-            note="" if retained else "retention did not run before",
-        ),
+        figure("beside", small_load.p99_us / 1000, note),
+        figure("rate", reached, f"for {seconds} s" + ("" if retained else "; retention had not begun")),
     ]
 
 
@@ -273,50 +157,25 @@ def await_retention(broker: Broker, topic: str, limit: float) -> bool:
 
 
 def memory(bench: Bench) -> list[Figure]:
-    """Resident memory under small and bulk produce and fetch, three times over."""
+    """Resident memory under small produce, bulk produce and fetch, three times over."""
     in_flight = 8
-    after: list[float] = []
     amount = bench.scaled(GIGABYTE)
+    after: list[float] = []
     with bench.source.broker() as broker:
         topic = broker.topic("memory")
         idle = broker.resident_mb()
+        bulk_load: dict[str, object] = {"topic": topic, "connections": in_flight, "bytes": amount}
         with machine.PeakMemory(broker.pid) as sampler:
             for _ in range(3):
                 load.run(broker, "produce", topic=topic, connections=64, requests=bench.scaled(100_000))
-                done = load.run(
-                    broker,
-                    "produce",
-                    topic=topic,
-                    connections=in_flight,
-                    records=RECORDS_OF_1000,
-                    record_size=1000,
-                    bytes=amount,
-                )
+                load.run(broker, "produce", **bulk_load, **MEGABYTE_OF_1000)
                 with broker.client() as client:
-                    end = client.offset(topic, 0, -1)
-                load.run(
-                    broker,
-                    "fetch",
-                    topic=topic,
-                    connections=in_flight,
-                    bytes=done.bytes,
-                    to=end,
-                    max_bytes=1 << 20,
-                )
+                    end = client.offset(topic, 0, LATEST)
+                load.run(broker, "fetch", **bulk_load, to=end, max_bytes=1 << 20)
                 after.append(broker.resident_mb())
-    return [
-        Figure(
-            "resident grown after load",
-            after[-1] - idle,
-            "MB",
-            32,
-            rounds=after,
-            kafka=KAFKA_GROWN,
-            note=f"{in_flight} requests of 1 MB at a time, 64 connections; at most "
-            f"{(sampler.peak / MEGABYTE) - idle:.0f} MB meanwhile",
-        ),
-        Figure("resident grown from first to third load", after[-1] - after[0], "MB", 4),
-    ]
+    peak = sampler.peak / MEGABYTE - idle
+    note = f"after it {after[-1] - idle:.0f} MB; 64 connections, {in_flight} requests of 1 MB at a time"
+    return [figure("grown", peak, note), figure("creep", after[-1] - after[0])]
 
 
 def connections(bench: Bench) -> list[Figure]:
@@ -328,163 +187,7 @@ def connections(bench: Bench) -> list[Figure]:
             time.sleep(0.5)
             resident = broker.resident_mb()
     each = (resident - before) * 1000 / count
-    return [
-        Figure(
-            f"resident with {count:,} idle connections",
-            resident,
-            "MB",
-            200,
-            kafka=KAFKA_CONNECTIONS,
-            note=f"{each:.1f} KB each",
-        ),
-    ]
-
-
-@dataclass(slots=True, frozen=True)
-class Place:
-    """Somewhere to produce to and fetch from at random."""
-
-    topic: str
-    partitions: int
-    offsets: int  # of each partition, all of them readable
-
-    def produce(self, broker: Broker, requests: int) -> Load:
-        return load.run(
-            broker,
-            "produce",
-            topic=self.topic,
-            partitions=self.partitions,
-            connections=CONNECTIONS,
-            requests=requests,
-            random=True,
-        )
-
-    def fetch(self, broker: Broker, requests: int) -> Load:
-        # One byte at most, so that each answer is the one batch that holds the offset.
-        return load.run(
-            broker,
-            "fetch",
-            topic=self.topic,
-            partitions=self.partitions,
-            connections=CONNECTIONS,
-            requests=requests,
-            random=True,
-            to=self.offsets,
-            max_bytes=1,
-        )
-
-
-def cost_of(broker: Broker, bench: Bench, work: Callable[[Broker, int], Load]) -> float:
-    count = bench.scaled(30_000)
-    return measured_cpu(broker, lambda: work(broker, count))[0] / count * 1e6
-
-
-def compare(
-    broker: Broker, bench: Bench, one: Callable[[Broker, int], Load], other: Callable[[Broker, int], Load]
-) -> tuple[list[float], list[float]]:
-    """Microseconds of CPU a request of both, in turns so that a disturbance meets both."""
-    for work in (one, other):
-        work(broker, bench.scaled(20_000) * bench.warmup)
-    costs: tuple[list[float], list[float]] = ([], [])
-    for _ in range(bench.rounds):
-        costs[0].append(cost_of(broker, bench, one))
-        costs[1].append(cost_of(broker, bench, other))
-    return costs
-
-
-def growth(name: str, smallest: list[float], large: list[float], kafka: str, note: str = "") -> Figure:
-    base, cost = statistics.median(smallest), statistics.median(large)
-    text = f"{cost:.1f} us against {base:.1f}" + (f"; {note}" if note else "")
-    return Figure(name, cost / base, "times", 1.3, rounds=large, note=text, kafka=kafka)
-
-
-def write_batches(broker: Broker, place: Place, **options: object) -> None:
-    """One-record batches, partition after partition; one connection, so that offsets follow times."""
-    load.run(
-        broker,
-        "produce",
-        topic=place.topic,
-        partitions=place.partitions,
-        depth=16,
-        record_size=1000,
-        requests=place.partitions * place.offsets,
-        deadline=280,
-        **options,
-    )
-
-
-def segments(bench: Bench) -> list[Figure]:
-    """Produce and random fetch in a log of 10,000 segments, against the same batches in one segment.
-
-    With `segment.ms` of 1 a segment ends when a record dated later comes: four batches of one time in each.
-    """
-    count = bench.scaled(SEGMENTS)
-    with bench.source.broker() as broker:
-        offsets = count * BATCHES_PER_SEGMENT
-        few = Place(broker.topic("few", retention_ms="-1"), 1, offsets)
-        many = Place(broker.topic("many", retention_ms="-1", segment_ms="1"), 1, offsets)
-        write_batches(broker, few)
-        begun = time.monotonic()
-        oldest = int(time.time() * 1000) - count * 10 - 60_000
-        write_batches(broker, many, ts_start=oldest, ts_step=10, per_step=BATCHES_PER_SEGMENT)
-        rolled = (time.monotonic() - begun) / count * 1000
-        with broker.client() as client:
-            client.alter_topic(many.topic, "segment.ms", SEVEN_DAYS_MS)
-        found = broker.segments(many.topic)
-        if found is not None and found < count:
-            raise BrokerFailed(f"the log has {found:,} segments where {count:,} were meant to be made")
-        produced = compare(broker, bench, few.produce, many.produce)
-        fetched = compare(broker, bench, few.fetch, many.fetch)
-    return [
-        growth(
-            f"produce, {count:,} segments", *produced, kafka=KAFKA_SEGMENTS[0], note=f"{rolled:.2f} ms a roll"
-        ),
-        growth(f"fetch at random, {count:,} segments", *fetched, kafka=KAFKA_SEGMENTS[1]),
-    ]
-
-
-def partitions(bench: Bench) -> list[Figure]:
-    """Produce and random fetch before and after 2,000 partitions were made; then a stop and a start on them."""
-    bench.needs_own_broker()
-    count = bench.scaled(PARTITIONS)
-    with bench.source.launcher() as launcher:
-        broker, _ = launcher.start({})
-        one = Place(broker.topic("one"), 1, count * 20)
-        write_batches(broker, one)
-        alone = compare(broker, bench, one.produce, one.fetch)
-        begun = time.monotonic()
-        all_of_them = Place(broker.topic("all", partitions=count), count, 20)
-        made = time.monotonic() - begun
-        write_batches(broker, all_of_them)
-        same = compare(broker, bench, one.produce, one.fetch)
-        spread = compare(broker, bench, all_of_them.produce, all_of_them.fetch)
-        begun = time.monotonic()
-        launcher.stop()
-        stopped = time.monotonic() - begun
-        begun = time.monotonic()
-        broker, _ = launcher.start({})
-        with broker.client() as client:
-            while client.led_partitions(all_of_them.topic) < count:
-                time.sleep(0.005)
-                if time.monotonic() - begun > 120:
-                    raise BrokerFailed(f"not all of the {count:,} partitions came back")
-        opened = time.monotonic() - begun
-        all_of_them.fetch(broker, bench.scaled(1000))
-    kafka = KAFKA_PARTITIONS
-    return [
-        growth(f"produce, broker of {count:,} partitions", alone[0], same[0], kafka[0]),
-        growth(f"fetch at random, broker of {count:,} partitions", alone[1], same[1], kafka[1]),
-        growth(f"produce, spread over {count:,} partitions", alone[0], spread[0], kafka[2]),
-        growth(f"fetch at random, spread over {count:,} partitions", alone[1], spread[1], kafka[3]),
-        Figure(
-            f"opening {count:,} partitions after a clean stop",
-            opened,
-            "s",
-            3,
-            kafka=KAFKA_OPEN,
-            note=f"made in {made:.1f} s, stopped in {stopped:.1f} s",
-        ),
-    ]
+    return [figure("connections", resident, f"{count:,} of {each:.1f} KB")]
 
 
 def librdkafka(bench: Bench) -> list[Figure]:
@@ -493,51 +196,18 @@ def librdkafka(bench: Bench) -> list[Figure]:
     if library is None:
         raise Skipped("librdkafka was not found; install the package confluent-kafka")
     figures = []
-    cases = ((100, 8_000_000, 2_500_000, "2.1-2.6 M"), (1000, 1_500_000, 600_000, "300,000"))
-    for size, records, target, kafka in cases:
+    for size, records in ((100, 6_000_000), (1000, 600_000)):
+        count = bench.scaled(records)
         rates: list[float] = []
         with bench.source.broker() as broker:
             topic = broker.topic("librdkafka")
-            load.run_librdkafka(library, broker, topic, bench.scaled(records // 4), size)
-            for _ in range(min(3, bench.rounds)):
-                rates.append(load.run_librdkafka(library, broker, topic, bench.scaled(records), size))
-        figures.append(
-            Figure(
-                f"librdkafka, records of {size:,} bytes",
-                statistics.median(rates),
-                "records/s",
-                target,
-                at_least=True,
-                kafka=kafka,
-                rounds=rates,
-            )
-        )
+            load.run_librdkafka(library, broker, topic, count * bench.warmup, size)
+            for _ in range(bench.rounds):
+                bench.warm_memory(count * (size + 12))
+                rates.append(load.run_librdkafka(library, broker, topic, count, size))
+        figures.append(figure(f"librdkafka{size}", rates))
     return figures
 
-
-def floor(bench: Bench) -> list[Figure]:
-    """What the kernel alone takes to append to a file here."""
-    folder: Path = bench.source.folder
-    size = bench.scaled(3 * GIGABYTE)
-    cost = machine.append_cost(folder, size) / size * GIGABYTE
-    return [
-        Figure(
-            "(this machine: append to a file)",
-            cost,
-            "CPU-s / GB",
-            note="the part of a produce no broker saves",
-        )
-    ]
-
-
-# Apache Kafka 4.3.1 with a heap of 1 GB, measured with this harness on two cores.
-KAFKA_BESIDE = ""
-KAFKA_BESIDE_RATE = ""
-KAFKA_GROWN = ""
-KAFKA_CONNECTIONS = ""
-KAFKA_SEGMENTS = ("", "")
-KAFKA_PARTITIONS = ("", "", "", "")
-KAFKA_OPEN = ""
 
 SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "floor": floor,
@@ -549,7 +219,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "beside": beside,
     "memory": memory,
     "connections": connections,
-    "segments": segments,
-    "partitions": partitions,
+    "segments": growth.segments,
+    "partitions": growth.partitions,
     "librdkafka": librdkafka,
 }

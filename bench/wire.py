@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-API_VERSIONS, METADATA, LIST_OFFSETS = 18, 3, 2
+API_VERSIONS, LIST_OFFSETS = 18, 2
 CREATE_TOPICS, DELETE_TOPICS, INCREMENTAL_ALTER_CONFIGS = 19, 20, 44
 EARLIEST, LATEST = -2, -1
 
@@ -110,31 +110,22 @@ class Client:
             raise WireError(f"{setting}={value} of topic {name} was refused: error {error} {reason}")
 
     def offset(self, topic: str, partition: int, timestamp: int) -> int:
-        body = struct.pack(">ii", -1, 1) + _text(topic) + struct.pack(">iiq", 1, partition, timestamp)
+        error, offset = self.offsets(topic, [partition], timestamp)[0]
+        if error:
+            raise WireError(f"offset of {topic}-{partition} answered with error {error}")
+        return offset
+
+    def offsets(self, topic: str, partitions: Sequence[int], timestamp: int) -> list[tuple[int, int]]:
+        """Error code and offset of each partition."""
+        body = struct.pack(">ii", -1, 1) + _text(topic) + struct.pack(">i", len(partitions))
+        body += b"".join(struct.pack(">iq", partition, timestamp) for partition in partitions)
         answer = self._call(LIST_OFFSETS, 1, body)
         answer.count()
         answer.text()
-        answer.count()
-        answer.number("i")
-        if error := answer.number("h"):
-            raise WireError(f"offset of {topic}-{partition} answered with error {error}")
-        answer.number("q")
-        return answer.number("q")
-
-    def led_partitions(self, topic: str) -> int:
-        """How many partitions of the topic have a leader now."""
-        answer = self._call(METADATA, 4, struct.pack(">i", 1) + _text(topic) + b"\0")
-        answer.number("i")
+        found = []
         for _ in range(answer.count()):
-            answer.number("i"), answer.text(), answer.number("i"), answer.text()
-        answer.text(), answer.number("i")
-        led = 0
-        for _ in range(answer.count()):
-            answer.number("h"), answer.text(), answer.number("b")
-            for _ in range(answer.count()):
-                error, _index, leader = answer.number("h"), answer.number("i"), answer.number("i")
-                led += error == 0 and leader >= 0
-                for _ in range(2):  # replicas and those in sync
-                    for _ in range(answer.count()):
-                        answer.number("i")
-        return led
+            answer.number("i")
+            error = answer.number("h")
+            answer.number("q")
+            found.append((error, answer.number("q")))
+        return found

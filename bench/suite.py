@@ -1,0 +1,87 @@
+"""What scenarios share: where brokers come from, how much to do, and how CPU time is counted."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import machine
+import sampling
+from broker import Broker, Source
+from load import BUILD, Load
+from machine import GIGABYTE, MEGABYTE
+
+CONNECTIONS = 16
+
+
+class Skipped(Exception):
+    """The scenario cannot be measured here; the text says why."""
+
+
+@dataclass(slots=True)
+class Rounds:
+    """The same load several times over: CPU seconds and what was done for them."""
+
+    cpu: list[float] = field(default_factory=list)
+    done: list[Load] = field(default_factory=list)
+
+    def per_request(self, requests: int) -> list[float]:
+        return [cpu / load.requests * requests for cpu, load in zip(self.cpu, self.done, strict=True)]
+
+    def per_gigabyte(self) -> list[float]:
+        return [cpu / load.bytes * GIGABYTE for cpu, load in zip(self.cpu, self.done, strict=True)]
+
+    def request_rate(self) -> str:
+        return f"{statistics.median(load.requests / load.seconds for load in self.done):,.0f} requests/s"
+
+    def byte_rate(self) -> str:
+        return f"{statistics.median(load.bytes / load.seconds for load in self.done) / MEGABYTE:,.0f} MB/s"
+
+
+@dataclass(slots=True)
+class Bench:
+    """Everything a scenario needs: where brokers come from and how much to do."""
+
+    source: Source
+    quick: bool = False
+    warmup: int = 1  # a broker that compiles itself while running wants more
+    profile: bool = False
+    scenario: str = ""
+    profiles: dict[str, str] = field(default_factory=dict)
+
+    def scaled(self, count: int) -> int:
+        return max(1, count // 10) if self.quick else count
+
+    @property
+    def rounds(self) -> int:
+        return 2 if self.quick else 5
+
+    def needs_own_broker(self) -> None:
+        if self.source.attached is not None:
+            raise Skipped("starts and stops brokers, so it needs --launch instead of --against")
+
+    def warm_memory(self, size: int) -> None:
+        """Has the page cache take memory that the machine holds already; see `machine.warm_memory`."""
+        machine.warm_memory(self.source.folder, size)
+
+    def measure(self, broker: Broker, work: Callable[[], Load], page_cache: int = 0) -> Rounds:
+        """CPU time of the broker for each round of a load that adds so many bytes to the page cache."""
+        rounds = Rounds()
+        for _ in range(self.rounds):
+            if page_cache:
+                self.warm_memory(page_cache)
+            before = broker.cpu()
+            rounds.done.append(work())
+            rounds.cpu.append(broker.cpu() - before)
+        if self.profile:
+            self.sample(broker, work)
+        return rounds
+
+    def sample(self, broker: Broker, work: Callable[[], Load]) -> None:
+        """One more round, not counted, that shows where the time goes."""
+        title = f"{self.scenario}-{len(self.profiles) + 1}"
+        stacks = BUILD / f"{title}.stacks"
+        with sampling.sampled(broker.pid, stacks):
+            work()
+        self.profiles[title] = sampling.summary(stacks)
