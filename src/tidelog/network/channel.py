@@ -383,7 +383,10 @@ class Channel(AnsweringChannel):
         copied = bytearray(frame)
         request.memory = copied
         request.buffer = memoryview(copied)
-        self.context.pool.used += len(copied)
+        pool = self.context.pool
+        pool.used += len(copied)
+        if pool.exhausted:
+            self.context.update_gate()
 
     def _go_on(self) -> None:
         """The channel is free again: the frames put aside come next, then the socket."""

@@ -11,8 +11,9 @@ import errno
 import heapq
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 from typing import Final
 
@@ -56,7 +57,7 @@ class Acceptor:
         self._listening = False
         self._timer: TimerHandle | None = None
         self.accepted = 0
-        self.blocked_ns = 0
+        self._blocked_ns = 0
         self._blocked_since = 0
 
     def resume(self) -> None:
@@ -65,7 +66,7 @@ class Acceptor:
         if not self._listening and self.sock.fileno() >= 0:
             self._listening = True
             if self._blocked_since:
-                self.blocked_ns += perf_counter_ns() - self._blocked_since
+                self._blocked_ns += perf_counter_ns() - self._blocked_since
                 self._blocked_since = 0
             self._server.loop.register(self.sock.fileno(), self._on_event, READ)
 
@@ -75,6 +76,12 @@ class Acceptor:
             self._timer.cancel()
             self._timer = None
         self.sock.close()
+
+    @property
+    def blocked_ns(self) -> int:
+        """How long connections have had to wait because of a limit."""
+        since = self._blocked_since
+        return self._blocked_ns + (perf_counter_ns() - since if since else 0)
 
     @property
     def waits_for_room(self) -> bool:
@@ -310,7 +317,7 @@ class SocketServer:
 
     def _register_metrics(self, metrics: Registry) -> None:
         context = self.context
-        idle = IdleRatio(self.loop)
+        idle = ShareOfTime(lambda: self.loop.direct.idle_ns, 1.0)
         metrics.gauge("kafka.network", "RequestChannel", "RequestQueueSize", lambda: context.in_progress)
         metrics.gauge("kafka.network", "RequestChannel", "ResponseQueueSize", self._answers_waiting)
         metrics.gauge("kafka.network", "SocketServer", "MemoryPoolUsed", lambda: context.pool.used)
@@ -318,7 +325,16 @@ class SocketServer:
         metrics.gauge("kafka.network", "SocketServer", "ExpiredConnectionsKilledCount", lambda: self.expired)
         metrics.gauge("kafka.network", "SocketServer", "NetworkProcessorAvgIdlePercent", idle.read)
         metrics.gauge("kafka.server", "KafkaRequestHandlerPool", "RequestHandlerAvgIdlePercent", idle.read)
+        for endpoint in self.endpoints:
+            blocked = ShareOfTime(partial(self._blocked_ns, endpoint.name), 0.0)
+            metrics.gauge(
+                "kafka.network", "Acceptor", "AcceptorBlockedPercent", blocked.read, listener=endpoint.name
+            )
         metrics.collect(self._connection_families)
+
+    def _blocked_ns(self, listener: str) -> int:
+        acceptor = self.acceptors.get(listener)
+        return acceptor.blocked_ns if acceptor is not None else 0
 
     def _answers_waiting(self) -> int:
         return sum(channel.is_sending for channel in self.channels.values())
@@ -350,23 +366,23 @@ class SocketServer:
         yield Family(prefix + "connections_software", "gauge", list(software.items()))
 
 
-class IdleRatio:
-    """The share of time the loop had nothing to do, between two readings at least a second apart."""
+class ShareOfTime:
+    """What share of the time was spent on something, between two readings at least a second apart."""
 
-    __slots__ = ("_at", "_idle", "_loop", "_ratio")
+    __slots__ = ("_at", "_share", "_spent", "_spent_ns")
 
-    def __init__(self, loop: BrokerLoop) -> None:
-        self._loop = loop
+    def __init__(self, spent_ns: Callable[[], int], at_first: float) -> None:
+        self._spent_ns = spent_ns
         self._at = perf_counter_ns()
-        self._idle = loop.direct.idle_ns
-        self._ratio = 1.0
+        self._spent = spent_ns()
+        self._share = at_first
 
     def read(self) -> float:
-        now, idle = perf_counter_ns(), self._loop.direct.idle_ns
+        now, spent = perf_counter_ns(), self._spent_ns()
         if now - self._at >= 1_000_000_000:
-            self._ratio = min(1.0, (idle - self._idle) / (now - self._at))
-            self._at, self._idle = now, idle
-        return self._ratio
+            self._share = min(1.0, (spent - self._spent) / (now - self._at))
+            self._at, self._spent = now, spent
+        return self._share
 
 
 def _processor(listener: str) -> tuple[tuple[str, str], ...]:
