@@ -178,6 +178,7 @@ def test_a_waiting_reader_gets_a_record_when_it_is_written(bootstrap: str, new_n
         {
             "bootstrap.servers": bootstrap,
             "group.id": "not-used",
+            "enable.auto.commit": False,
             "fetch.wait.max.ms": 20_000,
             "socket.timeout.ms": 30_000,
         }
