@@ -82,25 +82,25 @@ def append(
     return log.append_as_leader(batch() if data is None else data, leader_epoch=epoch, now_ms=now_ms)
 
 
+def marker(
+    producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0, timestamp: int = NOW
+) -> bytearray:
+    return bytearray(
+        build_end_transaction_marker(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=timestamp,
+        )
+    )
+
+
 def end_transaction(
-    log: Log,
-    producer_id: int,
-    *,
-    commit: bool,
-    epoch: int = 0,
-    coordinator_epoch: int = 0,
-    timestamp: int = NOW,
+    log: Log, producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0
 ) -> AppendResult:
-    marker = build_end_transaction_marker(
-        commit=commit,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        coordinator_epoch=coordinator_epoch,
-        timestamp=timestamp,
-    )
-    return log.append_as_leader(
-        bytearray(marker), leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=timestamp
-    )
+    data = marker(producer_id, commit=commit, epoch=epoch, coordinator_epoch=coordinator_epoch)
+    return log.append_as_leader(data, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=NOW)
 
 
 def headers(log: Log) -> list[BatchHeader]:

@@ -17,7 +17,8 @@ class FlushJob:
         "_files",
         "_paths",
         "_save_epochs",
-        "segments",
+        "linked",
+        "sealed",
         "truncations",
         "up_to",
     )
@@ -31,7 +32,8 @@ class FlushJob:
         self._files: list[DiskFile] = []
         self._paths: list[str] = []
         self._directory: str | None = None
-        self.segments: list[Segment] = []  # those whose directory entries become durable with it
+        self.linked: list[Segment] = []  # those whose directory entries become durable with it
+        self.sealed: list[Segment] = []  # those whose indexes do
 
     def add_file(self, file: DiskFile) -> None:
         self._files.append(file)

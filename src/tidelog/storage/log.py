@@ -85,7 +85,7 @@ class Log(SegmentedLog):
         origin: AppendOrigin = AppendOrigin.CLIENT,
         now_ms: int,
     ) -> PendingAppend | DuplicateBatch:
-        """Assign offsets and a place in the file. A duplicate is answered once the log end offset is past it."""
+        """Assign offsets and a place in the file. Answer a duplicate once the log end offset is past it."""
         header = checked.header
         data = checked.data
         size = len(data)
@@ -161,7 +161,7 @@ class Log(SegmentedLog):
         if pending.header.producer_id >= 0:
             self._finish_producer(pending)
         if segment is not self._active and segment.size == segment.write_position:
-            self._seal(segment)
+            self._seal_late(segment)
         return AppendResult(
             base_offset,
             last_offset,
@@ -169,6 +169,14 @@ class Log(SegmentedLog):
             self.log_start_offset,
             next_offset - self.recovery_point >= self.flush_messages,
         )
+
+    def _seal_late(self, segment: Segment) -> None:
+        """The last append to a segment has finished after the next segment was begun."""
+        following = self.segments.next_base(self.segments.find(segment.base_offset))
+        assert following is not None
+        self._seal(segment, following)
+        if self.on_roll is not None:
+            self.on_roll(self)
 
     def abandon(self, pending: PendingAppend, error: OSError | None = None) -> KafkaStorageError:
         """The write failed: cut the file back, and take the error to answer with.
@@ -274,7 +282,7 @@ class Log(SegmentedLog):
     def _check_producer(
         self, header: BatchHeader, data: memoryview, origin: AppendOrigin
     ) -> tuple[BatchMetadata | None, EndTransactionMarker | None]:
-        """Refuse what does not follow from the producer's past; its twin if there is one, the marker it holds."""
+        """Refuse what does not follow from the producer's past; the twin it has, or the marker it holds."""
         producers, producer_id, epoch = self.producers, header.producer_id, header.producer_epoch
         if header.is_control:
             marker = marker_of(data, 0, header)
@@ -292,7 +300,7 @@ class Log(SegmentedLog):
         return None, None
 
     def _note_batch(self, pending: PendingAppend) -> None:
-        """The producer's sequences go on from here at once: its next batch may be prepared before this is written."""
+        """Sequences go on from here at once: the next batch may be prepared before this one is written."""
         header, producers = pending.header, self.producers
         producer_id = header.producer_id
         before = producers.entries.get(producer_id)

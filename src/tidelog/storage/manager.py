@@ -96,6 +96,7 @@ class LogManager:
         self._recovery_threads = recovery_threads_per_dir
         self._folder_of: dict[TopicPartition, LogFolder] = {}
         self._timers: dict[str, TimerHandle] = {}
+        self._leftovers: list[str] = []  # folders that were being deleted when the last broker stopped
         self._flushing: set[TopicPartition] = set()
         self._closed = False
 
@@ -171,7 +172,7 @@ class LogManager:
             key = parse_partition(name)
             path = f"{folder.path}/{name}"
             if is_marked_for_deletion(name):
-                self._remove_tree_later(path, self.defaults.file_delete_delay_ms)
+                self._leftovers.append(path)
             elif key is not None and self._disk.is_dir(path):
                 found.append(
                     _ToLoad(
@@ -238,6 +239,7 @@ class LogManager:
         key = (log.topic, log.partition)
         log.on_roll = self.flush_later
         log.on_delete = self._unlink_later
+        log.on_truncate = self._checkpoint_now
         log.on_storage_error = self.storage_failed
         self.logs[key] = log
         self._folder_of[key] = folder
@@ -348,6 +350,8 @@ class LogManager:
 
     def start(self, intervals: Intervals) -> None:
         """Do the regular work from now on, by the scheduler."""
+        while self._leftovers:
+            self._remove_tree_later(self._leftovers.pop(), self.defaults.file_delete_delay_ms)
         self._every("retention", intervals.log_retention_check_interval_ms, self.run_retention)
         self._every("flush", intervals.log_flush_scheduler_interval_ms, self.run_flush)
         self._every(
@@ -427,6 +431,17 @@ class LogManager:
 
     def checkpoint_recovery_points(self) -> None:
         self._checkpoint(RECOVERY_POINTS, lambda log: log.recovery_point)
+
+    def _checkpoint_now(self, log: SegmentedLog) -> None:
+        """The recovery points of a log's folder, durable on return."""
+        folder = self._folder_of[log.topic, log.partition]
+        writer = folder.writer(RECOVERY_POINTS)
+        writer.prepare(encode_offsets(self._values(folder, lambda log: log.recovery_point)))
+        try:
+            writer.write()
+        except OSError as error:
+            self._failed(folder, error)
+            raise KafkaStorageError(f"{folder.path}/{RECOVERY_POINTS} cannot be written: {error}") from error
 
     def checkpoint_high_watermarks(self) -> None:
         self._checkpoint(HIGH_WATERMARKS, lambda log: log.high_watermark)

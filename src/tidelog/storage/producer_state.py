@@ -136,7 +136,7 @@ class ProducerStates:
     # -- checks and changes by appends
 
     def check(self, producer_id: int, epoch: int, first_sequence: int, origin: AppendOrigin) -> None:
-        """Refuse a batch that does not continue what its producer wrote; it is known not to be a duplicate."""
+        """Refuse a batch that does not continue what its producer wrote; it is no duplicate."""
         entry = self.entries.get(producer_id)
         if entry is None or origin is AppendOrigin.REPLICATION:
             return

@@ -224,7 +224,7 @@ def recover_segment(
         since_index += header.total_size
         next_offset = header.next_offset
     if valid < size:
-        segment.file.truncate(valid)
+        segment.cut_file(valid)
     segment.size = segment.write_position = valid
     segment.first_timestamp = first_timestamp
     segment.replace_aborted(aborted)
@@ -462,7 +462,10 @@ def _recover(
             break
         segment.seal()
         segment.close()
-        if cut or following < next_offset:
+        # What was never synced may be lost from the end of a file that a later one followed: the log ends
+        # there. In compacted logs a gap is what cleaning left.
+        lost = following > next_offset >= loaded.recovery_point and not config.compacted
+        if cut or following < next_offset or lost:
             _drop_segments(disk, segments.remove_from(at + 1))
             segment.load_for_append()
             break

@@ -76,6 +76,7 @@ class Segment:
         "roll_timestamp",
         "size",
         "snapshot_to_write",
+        "synced",
         "write_position",
     )
 
@@ -111,6 +112,7 @@ class Segment:
         )
         self.last_batch_position = 0
         self.linked = True  # the directory entry of the log file is on disk
+        self.synced = True  # once sealed: its indexes are on disk
         self.snapshot_to_write: bytes | None = None
         self.recently_used = False
 
@@ -251,7 +253,7 @@ class Segment:
         if closing and self.max_timestamp >= 0:
             times.maybe_append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
         if self.has_loose_tail:
-            self.file.truncate(self.size)
+            self.cut_file(self.size)
             self.has_loose_tail = False
         self._disk.write(self.path(OFFSET_INDEX), offsets.encode())
         self._disk.write(self.path(TIME_INDEX), times.encode())
@@ -264,6 +266,8 @@ class Segment:
         self._offset_index = self._time_index = None
         self._aborted = None
         self.last_batch_offset = NEVER
+        self.roll_timestamp = CHECK_NEXT
+        self.synced = False
 
     # -- timestamps
 
@@ -388,18 +392,17 @@ class Segment:
 
     # -- cutting and removing
 
-    def truncate(self, offset: int) -> int:
-        """Drop the batches that reach to `offset` or behind it; how many bytes went."""
+    def truncate(self, offset: int) -> None:
+        """Drop the batches that reach to `offset` or behind it."""
         self.load_for_append()
         found = self.position_of(offset)
         if found is None:
-            return 0
+            return
         position = found[0]
         offsets, times = self._growing_offsets, self._growing_times
         assert offsets is not None
         assert times is not None
-        removed = self.size - position
-        self.file.truncate(position)
+        self.cut_file(position)
         self.size = self.write_position = position
         self.last_batch_offset = NEVER
         offsets.truncate(offset - self.base_offset)
@@ -410,7 +413,11 @@ class Segment:
         if position == 0:
             self.first_timestamp = None
         self.roll_timestamp = CHECK_NEXT
-        return removed
+
+    def cut_file(self, size: int) -> None:
+        """Shorten the file for good: a tail that came back by a crash would stand before later offsets."""
+        self.file.truncate(size)
+        self.file.fsync()
 
     def _find_max_timestamp(self) -> None:
         last = self.time_index.last()

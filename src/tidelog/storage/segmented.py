@@ -62,6 +62,7 @@ class SegmentedLog:
         "on_delete",
         "on_roll",
         "on_storage_error",
+        "on_truncate",
         "partition",
         "produce_rules",
         "producers",
@@ -110,6 +111,9 @@ class SegmentedLog:
         )
         self.on_delete: Callable[[SegmentedLog, list[str]], None] | None = (
             None  # given the files to unlink after a while
+        )
+        self.on_truncate: Callable[[SegmentedLog], None] | None = (
+            None  # to checkpoint the recovery point at once
         )
         self.on_storage_error: Callable[[SegmentedLog, OSError], None] | None = None
         self._truncations = 0
@@ -190,11 +194,14 @@ class SegmentedLog:
     def _roll_to(self, base_offset: int, now_ms: int) -> Segment:
         old = self._active
         replaces = old.base_offset == base_offset
+        complete = not replaces and old.size == old.write_position
         if replaces:
             self.segments.remove_from(len(self.segments) - 1)
             old.close()
         else:
             old.snapshot_to_write = self.producers.encode_snapshot()
+            if complete:
+                self._seal(old, base_offset)
         config = self.config
         try:
             new = Segment.create(
@@ -210,22 +217,33 @@ class SegmentedLog:
         new.roll_timestamp = NEVER
         self.segments.append(new)
         self._active = new
-        if not replaces and old.size == old.write_position:
-            self._seal(old)
+        if complete and self.on_roll is not None:
+            self.on_roll(self)
         return new
 
-    def _seal(self, segment: Segment) -> None:
+    def _seal(self, segment: Segment, following: int) -> None:
         """The segment is complete: its indexes and the producers at its end go to their files."""
-        following = self.segments.next_base(self.segments.find(segment.base_offset))
         try:
-            if segment.snapshot_to_write is not None and following is not None:
+            if segment.snapshot_to_write is not None:
                 self.snapshots.write(following, segment.snapshot_to_write)
-            segment.snapshot_to_write = None
+                segment.snapshot_to_write = None
             segment.seal()
+            if self.recovery_point >= following:
+                # Recovery will begin with the next segment, so it must find all of this one.
+                for path in self._small_files(segment, following):
+                    self._disk.fsync(path)
+                self._disk.fsync_dir(self.dir)
+                segment.synced = True
         except OSError as error:
             raise self._storage_error(f"{segment.path(LOG)} cannot be completed", error) from error
-        if self.on_roll is not None:
-            self.on_roll(self)
+
+    def _small_files(self, segment: Segment, following: int | None) -> list[str]:
+        paths = [segment.path(OFFSET_INDEX), segment.path(TIME_INDEX)]
+        if segment.has_aborted:
+            paths.append(segment.path(TRANSACTION_INDEX))
+        if following is not None and following in self.snapshots:
+            paths.append(self.snapshots.path(following))
+        return paths
 
     def _take_back_roll(self) -> None:
         """Remove an active segment that no append has reached yet."""
@@ -233,8 +251,12 @@ class SegmentedLog:
         self._active = self.segments[-1]
         self._active.snapshot_to_write = None
         self.snapshots.delete(removed.base_offset)
-        for path in removed.existing_files():
-            self._disk.unlink(path)
+        try:
+            for path in removed.existing_files():
+                self._disk.unlink(path)
+            self._disk.fsync_dir(self.dir)  # the segment before it will hold its offsets
+        except OSError as error:
+            raise self._storage_error(f"{removed.path(LOG)} cannot be removed", error) from error
         removed.close()
 
     # -- high watermark
@@ -278,28 +300,30 @@ class SegmentedLog:
             job.add_file(segment.file)
             if not segment.linked:
                 job.add_directory(self.dir)
-                job.segments.append(segment)
-            if segment is not self._active:
-                self._add_sealed(job, segment)
+                job.linked.append(segment)
+            if segment is not self._active and not segment.is_growing:
+                following = self.segments.next_base(self.segments.find(segment.base_offset))
+                for path in self._small_files(segment, following):
+                    job.add_path(path)
+                job.add_directory(self.dir)
+                job.sealed.append(segment)
         return job
-
-    def _add_sealed(self, job: FlushJob, segment: Segment) -> None:
-        job.add_path(segment.path(OFFSET_INDEX))
-        job.add_path(segment.path(TIME_INDEX))
-        if segment.has_aborted:
-            job.add_path(segment.path(TRANSACTION_INDEX))
-        following = self.segments.next_base(self.segments.find(segment.base_offset))
-        if following is not None and following in self.snapshots:
-            job.add_path(self.snapshots.path(following))
-            job.add_directory(self.dir)
 
     def end_flush(self, job: FlushJob, now_ms: int) -> None:
         """`job.run` has returned: the recovery point moves, unless the log was cut back meanwhile."""
         if job.truncations != self._truncations:
             return
-        for segment in job.segments:
+        for segment in job.linked:
             segment.linked = True
-        self.recovery_point = max(self.recovery_point, min(job.up_to, self.log_end_offset))
+        for segment in job.sealed:
+            segment.synced = True
+        synced_up_to = min(job.up_to, self.log_end_offset)
+        at = self.segments.find(self.recovery_point)
+        while (following := self.segments.next_base(at)) is not None and following <= synced_up_to:
+            if not self.segments[at].synced:  # sealed while the job ran: recovery has to begin in it
+                synced_up_to = following - 1
+            at += 1
+        self.recovery_point = max(self.recovery_point, synced_up_to)
         self.last_flush_ms = now_ms
 
     def flush(self, now_ms: int, up_to: int | None = None) -> None:
@@ -353,7 +377,7 @@ class SegmentedLog:
         self._remove(self.segments.remove_first(count))
         return count
 
-    def _remove(self, segments: list[Segment]) -> None:
+    def _remove(self, segments: list[Segment], *, durably: bool = False) -> None:
         """Take segments out of the folder: renamed now, so that no restart sees them, unlinked later."""
         renamed: list[str] = []
         try:
@@ -368,6 +392,10 @@ class SegmentedLog:
                 snapshot = self.snapshots.mark_deleted(segment.base_offset)
                 if snapshot is not None:
                     renamed.append(snapshot)
+            if (
+                durably
+            ):  # segments behind the end must not come back by a crash: others will take their offsets
+                self._disk.fsync_dir(self.dir)
         except OSError as error:
             raise self._storage_error(f"{self.dir}: segments cannot be removed", error) from error
         if self.on_delete is not None:
@@ -379,7 +407,10 @@ class SegmentedLog:
     # -- the end of the log moves back
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Drop every batch that reaches to `offset` or behind it; whether there was one."""
+        """Drop every batch that reaches to `offset` or behind it; whether the end moved.
+
+        The log then ends at `offset`, or where the batch began that holds it: batches are never split.
+        """
         if offset >= self.log_end_offset:
             return False
         self._require_idle()
@@ -387,8 +418,12 @@ class SegmentedLog:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
         at = self.segments.find(offset)
+        held_by = self.segments[at].position_of(offset)
+        if held_by is not None:
+            offset = min(offset, held_by[2])
+        self._lower_recovery_point(offset)
         if at + 1 < len(self.segments):
-            self._remove(self.segments.remove_from(at + 1))
+            self._remove(self.segments.remove_from(at + 1), durably=True)
         self._active = self.segments[at]
         self._active.truncate(offset)
         self._end_at(offset)
@@ -399,7 +434,8 @@ class SegmentedLog:
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop everything; the log goes on, empty, at `offset`."""
         self._require_idle()
-        self._remove(self.segments.remove_from(0))
+        self._lower_recovery_point(min(offset, self.segments[0].base_offset))
+        self._remove(self.segments.remove_from(0), durably=True)
         self.snapshots.delete_outside(offset, offset - 1)
         new = Segment.create(
             self._disk, self._files, self.dir, offset, self.config.segment_index_bytes, now_ms
@@ -411,6 +447,13 @@ class SegmentedLog:
         self.leader_epochs.clear()
         self.producers.clear(offset)
         self.high_watermark = self.last_stable_offset = offset
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Before offsets are used anew, nothing on disk may say that what is below them is synced."""
+        if offset < self.recovery_point:
+            self.recovery_point = offset
+            if self.on_truncate is not None:
+                self.on_truncate(self)
 
     def _require_idle(self) -> None:
         if self.has_pending:

@@ -1,0 +1,209 @@
+"""Killed at any operation, a log comes back with every flushed batch and without a torn one.
+
+Each seed plays a life of appends, flushes, rolls, truncations, retention and checkpoints on a simulated disk,
+pulls the plug at an operation drawn from the seed, starts again and goes on, three times.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.storage.helpers import NOW, batch, marker
+from tests.support.scale import scale
+from tests.support.simdisk import Crash, SimulatedDisk
+from tidelog.clock import ManualClock
+from tidelog.errors import KafkaStorageError
+from tidelog.records.batch import crc_is_valid, iter_batches, read_header, read_records
+from tidelog.storage.append import AppendOrigin
+from tidelog.storage.config import LogConfig
+from tidelog.storage.log import Log
+from tidelog.storage.manager import LogManager
+
+RUNS = scale(250, 5000)
+TOPIC_ID = bytes(range(16))
+SETTINGS = LogConfig(
+    segment_bytes=1200, index_interval_bytes=200, retention_bytes=4000, segment_index_bytes=400
+)
+
+
+class Life:
+    """A broker's storage with a record of what it promised."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.disk = SimulatedDisk()
+        self.clock = ManualClock(NOW)
+        self.versions: dict[
+            int, set[bytes]
+        ] = {}  # what was ever written at a base offset since it was flushed
+        self.flushed_end = 0
+
+    def start(self) -> Log:
+        self.manager = LogManager(["/data"], SETTINGS, disk=self.disk, clock=self.clock)
+        self.manager.lock()
+        self.manager.claim("cluster", 1)
+        self.manager.load()
+        self.log = self.manager.get_or_create("topic", 0, TOPIC_ID, SETTINGS)
+        self.log.update_high_watermark(self.log.log_end_offset)
+        return self.log
+
+    def restart(self) -> None:
+        """Start on what the crash left; the power may fail again while the logs are being recovered."""
+        while True:
+            self.disk = self.disk.after_crash(self.rng)
+            if self.rng.random() < 0.3:
+                self.disk.crash_at = self.rng.randint(1, 60)
+            try:
+                self.start()
+            except Crash:
+                continue
+            self.disk.crash_at = None
+            return
+
+    def step(self) -> None:
+        log, rng = self.log, self.rng
+        action = rng.random()
+        if action < 0.6:
+            self.append()
+        elif action < 0.75:
+            log.flush(NOW)
+            self.flushed_end = log.log_end_offset
+        elif action < 0.8:
+            log.roll(NOW)
+        elif action < 0.84:
+            log.delete_old_segments(NOW)
+        elif action < 0.87:
+            log.delete_records_before(rng.randint(log.log_start_offset, log.high_watermark))
+        elif action < 0.9 and log.log_end_offset > log.log_start_offset:
+            self.truncate(rng.randint(log.log_start_offset, log.log_end_offset))
+        elif action < 0.93:
+            self.manager.checkpoint_recovery_points()
+        elif action < 0.96:
+            self.manager.checkpoint_log_start_offsets()
+            self.manager.checkpoint_high_watermarks()
+        elif action < 0.97:
+            self.manager.shutdown()
+            self.flushed_end = log.log_end_offset
+            self.start()
+
+    def append(self) -> None:
+        log, rng = self.log, self.rng
+        producer_id = rng.choice([-1, -1, 7, 8])
+        if producer_id == 8 and 8 in log.producers.ongoing_transactions() and rng.random() < 0.5:
+            self.write(marker(8, commit=rng.random() < 0.5), AppendOrigin.COORDINATOR)
+            return
+        producer = None
+        if producer_id >= 0:
+            entry = log.producers.entries.get(producer_id)
+            producer = (producer_id, 0, 0 if entry is None else entry.last_sequence + 1)
+        value = rng.randbytes(rng.randint(0, 120))
+        data = batch(rng.randint(1, 5), value=value, producer=producer, transactional=producer_id == 8)
+        self.write(data, AppendOrigin.CLIENT)
+
+    def write(self, data: bytearray, origin: AppendOrigin) -> None:
+        log = self.log
+        base_offset = log.log_end_offset
+        try:
+            log.append_as_leader(data, leader_epoch=self.rng.randint(0, 3), origin=origin, now_ms=NOW)
+            log.update_high_watermark(log.log_end_offset)
+        finally:  # offset and epoch are patched in place, and the bytes may have reached the disk
+            self.versions.setdefault(base_offset, set()).add(bytes(data))
+
+    def truncate(self, offset: int) -> None:
+        held_by = self.log.read(offset, 1).slice
+        self.flushed_end = min(
+            self.flushed_end, offset if held_by is None else read_header(held_by.read()).base_offset
+        )
+        self.log.truncate_to(offset, NOW)
+
+    def check(self) -> None:
+        """The promise."""
+        log = self.log
+        assert log.topic_id == TOPIC_ID
+        assert log.log_start_offset <= max(self.flushed_end, log.log_start_offset) <= log.log_end_offset
+        assert log.log_end_offset >= self.flushed_end
+        expected = None
+        sequences: dict[int, int] = {}
+        offset = log.log_start_offset
+        while (found := log.read(offset, 1 << 20).slice) is not None:
+            data = found.read()
+            for position, header in iter_batches(data):
+                assert crc_is_valid(data, position, header)
+                assert data[position : position + header.total_size] in self.versions[header.base_offset]
+                assert expected is None or header.base_offset == expected
+                assert len(read_records(data, position)) == header.record_count
+                expected = offset = header.next_offset
+                if header.producer_id >= 0 and not header.is_control:
+                    sequences[header.producer_id] = header.last_sequence
+        assert offset == log.log_end_offset
+        for producer_id, sequence in sequences.items():
+            assert log.producers.entries[producer_id].last_sequence == sequence
+        # Offsets behind the end will be used again, by other batches.
+        self.versions = {base: stored for base, stored in self.versions.items() if base < log.log_end_offset}
+        for base, stored in list(self.versions.items()):
+            read = log.read(base, 1).slice if base >= log.log_start_offset else None
+            self.versions[base] = {read.read()} if read is not None else stored
+
+
+def play(seed: int) -> None:
+    life = Life(seed)
+    life.start()
+    for _ in range(3):
+        life.disk.crash_at = life.disk.operations + life.rng.randint(1, 400)
+        try:
+            for _ in range(80):
+                life.step()
+        except Crash:
+            pass
+        life.restart()
+        life.check()
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_a_crash_at_any_operation_loses_nothing_flushed_and_keeps_nothing_torn(part: int) -> None:
+    for seed in range(part * RUNS // 10, (part + 1) * RUNS // 10):
+        try:
+            play(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_a_full_disk_fails_the_append_and_the_log_goes_on() -> None:
+    life = Life(1)
+    log = life.start()
+    log.append_as_leader(batch(3), leader_epoch=0, now_ms=NOW)
+    life.disk.free_bytes = 10
+    with pytest.raises(KafkaStorageError):
+        log.append_as_leader(batch(3), leader_epoch=0, now_ms=NOW)
+    assert log.log_end_offset == 3
+    assert life.manager.folders[0].offline is None
+    life.disk.free_bytes = None
+    assert log.append_as_leader(batch(2), leader_epoch=0, now_ms=NOW).base_offset == 3
+    life.manager.shutdown()
+    assert life.start().log_end_offset == 5
+
+
+def test_a_broken_disk_takes_its_folder_offline_and_not_the_other() -> None:
+    disk = SimulatedDisk()
+    manager = LogManager(["/one", "/two"], LogConfig(), disk=disk, clock=ManualClock(NOW))
+    manager.lock()
+    manager.load()
+    first, second = (manager.get_or_create(name, 0, None) for name in ("a", "b"))
+    assert {first.dir, second.dir} == {"/one/a-0", "/two/b-0"}
+    lost: list[object] = []
+    manager.on_folder_offline = lambda path, partitions: lost.append((path, partitions))
+    disk.broken = "/one"
+    with pytest.raises(KafkaStorageError):
+        first.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
+    assert lost == [("/one", [("a", 0)])]
+    assert manager.get("a", 0) is None
+    with pytest.raises(KafkaStorageError):
+        manager.get_or_create("a", 0, None)
+    second.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
+    assert manager.get_or_create("c", 0, None).dir == "/two/c-0"
+    manager.shutdown()
+    assert disk.exists("/two/.kafka_cleanshutdown")
+    assert not disk.exists("/one/.kafka_cleanshutdown")
