@@ -96,11 +96,16 @@ REFUSED = [
     (NewTopic("ä", 1, 1), InvalidTopic),
     (NewTopic("a\n", 1, 1), InvalidTopic),
     (NewTopic("n" * 250, 1, 1), InvalidTopic),
+    (NewTopic("__cluster_metadata", 1, 1), InvalidRequest),
     (NewTopic("old", 1, 1), TopicAlreadyExists),
+    (NewTopic("old", 0, 1, configs=[("nope", "1")]), TopicAlreadyExists),
     (NewTopic("with_dot", 1, 1), InvalidTopic),
     (NewTopic("x", 0, 1), InvalidPartitions),
     (NewTopic("x", -2, 1), InvalidPartitions),
     (NewTopic("x", 10_001, 1), PolicyViolation),
+    (NewTopic("x", 0, 0), InvalidReplicationFactor),
+    (NewTopic("x", 0, 5), InvalidPartitions),
+    (NewTopic("x", 0, 0, configs=[("nope", "1")]), InvalidConfig),
     (NewTopic("x", 1, 0), InvalidReplicationFactor),
     (NewTopic("x", 1, -2), InvalidReplicationFactor),
     (NewTopic("x", 1, 2), InvalidReplicationFactor),
@@ -149,6 +154,24 @@ def test_each_topic_of_a_request_stands_for_itself(tmp_path: Path) -> None:
                 "fine": type(None),
             }
             assert set(controller.state.topics) == {"good", "fine"}
+
+    asyncio.run(run())
+
+
+def test_too_many_partitions_in_all_fail_the_whole_request(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(tmp_path) as controller:
+            results = await create(controller, NewTopic("a", 6000, 1), NewTopic("b", 4000, 1), NewTopic("c"))
+            assert [type(result.error) for result in results] == [PolicyViolation] * 3
+
+    asyncio.run(run())
+
+
+def test_names_that_differ_in_dot_and_underscore_may_come_together(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(tmp_path) as controller:
+            results = await create(controller, NewTopic("a.b"), NewTopic("a_b"))
+            assert [result.error for result in results] == [None, None], "as Kafka 4.3 does it"
 
     asyncio.run(run())
 
@@ -265,6 +288,22 @@ def test_topics_are_deleted_by_name_or_id_but_not_by_both(tmp_path: Path) -> Non
             ]
             assert results[0].name == "a"
             assert set(controller.state.topics) == {"b", "c"}
+
+    asyncio.run(run())
+
+
+def test_a_topic_named_twice_is_not_deleted_and_answered_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(tmp_path) as controller:
+            await create(controller, NewTopic("a"), NewTopic("b"))
+            names = ["a", "a", "nope", "nope", "b"]
+            results = await controller.delete_topics([TopicToDelete(name) for name in names])
+            assert [(result.name, type(result.error)) for result in results] == [
+                ("a", InvalidRequest),
+                ("nope", InvalidRequest),
+                ("b", type(None)),
+            ]
+            assert set(controller.state.topics) == {"a"}
 
     asyncio.run(run())
 

@@ -64,18 +64,17 @@ class Planner:
         made: list[TopicState] = []
         times = Counter(topic.name for topic in topics)
         flat_names = {validation.flat_name(name): name for name in self.state.topics}
-        partitions = 0
+        partitions = sum(self._count(topic) for topic in topics)
         for topic in topics:
             try:
                 if times[topic.name] > 1:
                     raise InvalidRequest(f"Topic '{topic.name}' is in the request more than once.")
+                validation.check_total(partitions)
                 state = self._topic(topic, flat_names)
-                validation.check_total(partitions + len(state.partitions))
             except KafkaError as error:
                 results[topic.name] = TopicResult(topic.name, error=error)
                 continue
             made.append(state)
-            partitions += len(state.partitions)
             counts = len(state.partitions), state.replication_factor
             results[topic.name] = TopicResult(topic.name, state.topic_id, None, *counts, dict(state.configs))
         return list(results.values()), made
@@ -94,11 +93,14 @@ class Planner:
         if topic.assignments:
             return validation.check_assignments(topic, self.state.brokers.keys())
         validation.check_counts(topic)
-        count = self.settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
         factor = topic.replication_factor
         factor = self.settings.default_replication_factor if factor == -1 else factor
-        validation.check_total(count)
-        return place_partitions(self._racks(), count, factor, rng=self.rng)
+        return place_partitions(self._racks(), self._count(topic), factor, rng=self.rng)
+
+    def _count(self, topic: NewTopic) -> int:
+        if topic.assignments:
+            return len(topic.assignments)
+        return self.settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
 
     def _racks(self) -> dict[int, str | None]:
         return {broker.broker_id: broker.rack for broker in self.state.brokers.values()}
@@ -148,35 +150,42 @@ class Planner:
     # --- deleting topics
 
     def deletions(self, topics: Sequence[TopicToDelete]) -> tuple[list[DeletedTopic], list[TopicState]]:
-        """A result for each topic of the request, and the states of those to be deleted."""
-        results: list[DeletedTopic] = []
+        """A result for each topic of the request, one for those named twice, and the states to be deleted."""
+        results: dict[tuple[str | None, bytes], DeletedTopic] = {}
         doomed: list[TopicState] = []
         found = [self._named(topic) for topic in topics]
         times = Counter(state.name for state in found if state is not None)
+        asked = Counter((topic.name, topic.topic_id) for topic in topics)
         for topic, state in zip(topics, found, strict=True):
+            key = topic.name, topic.topic_id
             try:
-                checked = self._deletable(topic, state, times)
+                checked = self._deletable(topic, state, asked[key] > 1 or _is_twice(state, times))
             except KafkaError as error:
-                results.append(DeletedTopic(topic.name, topic.topic_id, error))
+                results[key] = DeletedTopic(topic.name, topic.topic_id, error)
                 continue
             doomed.append(checked)
-            results.append(DeletedTopic(checked.name, checked.topic_id))
-        return results, doomed
+            results[key] = DeletedTopic(checked.name, checked.topic_id)
+        return list(results.values()), doomed
 
     def _named(self, topic: TopicToDelete) -> TopicState | None:
         if topic.name is None:
             return self.state.topic_by_id(topic.topic_id)
         return self.state.topics.get(topic.name) if topic.topic_id == ZERO_ID else None
 
-    def _deletable(self, topic: TopicToDelete, state: TopicState | None, times: Counter[str]) -> TopicState:
+    def _deletable(self, topic: TopicToDelete, state: TopicState | None, twice: bool) -> TopicState:
         if (topic.name is None) == (topic.topic_id == ZERO_ID):
             raise InvalidRequest("A topic to delete is named by name or by id, not by both or neither.")
+        if twice:
+            raise InvalidRequest(f"Topic '{state.name if state else topic.name}' is named more than once.")
         if state is None and topic.name is None:
             raise UnknownTopicId("There is no topic with this id.")
         if state is None:
             raise UnknownTopicOrPartition(f"There is no topic '{topic.name}'.")
-        if times[state.name] > 1:
-            raise InvalidRequest(f"Topic '{state.name}' is in the request more than once.")
         if not self.settings.delete_topic_enable:
             raise TopicDeletionDisabled("Topics cannot be deleted: delete.topic.enable is false.")
         return state
+
+
+def _is_twice(state: TopicState | None, times: Counter[str]) -> bool:
+    """Whether a request names a topic once by its name and once by its id."""
+    return state is not None and times[state.name] > 1

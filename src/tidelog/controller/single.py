@@ -62,6 +62,10 @@ PARTITIONS_A_TURN = 50
 """How many logs are made or deleted before other requests get a turn of the loop."""
 
 
+HAVE_DEFAULTS = (ConfigKind.BROKER, ConfigKind.CLIENT, ConfigKind.USER, ConfigKind.IP)
+"""Kinds whose default entity holds for all of them."""
+
+
 class SingleController:
     """Implements tidelog.controller.interface.Controller, where the docs of the public methods are."""
 
@@ -275,6 +279,8 @@ class SingleController:
         self._publish(self._state)
 
     def _present_configs(self, entity: ConfigEntity) -> Mapping[str, str]:
+        if entity.kind not in HAVE_DEFAULTS and entity.name in ("", DEFAULT_ENTITY):
+            raise InvalidRequest(f"There are no settings for all {entity.kind} that have none of their own.")
         if entity.kind == ConfigKind.TOPIC:
             validation.check_topic_name(entity.name)
             topic = self._state.topics.get(entity.name)

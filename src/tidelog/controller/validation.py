@@ -24,6 +24,8 @@ MAX_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """As in Kafka: more at once would hold up the controller."""
 
+METADATA_TOPIC = "__cluster_metadata"
+
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -54,6 +56,8 @@ def check_new_name(
 
     `flat_names` are the existing topics by their flat names.
     """
+    if name == METADATA_TOPIC:
+        raise InvalidRequest(f"Topic '{name}' cannot be created: the name is kept for Kafka's own metadata.")
     check_topic_name(name)
     if name in existing:
         raise TopicAlreadyExists(f"Topic '{name}' already exists.")
