@@ -39,6 +39,7 @@ R = TypeVar("R", bound=Message)
 TOPIC_RESOURCE = 2
 DEFAULT_CONFIG_SOURCE = 5  # nobody set it: the value that the setting is defined with
 NO_LEADER = -1
+GRACE_SECONDS = 5.0
 
 
 @dataclass(slots=True, frozen=True)
@@ -329,7 +330,8 @@ class Admin:
         """Changes go to the controller: with ZooKeeper's brokers no other node takes them."""
         if self._controller is None:
             self._controller = self._find_controller()
-        return self._controller.call(request, answer)
+        # The cluster is told how long it may take; its own word that it took too long is worth waiting for.
+        return self._controller.call(request, answer, timeout=self._request_timeout + GRACE_SECONDS)
 
     def _find_controller(self) -> Connection:
         metadata = self._metadata(MetadataRequest(topics=[], allow_auto_topic_creation=False))
