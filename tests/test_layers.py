@@ -43,7 +43,11 @@ def imported_layers(tree: ast.AST) -> set[str]:
 
 def violations(layer: str, source: str) -> set[str]:
     known = {path.stem for path in SOURCE.iterdir()}
-    return {target for target in imported_layers(ast.parse(source)) if target in known} - ALLOWED[layer] - {layer}
+    return (
+        {target for target in imported_layers(ast.parse(source)) if target in known}
+        - ALLOWED[layer]
+        - {layer}
+    )
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))

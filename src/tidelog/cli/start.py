@@ -31,15 +31,13 @@ def parse_override(text: str) -> tuple[str, str]:
 )
 @click.option(
     "--log-level",
-    default="INFO",
-    show_default=True,
     type=click.Choice(["TRACE", "DEBUG", "INFO", "WARN", "ERROR"], case_sensitive=False),
-    help="The level of the log on standard error.",
+    help="The level of the log on standard error; over tidelog.log.level, which is INFO by default.",
 )
 def start(
-    properties: Path | None, overrides: tuple[str, ...], ready_file: Path | None, log_level: str
+    properties: Path | None, overrides: tuple[str, ...], ready_file: Path | None, log_level: str | None
 ) -> None:
     """Start a broker, with the settings of PROPERTIES (a server.properties of Kafka 3.9 or 4.3 will do)."""
     from tidelog.server.run import run_broker
 
-    sys.exit(run_broker(properties, dict(map(parse_override, overrides)), ready_file, log_level.upper()))
+    sys.exit(run_broker(properties, dict(map(parse_override, overrides)), ready_file, log_level))

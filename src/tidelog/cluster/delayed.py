@@ -18,9 +18,7 @@ class DelayedProduce(DelayedOperation):
 
     __slots__ = ("_done", "_outcomes", "_wanted")
 
-    def __init__(
-        self, outcomes: list[AppendOutcome], done: Callable[[list[AppendOutcome]], None]
-    ) -> None:
+    def __init__(self, outcomes: list[AppendOutcome], done: Callable[[list[AppendOutcome]], None]) -> None:
         super().__init__()
         self._outcomes = outcomes
         self._done = done
@@ -54,9 +52,7 @@ class DelayedDeleteRecords(DelayedOperation):
 
     __slots__ = ("_done", "_results", "_wanted")
 
-    def __init__(
-        self, done: Callable[[dict[PartitionId, tuple[int, KafkaError | None]]], None]
-    ) -> None:
+    def __init__(self, done: Callable[[dict[PartitionId, tuple[int, KafkaError | None]]], None]) -> None:
         super().__init__()
         self._done = done
         self._wanted: dict[PartitionId, tuple[Partition, int]] = {}
@@ -81,7 +77,9 @@ class DelayedDeleteRecords(DelayedOperation):
 
     def on_expiration(self) -> None:
         for key, (partition, offset) in self._wanted.items():
-            self.failed(key, RequestTimedOut(f"the replicas of {partition.name} did not delete up to {offset}"))
+            self.failed(
+                key, RequestTimedOut(f"the replicas of {partition.name} did not delete up to {offset}")
+            )
 
     def on_complete(self) -> None:
         self._done(self._results)

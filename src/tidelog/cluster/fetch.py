@@ -102,7 +102,9 @@ class Fetcher:
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
 
-    def read_all(self, wanted: list[FetchPartition], params: FetchParams) -> tuple[list[FetchedPartition], int]:
+    def read_all(
+        self, wanted: list[FetchPartition], params: FetchParams
+    ) -> tuple[list[FetchedPartition], int]:
         """One pass over the partitions; gives the answers and how many bytes of records they carry."""
         replicas = self._replicas
         answers: list[FetchedPartition] = []

@@ -213,9 +213,12 @@ class FetchSessionCache:
                 key=lambda s: (s.privileged, len(s.partitions)),
                 default=None,
             )
-            if lesser is not None and now - lesser.created > MIN_EVICTION_SECONDS:
-                if (lesser.privileged, len(lesser.partitions)) < (privileged, size):
-                    victim = lesser
+            if (
+                lesser is not None
+                and now - lesser.created > MIN_EVICTION_SECONDS
+                and (lesser.privileged, len(lesser.partitions)) < (privileged, size)
+            ):
+                victim = lesser
         if victim is None:
             return False
         del self._sessions[victim.session_id]

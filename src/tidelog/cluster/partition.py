@@ -159,7 +159,9 @@ class Partition:
         rules = self.rules if allow_zstd else self.rules_without_zstd
         assert log is not None
         assert rules is not None
-        prepared = log.prepare(check_produced(data, rules, now_ms), leader_epoch=self.leader_epoch, now_ms=now_ms)
+        prepared = log.prepare(
+            check_produced(data, rules, now_ms), leader_epoch=self.leader_epoch, now_ms=now_ms
+        )
         if isinstance(prepared, DuplicateBatch):
             return prepared.result
         try:

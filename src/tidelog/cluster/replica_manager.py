@@ -23,8 +23,8 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.metadata.state import PartitionState
-from tidelog.storage.config import LogConfig
 from tidelog.storage.append import AppendOrigin, AppendResult
+from tidelog.storage.config import LogConfig
 from tidelog.storage.manager import LogManager
 
 log = logging.getLogger("tidelog.cluster")

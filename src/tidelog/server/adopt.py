@@ -3,6 +3,7 @@
 Topics and their ids come from the folders' `partition.metadata`, the identity from `meta.properties`.
 Settings are not written in log folders: what can be seen (compacted topics, LogAppendTime) is set, retention
 is switched off so that nothing is deleted by a default, and the rest is named for the operator to set.
+Producer ids that the logs remember are not given out again.
 """
 
 from __future__ import annotations
@@ -10,27 +11,36 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
-from tidelog.metadata.nodes import random_id
+from tidelog.metadata.nodes import ProducerIdBlock, random_id
+from tidelog.metadata.paths import PRODUCER_IDS
 from tidelog.metadata.state import INTERNAL_TOPICS, PartitionState, TopicState
-from tidelog.metadata.store import MetadataStore
+from tidelog.metadata.store import PRODUCER_ID_BLOCK, MetadataStore
 from tidelog.records.batch import HEADER_SIZE, MAGIC, read_header
+from tidelog.server.adopt_logs import (
+    NO_PRODUCER,
+    highest_producer_id,
+    highest_transactional_id,
+    last_epoch,
+)
 from tidelog.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
-    LEADER_EPOCHS,
+    LOCK,
     META_PROPERTIES,
     PARTITION_METADATA,
     CorruptCheckpoint,
     MetaProperties,
-    decode_epochs,
     decode_meta_properties,
     decode_offsets,
     decode_partition_metadata,
     encode_partition_metadata,
 )
+from tidelog.storage.disk import RealDisk
 
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 # What Kafka gives the topics that it makes itself; their segments are small because they are read at start.
@@ -49,6 +59,9 @@ UNKNOWN_SETTINGS = (
     "compression.type",
 )
 KRAFT_METADATA = "__cluster_metadata"
+TRANSACTIONS = "__transaction_state"
+# Ids that producers have but have not used here yet are not in the logs; there are 2^63 to choose from.
+SKIPPED_PRODUCER_IDS = 1000 * PRODUCER_ID_BLOCK
 
 _PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-([0-9]+)")
 _LEFT_ALONE = re.compile(r".*\.[0-9a-z]*-(delete|future|stray)")
@@ -82,6 +95,7 @@ class Survey:
     clean: bool
     topics: dict[str, FoundTopic]
     left_alone: list[str]
+    highest_producer_id: int = NO_PRODUCER
 
 
 def survey(folders: Sequence[Path]) -> Survey:
@@ -92,15 +106,30 @@ def survey(folders: Sequence[Path]) -> Survey:
             raise CannotAdopt(f"{folder} is not a folder")
         if (folder / FILE_NAME).exists():
             raise CannotAdopt(f"{folder} is tidelog's already: it has a {FILE_NAME}")
-        _read_identity(found, folder)
-        found.clean &= (folder / ".kafka_cleanshutdown").exists()
-        compacted = _compacted_topics(folder)
-        for entry in sorted(folder.iterdir()):
-            if entry.is_dir():
-                _read_partition(found, entry, compacted)
+        with ExitStack() as locks:
+            if (folder / LOCK).exists():
+                _lock(locks, folder)
+            _read_folder(found, folder)
     if not found.topics and found.cluster_id is None:
         raise CannotAdopt(f"{found.folders[0]} holds no {META_PROPERTIES} and no partition: not a log folder")
     return found
+
+
+def _lock(locks: ExitStack, folder: Path) -> None:
+    lock = RealDisk().lock(str(folder / LOCK))
+    if lock is None:
+        raise CannotAdopt(f"a broker is running on {folder}: stop it first")
+    locks.callback(lock.close)
+
+
+def _read_folder(found: Survey, folder: Path) -> None:
+    _read_identity(found, folder)
+    clean = (folder / CLEAN_SHUTDOWN).exists()
+    found.clean &= clean
+    compacted = _compacted_topics(folder)
+    for entry in sorted(folder.iterdir()):
+        if entry.is_dir():
+            _read_partition(found, entry, compacted, clean)
 
 
 def _read_identity(found: Survey, folder: Path) -> None:
@@ -129,7 +158,7 @@ def _compacted_topics(folder: Path) -> set[str]:
         return set()
 
 
-def _read_partition(found: Survey, folder: Path, compacted: set[str]) -> None:
+def _read_partition(found: Survey, folder: Path, compacted: set[str], clean: bool) -> None:
     match = _PARTITION_FOLDER.fullmatch(folder.name)
     if match is None or _LEFT_ALONE.fullmatch(folder.name) or match[1] == KRAFT_METADATA:
         found.left_alone.append(folder.name)
@@ -142,7 +171,10 @@ def _read_partition(found: Survey, folder: Path, compacted: set[str]) -> None:
     if topic.topic_id is not None and topic_id is not None and topic.topic_id != topic_id:
         raise CannotAdopt(f"{folder} has another topic id than the partitions before it")
     topic.topic_id = topic.topic_id or topic_id
-    topic.partitions[index] = (folder, _last_epoch(folder))
+    topic.partitions[index] = (folder, last_epoch(folder))
+    found.highest_producer_id = max(found.highest_producer_id, highest_producer_id(folder, clean=clean))
+    if name == TRANSACTIONS:
+        found.highest_producer_id = max(found.highest_producer_id, highest_transactional_id(folder))
     topic.settings = dict(INTERNAL_SETTINGS if name in INTERNAL_TOPICS else KEEP_EVERYTHING)
     if name in compacted:
         topic.settings["cleanup.policy"] = "compact"
@@ -159,15 +191,6 @@ def _topic_id(folder: Path) -> bytes | None:
         return decode_partition_metadata(str(path), path.read_bytes())
     except CorruptCheckpoint as error:
         raise CannotAdopt(str(error)) from error
-
-
-def _last_epoch(folder: Path) -> int:
-    path = folder / LEADER_EPOCHS
-    try:
-        epochs = decode_epochs(str(path), path.read_bytes())
-    except (OSError, CorruptCheckpoint):
-        return 0  # a crash can leave none: recovery rebuilds it from the batches
-    return max((epoch for epoch, _ in epochs), default=0)
 
 
 def _is_log_append_time(folder: Path) -> bool:
@@ -189,8 +212,15 @@ def adopt(
         raise CannotAdopt(f"no {META_PROPERTIES} names a broker id: give one")
     if found.broker_id is not None and broker_id != found.broker_id:
         raise CannotAdopt(f"the folder is of broker {found.broker_id}, not of {broker_id}")
+    with ExitStack() as locks:
+        for folder in found.folders:
+            _lock(locks, folder)
+        _write_tree(found, broker_id, progress)
+
+
+def _write_tree(found: Survey, broker_id: int, progress: Callable[[str], None]) -> None:
+    """Made under another name and moved into place when it is whole, so that a crash leaves no half of it."""
     path = found.folders[0] / FILE_NAME
-    # Made under another name and moved into place when it is whole, so that a crash leaves no half of it.
     unfinished = path.with_name(FILE_NAME + ".adopting")
     for leftover in found.folders[0].glob(FILE_NAME + ".adopting*"):
         leftover.unlink()
@@ -198,20 +228,30 @@ def adopt(
         store = MetadataStore(tree)
         store.prepare()
         store.cluster_id(found.cluster_id)
+        tree.set(PRODUCER_IDS, _used_producer_ids(found, broker_id).encode())
         for topic in found.topics.values():
             progress(topic.name)
             store.create_topics([_topic_state(topic, broker_id)])
     for leftover in found.folders[0].glob(FILE_NAME + ".adopting-*"):
         leftover.unlink()
     os.rename(unfinished, path)
-    _sync_folder(found.folders[0])
+    RealDisk().fsync_dir(str(found.folders[0]))
+
+
+def _used_producer_ids(found: Survey, broker_id: int) -> ProducerIdBlock:
+    """The block after which new ones begin."""
+    blocks = (found.highest_producer_id + SKIPPED_PRODUCER_IDS) // PRODUCER_ID_BLOCK
+    first = blocks * PRODUCER_ID_BLOCK
+    return ProducerIdBlock(broker_id, first, first + PRODUCER_ID_BLOCK - 1)
 
 
 def _topic_state(topic: FoundTopic, broker_id: int) -> TopicState:
     if topic.topic_id is None:
         topic.topic_id = random_id()
         for folder, _ in topic.partitions.values():
-            (folder / PARTITION_METADATA).write_bytes(encode_partition_metadata(topic.topic_id))
+            RealDisk().atomic_write(
+                str(folder / PARTITION_METADATA), encode_partition_metadata(topic.topic_id)
+            )
     return TopicState(
         topic.name,
         topic.topic_id,
@@ -227,11 +267,3 @@ def _topic_state(topic: FoundTopic, broker_id: int) -> TopicState:
         topic.settings,
         topic.name in INTERNAL_TOPICS,
     )
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidelog import __version__
 from tidelog.cluster.fetch import Fetcher
@@ -43,9 +46,13 @@ from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
 from tidelog.storage.checkpoints import TopicPartition
+from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.folders import FolderRefused
 from tidelog.storage.manager import Intervals, LogManager
+
+if TYPE_CHECKING:
+    from tidelog.metrics.http import MetricsServer
 
 log = logging.getLogger("tidelog.server")
 
@@ -82,6 +89,7 @@ class Broker:
         self._creating: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._registered_epoch = -1
+        self._metrics_server: MetricsServer | None = None
 
     # -- start -------------------------------------------------------------------------------------
 
@@ -162,7 +170,9 @@ class Broker:
             elif self.config.broker_id_generation_enable:
                 self.broker_id = store.generate_broker_id(self.config.reserved_broker_max_id)
             else:
-                raise StartFailed("broker.id is not set and broker.id.generation.enable is false: set one of them")
+                raise StartFailed(
+                    "broker.id is not set and broker.id.generation.enable is false: set one of them"
+                )
             self.config.assume_broker_id(self.broker_id)
         logs.claim(cluster_id, self.broker_id)
         self._controller = SingleController(
@@ -177,9 +187,7 @@ class Broker:
 
     def _assemble(self, logs: LogManager, controller: SingleController, dynamic: DynamicConfig) -> Services:
         worker = ThreadWorker("tidelog-append", self._loop.call_soon_threadsafe)
-        replicas = ReplicaManager(
-            self.broker_id, logs, self._loop, worker, AllTopicMetrics(self.registry)
-        )
+        replicas = ReplicaManager(self.broker_id, logs, self._loop, worker, AllTopicMetrics(self.registry))
         self._replicas = replicas
         metadata = MetadataCache(controller.state.cluster_id)
         metadata.features = {name: high for name, (_, high) in SUPPORTED_FEATURES.items()}
@@ -226,11 +234,9 @@ class Broker:
         services.dynamic_config.on_level_change = server.refresh_log_level
         return server
 
-    async def _load_logs(self, logs: LogManager, config_of: object) -> None:
+    async def _load_logs(self, logs: LogManager, config_of: Callable[[str], LogConfig]) -> None:
         last_told = time.monotonic()
-        crashed = not all(
-            (Path(folder.path) / ".kafka_cleanshutdown").exists() for folder in logs.folders
-        )
+        crashed = not all((Path(folder.path) / ".kafka_cleanshutdown").exists() for folder in logs.folders)
 
         def progress(done: int, total: int, key: TopicPartition) -> None:
             nonlocal last_told
@@ -243,9 +249,11 @@ class Broker:
         began = time.monotonic()
         if crashed and any(Path(folder.path).glob("*-[0-9]*/*.log") for folder in logs.folders):
             self.state = BrokerState.RECOVERING_FROM_UNCLEAN_SHUTDOWN
-        await asyncio.to_thread(logs.load, config_of, progress)  # type: ignore[arg-type]
+        await asyncio.to_thread(logs.load, config_of, progress)
         if self.state is BrokerState.RECOVERING_FROM_UNCLEAN_SHUTDOWN:
-            log.info("recovered %d logs after an unclean stop in %.1f s", len(logs.logs), time.monotonic() - began)
+            log.info(
+                "recovered %d logs after an unclean stop in %.1f s", len(logs.logs), time.monotonic() - began
+            )
         if all(folder.offline is not None for folder in logs.folders):
             raise StartFailed(f"no log folder can be used: {logs.folders[0].offline}")
 
@@ -294,7 +302,7 @@ class Broker:
             queued_max_request_bytes=config.queued_max_request_bytes,
             max_connections=config.max_connections,
             max_connections_per_ip=config.max_connections_per_ip,
-            max_connections_per_ip_overrides=config.connections_per_ip,
+            max_connections_per_ip_overrides=_by_address(config.connections_per_ip),
             max_connection_creation_rate=config.max_connection_creation_rate,
             connections_max_idle_ms=config.connections_max_idle_ms,
             socket_send_buffer_bytes=config.socket_send_buffer_bytes,
@@ -330,11 +338,12 @@ class Broker:
         from tidelog.metrics.http import MetricsServer
 
         host, _, port = self.config.metrics_listener.rpartition(":")
-        self._metrics_server = MetricsServer(self.registry, host.strip("[]") or "127.0.0.1", int(port))
+        server = MetricsServer(self.registry, host.strip("[]") or "127.0.0.1", int(port))
         try:
-            await self._metrics_server.start()
+            await server.start()
         except OSError as error:
             raise StartFailed(f"metrics.listener={self.config.metrics_listener}: {error}") from error
+        self._metrics_server = server
 
     # -- while running -----------------------------------------------------------------------------
 
@@ -355,8 +364,12 @@ class Broker:
             self._creating.discard(name)
 
     def _folder_failed(self, path: str, lost: list[TopicPartition]) -> None:
-        """On the loop or, while logs are loaded, off it: the partitions of a folder are lost until a restart."""
-        if self._replicas is None or self._controller is None or self.state is not BrokerState.RUNNING_AS_BROKER:
+        """The partitions of a folder are lost until a restart. Off the loop while logs are loaded."""
+        if (
+            self._replicas is None
+            or self._controller is None
+            or self.state is not BrokerState.RUNNING_AS_BROKER
+        ):
             return
         self._replicas.partitions_offline(lost)
         self._spawn(self._tell_controller(lost))
@@ -372,8 +385,8 @@ class Broker:
         except KafkaError as error:
             log.error("the controller could not be told of offline partitions: %s", error)
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = self._loop.create_task(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -396,8 +409,9 @@ class Broker:
             f"  listens on  {address}   (any Kafka client)",
             f"  data in     {dirs}",
         ]
-        if self.config.metrics_listener is not None:
-            lines.append(f"  metrics at  http://{self.config.metrics_listener}/metrics")
+        if self._metrics_server is not None:
+            host, port = self._metrics_server.address
+            lines.append(f"  metrics at  http://{host}:{port}/metrics")
         lines += [
             "",
             f"  make a topic  tidelog topics --bootstrap-server {address} --create --topic demo",
@@ -412,7 +426,7 @@ class Broker:
     # -- stop --------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Answer what is in progress, close the logs, mark a clean stop. Does what is left after a failed start."""
+        """Answer what is in progress, close the logs, mark a clean stop; also tidies up after a failed start."""
         running = self.state is BrokerState.RUNNING_AS_BROKER
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
         if self._server is not None:
@@ -426,6 +440,8 @@ class Broker:
         self.state = BrokerState.BROKER_SHUTTING_DOWN
         if self._tasks:
             await asyncio.wait(list(self._tasks))
+        if self._metrics_server is not None:
+            await self._metrics_server.close()
         if self._controller is not None:
             await self._controller.close()
         if self._replicas is not None:
@@ -440,3 +456,16 @@ class Broker:
         self.state = BrokerState.NOT_RUNNING
         if running:
             log.info("stopped")
+
+
+def _by_address(limits: dict[str, int]) -> dict[str, int]:
+    """Limits that were given for host names, for the addresses that these have now."""
+    addresses = {}
+    for host, limit in limits.items():
+        try:
+            found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+        except OSError:
+            log.warning("max.connections.per.ip.overrides: the host %s has no address", host)
+            continue
+        addresses.update(dict.fromkeys(found, limit))
+    return addresses

@@ -9,12 +9,10 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Iterable
 from typing import TextIO
 
-TRACE = 5
-"""Below DEBUG: the bodies of requests."""
-
-LEVELS = {"TRACE": TRACE, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
+from tidelog.server.config.loggers import LEVELS, TRACE
 
 
 def quoted(value: object) -> str:
@@ -33,7 +31,8 @@ class LineFormatter(logging.Formatter):
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         part = record.name.removeprefix("tidelog.")
         level = "warn" if record.levelname == "WARNING" else record.levelname.lower()
-        line = f"ts={seconds}.{int(record.msecs):03d}Z level={level} part={part} msg={quoted(record.getMessage())}"
+        line = f"ts={seconds}.{int(record.msecs):03d}Z level={level} part={part}"
+        line += f" msg={quoted(record.getMessage())}"
         fields: dict[str, object] = getattr(record, "fields", {})
         for key, value in fields.items():
             line += f" {key}={quoted(value)}"
@@ -42,7 +41,7 @@ class LineFormatter(logging.Formatter):
         return line
 
 
-def set_up_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:
+def set_up_logging(stream: TextIO | None = None) -> None:
     """Send the lines of all parts to a stream (standard error unless told otherwise)."""
     logging.addLevelName(TRACE, "TRACE")
     handler = logging.StreamHandler(stream or sys.stderr)
@@ -50,4 +49,13 @@ def set_up_logging(level: int = logging.INFO, stream: TextIO | None = None) -> N
     root = logging.getLogger("tidelog")
     root.handlers[:] = [handler]
     root.propagate = False
-    root.setLevel(level)
+    root.setLevel(logging.INFO)
+
+
+def set_levels(level: str, parts: Iterable[str]) -> None:
+    """The level of all parts, and those of single ones as PART:LEVEL."""
+    logging.getLogger("tidelog").setLevel(LEVELS[level.upper()])
+    for item in parts:
+        part, _, part_level = item.rpartition(":")
+        name = part if part == "tidelog" or part.startswith("tidelog.") else f"tidelog.{part}"
+        logging.getLogger(name).setLevel(LEVELS[part_level.upper()])

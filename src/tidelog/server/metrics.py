@@ -44,7 +44,9 @@ class BrokerMetrics:
             gauge("kafka.server", kind, "NumDelayedOperations", lambda p=purgatory: p.delayed, **labels)  # type: ignore[misc]
         cache = "FetchSessionCache"
         gauge("kafka.server", cache, "NumIncrementalFetchSessions", lambda: len(sessions))
-        gauge("kafka.server", cache, "NumIncrementalFetchPartitionsCached", lambda: sessions.partitions_cached)
+        gauge(
+            "kafka.server", cache, "NumIncrementalFetchPartitionsCached", lambda: sessions.partitions_cached
+        )
         gauge("kafka.server", cache, "IncrementalFetchSessionEvictionsPerSec", lambda: sessions.evictions)
         self._controller_gauges()
         gauge("kafka.server", "app-info", "start-time-ms", lambda: started_ms)
@@ -61,7 +63,9 @@ class BrokerMetrics:
         kind = "ReplicaManager"
         gauge("kafka.server", kind, "PartitionCount", lambda: sum(1 for _ in replicas.partitions()))
         gauge("kafka.server", kind, "LeaderCount", count(lambda p: p.is_leader and not p.offline))
-        gauge("kafka.server", kind, "UnderReplicatedPartitions", count(lambda p: len(p.isr) < len(p.replicas)))
+        gauge(
+            "kafka.server", kind, "UnderReplicatedPartitions", count(lambda p: len(p.isr) < len(p.replicas))
+        )
         gauge("kafka.server", kind, "OfflineReplicaCount", count(lambda p: p.offline))
         gauge(
             "kafka.server",
@@ -79,7 +83,12 @@ class BrokerMetrics:
     def _controller_gauges(self) -> None:
         metadata, gauge = self._metadata, self.registry.gauge
         kind = "KafkaController"
-        gauge("kafka.controller", kind, "ActiveControllerCount", lambda: int(metadata.snapshot.controller_id >= 0))
+        gauge(
+            "kafka.controller",
+            kind,
+            "ActiveControllerCount",
+            lambda: int(metadata.snapshot.controller_id >= 0),
+        )
         gauge("kafka.controller", kind, "GlobalTopicCount", lambda: len(metadata.snapshot.topics))
         gauge(
             "kafka.controller",

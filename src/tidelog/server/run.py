@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tidelog.config.values import ConfigError
 from tidelog.server.config.broker import BrokerConfig
-from tidelog.server.logs import LEVELS, set_up_logging
+from tidelog.server.logs import set_levels, set_up_logging
 
 log = logging.getLogger("tidelog.server")
 
@@ -22,12 +22,13 @@ class StartFailed(Exception):
 
 
 def run_broker(
-    properties: Path | None, overrides: dict[str, str], ready_file: Path | None, log_level: str
+    properties: Path | None, overrides: dict[str, str], ready_file: Path | None, log_level: str | None
 ) -> int:
     """Run until a signal ends it. 0 after a clean stop, 1 when it could not start or had to give up."""
-    set_up_logging(LEVELS[log_level])
+    set_up_logging()
     try:
         config = BrokerConfig.load(properties, overrides)
+        set_levels(log_level or config.tidelog_log_level, config.tidelog_log_levels)
     except (ConfigError, OSError, UnicodeDecodeError) as error:
         print(f"tidelog: {error}", file=sys.stderr)
         return 1

@@ -33,4 +33,5 @@ def produce_rules(config: LogConfig, *, from_client: bool = True) -> ProduceRule
         target_codec=codec,
         target_level=None if codec is None else levels.get(codec),
         from_client=from_client,
+        max_unpacked=config.batch_unpacked_max_bytes,
     )

@@ -35,7 +35,9 @@ def api_versions(services: Services, request: Request, body: ApiVersionsRequest)
         api_keys=[
             ApiVersionsResponse.ApiVersion(
                 api_key=api.key,
-                min_version=api.min_version if api.announced_min_version is None else api.announced_min_version,
+                min_version=api.min_version
+                if api.announced_min_version is None
+                else api.announced_min_version,
                 max_version=api.max_version,
             )
             for api in sorted(services.apis.values(), key=lambda api: api.key)
@@ -47,7 +49,9 @@ def api_versions(services: Services, request: Request, body: ApiVersionsRequest)
         ],
         finalized_features_epoch=services.metadata.features_epoch,
         finalized_features=[
-            ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            ApiVersionsResponse.FinalizedFeatureKey(
+                name=name, max_version_level=level, min_version_level=level
+            )
             for name, level in services.metadata.features.items()
         ],
     )

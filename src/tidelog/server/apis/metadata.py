@@ -1,8 +1,8 @@
 """Metadata (3) v0-13 and DescribeTopicPartitions (75) v0: brokers, topics and who leads what.
 
 - No list of topics (v0: an empty one) means all; an empty one (v1) means none.
-- Topics by id (v10, answered from v12 on): an unknown id is UNKNOWN_TOPIC_ID; an id together with a name
-  goes by the id.
+- Topics by id (v10 has the field, v12 may use it): an unknown id is UNKNOWN_TOPIC_ID; an id together with a
+  name goes by the id. An id or no name in v10 and v11 is INVALID_REQUEST for the whole request.
 - A topic that is not there is created when broker and request (v4) allow it; the first answer is then
   UNKNOWN_TOPIC_OR_PARTITION and the client asks again. Bad names are INVALID_TOPIC_EXCEPTION.
 - v8 tells the operations that the client may do, where it asks.
@@ -36,6 +36,8 @@ NOT_ASKED_FOR = -2147483648
 def metadata(services: Services, request: Request, body: MetadataRequest) -> MetadataResponse:
     state = services.metadata.snapshot
     wanted = body.topics
+    if wanted and request.api_version in (10, 11) and not all(_goes_by_name(topic) for topic in wanted):
+        return MetadataResponse(topics=[_refused(topic) for topic in wanted])
     if wanted is None or (request.api_version == 0 and not wanted):
         topics = [_describe(topic, body, request) for topic in state.topics.values()]
     else:
@@ -56,6 +58,16 @@ def metadata(services: Services, request: Request, body: MetadataRequest) -> Met
             if request.api_version in (8, 9, 10) and body.include_cluster_authorized_operations
             else NOT_ASKED_FOR
         ),
+    )
+
+
+def _goes_by_name(topic: MetadataRequest.MetadataRequestTopic) -> bool:
+    return topic.name is not None and topic.topic_id == ZERO_UUID
+
+
+def _refused(topic: MetadataRequest.MetadataRequestTopic) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id
     )
 
 

@@ -41,9 +41,7 @@ Found = tuple[int, int, int]  # timestamp, offset, leader epoch
 NOT_FOUND: Found = (-1, -1, -1)
 
 
-def list_offsets(
-    services: Services, request: Request, body: ListOffsetsRequest
-) -> ListOffsetsResponse:
+def list_offsets(services: Services, request: Request, body: ListOffsetsRequest) -> ListOffsetsResponse:
     named = Counter(
         (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
     )

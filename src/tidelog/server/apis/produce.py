@@ -318,4 +318,3 @@ def _partition_answer(
 
 
 APIS = (Api(0, 3, 13, produce, raw=True, announced_min_version=0),)
-

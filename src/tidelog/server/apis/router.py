@@ -11,9 +11,10 @@ from tidelog.errors import ErrorCode, KafkaError
 from tidelog.network.request import Part, Request
 from tidelog.protocol.api import API
 from tidelog.protocol.headers import read_response_header, response_header
-from tidelog.protocol.message import Message, decoder_for, encode_parts
+from tidelog.protocol.message import Message, Reader, decoder_for, encode_parts
 from tidelog.protocol.wire import ProtocolError
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.error_codes import ErrorCodes
 from tidelog.server.services import Services
 
 log = logging.getLogger("tidelog.server.apis")
@@ -26,6 +27,9 @@ class Router:
         self._services = services
         self._apis = apis
         self._tasks: set[asyncio.Task[None]] = set()
+        # The readers of the versions that clients have used so far, by key and version in one number.
+        self._readers: dict[int, Reader[Message]] = {}
+        self._error_codes = ErrorCodes()
 
     def versions(self, api_key: int) -> tuple[int, int] | None:
         """The versions that are served of an API, for the network to refuse the others."""
@@ -55,13 +59,16 @@ class Router:
             task.add_done_callback(self._tasks.discard)
 
     def _decode(self, api: Api, request: Request) -> Message:
-        # An ApiVersions that is too new for us is answered by its handler from the header alone.
-        version = request.api_version if api.serves(request.api_version) else 0
-        info = API[request.api_key]
-        if version != request.api_version:
-            return info.request()
+        reader = self._readers.get(request.api_key << 16 | request.api_version)
+        if reader is None:
+            info = API[request.api_key]
+            if not api.serves(request.api_version):
+                # An ApiVersions that is too new: its handler answers from the header alone.
+                return info.request()
+            reader = decoder_for(info.request, request.api_version)
+            self._readers[request.api_key << 16 | request.api_version] = reader
         # Bytes behind the body are passed over, as Kafka does.
-        return decoder_for(info.request, version)(request.buffer, request.body_start)[0]
+        return reader(request.buffer, request.body_start)[0]
 
     async def _finish(self, request: Request, answer: object) -> None:
         try:
@@ -74,6 +81,8 @@ class Router:
         version = request.api_version
         if not self._apis[request.api_key].serves(version):
             version = 0
+        for code in self._error_codes.of(answer):
+            request.count_error(code)
         header = response_header(request.api_key, version, request.correlation_id)
         # The parts that are not bytes are file slices: our messages hold no other kind.
         request.respond(cast("list[Part]", encode_parts(answer, version, header)))
@@ -83,7 +92,11 @@ class Router:
         info = API[request.api_key]
         if not isinstance(error, KafkaError):
             log.error(
-                "handling %s v%d of %s failed", info.name, request.api_version, request.channel.peer, exc_info=error
+                "handling %s v%d of %s failed",
+                info.name,
+                request.api_version,
+                request.channel.peer,
+                exc_info=error,
             )
         answer = info.response()
         if not hasattr(answer, "error_code"):
@@ -93,7 +106,7 @@ class Router:
         self.respond(request, answer)
 
     def describe(self, request: Request, parts: Sequence[Part] | None) -> str:
-        """The body of a request (or of its answer, where parts are given) for the trace log, secrets hidden."""
+        """The body of a request, or of its answer where parts are given, for the trace log; no secrets."""
         from tidelog.protocol.json import Redaction, to_json
 
         api = self._apis[request.api_key]

@@ -88,7 +88,9 @@ async def create_partitions(
         NewPartitions(
             topic.name,
             topic.count,
-            None if topic.assignments is None else [assignment.broker_ids for assignment in topic.assignments],
+            None
+            if topic.assignments is None
+            else [assignment.broker_ids for assignment in topic.assignments],
         )
         for topic in body.topics
     ]

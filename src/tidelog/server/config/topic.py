@@ -108,6 +108,7 @@ class TopicConfigs:
             else:
                 setattr(config, self.definition[name].attribute, value)
         config.producer_id_expiration_ms = self.broker.producer_id_expiration_ms
+        config.batch_unpacked_max_bytes = self.broker.tidelog_batch_unpacked_max_bytes
         return config
 
     def _listed(self) -> Iterable[str]:

@@ -1,0 +1,108 @@
+"""What only the logs of an adopted partition tell: producer ids in use, and the leader epoch it ended with.
+
+Old producers are still known to the logs by id, epoch and sequence. A new producer that were given one of
+those ids would have its first records taken for duplicates, so the ids given from now on come after them.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidelog.errors import KafkaError
+from tidelog.protocol.messages.transaction_records import TransactionLogValue
+from tidelog.protocol.wire import ProtocolError
+from tidelog.records.batch import BatchHeader, crc_is_valid, iter_batches, read_records
+from tidelog.storage.checkpoints import LEADER_EPOCHS, CorruptCheckpoint, decode_epochs
+from tidelog.storage.producer_state import CorruptSnapshot, decode_snapshot
+from tidelog.storage.segment import LOG, SNAPSHOT
+
+NO_PRODUCER = -1
+
+
+def last_epoch(folder: Path) -> int:
+    """The newest leader epoch of a partition; where a crash left no checkpoint of it, the batches tell."""
+    path = folder / LEADER_EPOCHS
+    try:
+        epochs = decode_epochs(str(path), path.read_bytes())
+    except (OSError, CorruptCheckpoint):
+        epochs = []
+    if epochs:
+        return max(epoch for epoch, _ in epochs)
+    newest = 0
+    for segment in _segments(folder):
+        for data, position, header in _batches(segment):
+            if header.partition_leader_epoch > newest and crc_is_valid(data, position, header):
+                newest = header.partition_leader_epoch
+    return newest
+
+
+def highest_producer_id(folder: Path, *, clean: bool) -> int:
+    """The highest id that the partition's log remembers, -1 where it knows of no producer.
+
+    Snapshots hold what came before them: one is written with every new segment and at a clean stop, so
+    batches are looked at only in the last segment of a log that was not stopped cleanly.
+    """
+    highest, known_to = NO_PRODUCER, -1
+    for path in folder.glob("*" + SNAPSHOT):
+        try:
+            entries = decode_snapshot(path.read_bytes())
+        except (CorruptSnapshot, OSError):
+            continue
+        known_to = max(known_to, int(path.stem))
+        highest = max([highest, *(entry.producer_id for entry in entries)])
+    if clean and known_to >= 0:
+        return highest
+    segments = _segments(folder)
+    first = max((at for at, path in enumerate(segments) if int(path.stem) <= known_to), default=0)
+    for segment in segments[first:]:
+        for data, position, header in _batches(segment):
+            if header.producer_id > highest and crc_is_valid(data, position, header):
+                highest = header.producer_id
+    return highest
+
+
+def highest_transactional_id(folder: Path) -> int:
+    """The same of the ids that belong to transactional ids, from a partition of `__transaction_state`."""
+    highest = NO_PRODUCER
+    for segment in _segments(folder):
+        for data, position, header in _batches(segment):
+            if header.is_control or not crc_is_valid(data, position, header):
+                continue
+            for record in read_records(data, position, header=header):
+                highest = max(highest, _transaction_producer(record.value))
+    return highest
+
+
+def _transaction_producer(value: bytes | None) -> int:
+    if value is None or len(value) < 2:
+        return NO_PRODUCER
+    version = int.from_bytes(value[:2], "big")
+    if version > 1:
+        return NO_PRODUCER
+    try:
+        state = TransactionLogValue.decode(value[2:], version)
+    except ProtocolError:
+        return NO_PRODUCER
+    return max(state.producer_id, state.next_producer_id)
+
+
+def _segments(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*" + LOG) if path.stem.isdigit())
+
+
+def _batches(segment: Path) -> Iterator[tuple[memoryview, int, BatchHeader]]:
+    """Every whole batch up to the first place that makes no sense, where recovery will cut."""
+    if segment.stat().st_size == 0:
+        return
+    with (
+        segment.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as data,
+    ):
+        try:
+            for position, header in iter_batches(data):
+                yield data, position, header
+        except KafkaError:
+            return
