@@ -123,7 +123,8 @@ def topic_line(topic: TopicDescription, overrides: list[ConfigEntry]) -> str:
     settings = ",".join(f"{entry.name}={entry.value}" for entry in overrides)
     return (
         f"Topic: {topic.name}\tTopicId: {uuid_to_text(topic.topic_id)}"
-        f"\tPartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor}\tConfigs: {settings}"
+        f"\tPartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor}"
+        f"\tConfigs: {settings}"
     )
 
 
