@@ -12,14 +12,13 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from tidelog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
+from tidelog.records.loops import crc
 
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
@@ -311,16 +310,16 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
         for entry in entries
     ]
     body = struct.pack(">i", len(rows)) + b"".join(rows)
-    return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(body)) + body
+    return struct.pack(">hI", SNAPSHOT_VERSION, crc(body, 0, len(body))) + body
 
 
 def decode_snapshot(data: bytes) -> list[ProducerEntry]:
     if len(data) < _SNAPSHOT_HEAD.size:
         raise CorruptSnapshot(f"{len(data)} bytes are too few for a snapshot")
-    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    version, checksum, count = _SNAPSHOT_HEAD.unpack_from(data)
     if version != SNAPSHOT_VERSION:
         raise CorruptSnapshot(f"version {version}, only version {SNAPSHOT_VERSION} is known")
-    if crc != crc32c(memoryview(data)[6:]):
+    if checksum != crc(data, 6, len(data)):
         raise CorruptSnapshot("its CRC does not match")
     if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
         raise CorruptSnapshot(f"{count} producers do not fit its {len(data)} bytes")
