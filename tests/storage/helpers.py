@@ -45,7 +45,7 @@ def open_log(
         str(folder),
         settings or LogConfig(),
         disk=disk,
-        files=files or FileCache(),
+        files=files if files is not None else FileCache(),
         now_ms=now_ms,
         clean=clean,
         recovery_point=recovery_point,

@@ -405,7 +405,10 @@ def load_log(
     end = _end_of_clean_segment(disk, listed[-1]) if clean else None
     if end is not None:
         loaded.log_end_offset = loaded.recovery_point = end
-        reload_producers(listed, snapshots, producers, end, now_ms, assume_none=not snapshots)
+        had_snapshots = bool(snapshots)
+        reload_producers(listed, snapshots, producers, end, now_ms, assume_none=not had_snapshots)
+        if had_snapshots and end not in snapshots:
+            snapshots.write(end, producers.encode_snapshot())
         listed[-1].close()
     else:
         first = listed.find(recovery_point) if not clean else len(listed) - 1
@@ -466,7 +469,7 @@ def _recover(
         # there. In compacted logs a gap is what cleaning left.
         lost = following > next_offset >= loaded.recovery_point and not config.compacted
         if cut or following < next_offset or lost:
-            _drop_segments(disk, segments.remove_from(at + 1))
+            _drop_segments(disk, directory, segments.remove_from(at + 1))
             segment.load_for_append()
             break
     loaded.log_end_offset = next_offset
@@ -475,12 +478,14 @@ def _recover(
     snapshots.delete_outside(0, next_offset)
 
 
-def _drop_segments(disk: Disk, segments: list[Segment]) -> None:
+def _drop_segments(disk: Disk, directory: str, segments: list[Segment]) -> None:
+    """Remove segments for good: others will have their offsets."""
     for segment in segments:
         logger.warning("%s comes behind the end of the log and is removed", segment.path(LOG))
         for path in segment.existing_files():
             disk.unlink(path)
         segment.close()
+    disk.fsync_dir(directory)
 
 
 def _settle(
@@ -492,7 +497,7 @@ def _settle(
             "%s ends at offset %d, before its log start offset %d: it starts empty from there",
             directory, loaded.log_end_offset, loaded.log_start_offset,
         )  # fmt: skip
-        _drop_segments(disk, loaded.segments.remove_from(0))
+        _drop_segments(disk, directory, loaded.segments.remove_from(0))
         start = loaded.log_start_offset
         loaded.segments.append(
             Segment.create(disk, files, directory, start, config.segment_index_bytes, now_ms)

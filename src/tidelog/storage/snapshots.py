@@ -58,8 +58,11 @@ class SnapshotFiles:
 
     def delete_outside(self, first: int, last: int) -> None:
         """Snapshots below the log's start or above its end speak of batches that are not there."""
-        for offset in [offset for offset in self._offsets if not first <= offset <= last]:
+        outside = [offset for offset in self._offsets if not first <= offset <= last]
+        for offset in outside:
             self.delete(offset)
+        if outside:  # once other batches have their offsets they must not come back
+            self._disk.fsync_dir(self._directory)
 
     def delete_strays(self, bases: Collection[int]) -> None:
         """Of snapshots that no segment starts at, only the newest is of use, and only if nothing is newer."""

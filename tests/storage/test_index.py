@@ -1,0 +1,62 @@
+"""Indexes in memory and on disk give the same answers as a plain list."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.storage.index import GrowingOffsetIndex, GrowingTimeIndex, MappedOffsetIndex, MappedTimeIndex
+
+INT_MAX = (1 << 31) - 1
+rising = st.lists(st.integers(0, INT_MAX), unique=True, max_size=30).map(sorted)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(rising, rising, st.lists(st.integers(0, INT_MAX), max_size=10))
+def test_offset_lookups(offsets: list[int], positions: list[int], asked: list[int]) -> None:
+    entries = list(zip(offsets, positions, strict=False))
+    growing = GrowingOffsetIndex(1 << 20)
+    for entry in entries:
+        growing.append(*entry)
+    data = growing.encode()
+    mapped, loaded = MappedOffsetIndex(data), GrowingOffsetIndex(1 << 20, data)
+    assert loaded.encode() == data
+    for value in [*asked, *offsets, *positions]:
+        before = [position for offset, position in entries if offset <= value]
+        behind = [offset for offset, position in entries if position >= value]
+        for index in (growing, mapped, loaded):
+            assert index.lookup(value) == (before[-1] if before else 0)
+            assert index.offset_after(value) == (behind[0] if behind else None)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.integers(-1, 1 << 62), st.integers(0, INT_MAX)), max_size=30),
+    st.lists(st.integers(-1, 1 << 62), max_size=10),
+)
+def test_time_lookups(appended: list[tuple[int, int]], asked: list[int]) -> None:
+    entries: list[tuple[int, int]] = []
+    growing = GrowingTimeIndex(1 << 20)
+    for timestamp, offset in appended:
+        growing.maybe_append(timestamp, offset)
+        if timestamp > (entries[-1][0] if entries else -1):
+            entries.append((timestamp, offset))
+    data = growing.encode()
+    assert len(data) == 12 * len(entries)
+    mapped, loaded = MappedTimeIndex(data), GrowingTimeIndex(1 << 20, data)
+    for value in [*asked, *(timestamp for timestamp, _ in appended)]:
+        before = [offset for timestamp, offset in entries if timestamp <= value]
+        for index in (growing, mapped, loaded):
+            assert index.lookup(value) == (before[-1] if before else 0)
+            assert index.last() == (entries[-1] if entries else None)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rising, st.integers(0, INT_MAX))
+def test_truncation_keeps_what_is_below(offsets: list[int], at: int) -> None:
+    index = GrowingOffsetIndex(1 << 20)
+    for place, offset in enumerate(offsets):
+        index.append(offset, place)
+    index.truncate(at)
+    assert list(index.offsets) == [offset for offset in offsets if offset < at]
+    assert len(index.positions) == len(index.offsets)
