@@ -1,0 +1,194 @@
+"""Everything that a broker serves of a partition, seen by a real client and by bare Fetch requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+
+from tests.support.raw import RawConnection
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from tidelog.records.batch import iter_batches, read_records
+
+READ_SECONDS = 30.0
+FETCH_VERSION = 12
+COMMITTED = 1
+EARLIEST, LATEST = -2, -1
+
+Partition = tuple[str, int]
+
+
+@dataclass(slots=True, frozen=True)
+class SeenRecord:
+    offset: int
+    timestamp_type: int  # 1: of the producer, 2: of the append
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(slots=True)
+class Contents:
+    low: int
+    high: int
+    records: list[SeenRecord] = field(default_factory=list)
+
+    @property
+    def offsets(self) -> list[int]:
+        return [record.offset for record in self.records]
+
+
+def read_with_client(
+    bootstrap: str, partitions: Collection[Partition], *, committed: bool = False
+) -> dict[Partition, Contents]:
+    """What librdkafka reads of the partitions by assignment, each from its beginning to its end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    try:
+        with RawConnection(bootstrap) as connection:
+            found = {partition: _bounds(connection, partition) for partition in partitions}
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for topic, index in partitions])
+        _read_to_end(consumer, found)
+        return found
+    finally:
+        consumer.close()
+
+
+def _read_to_end(consumer: Consumer, found: dict[Partition, Contents]) -> None:
+    unread = set(found)
+    deadline = time.monotonic() + READ_SECONDS
+    while unread:
+        assert time.monotonic() < deadline, f"not read to the end within {READ_SECONDS} s: {unread}"
+        for message in consumer.consume(500, 1.0):
+            error, key = message.error(), (str(message.topic()), message.partition() or 0)
+            if error is None:
+                found[key].records.append(_seen(message))
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                unread.discard(key)
+
+
+def _seen(message: Message) -> SeenRecord:
+    kind, timestamp = message.timestamp()
+    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    return SeenRecord(
+        message.offset() or 0,
+        kind,
+        timestamp,
+        cast("bytes | None", message.key()),
+        cast("bytes | None", message.value()),
+        tuple((name, value) for name, value in headers),
+    )
+
+
+def produce(
+    bootstrap: str, values: Mapping[Partition, Sequence[bytes]], *, timestamp: int = 0, **settings: str
+) -> None:
+    """With an idempotent producer, so that every produce is also one of sequences."""
+    failures: list[object] = []
+
+    def delivered(error: object, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, **settings}
+    )
+    for (topic, index), entries in values.items():
+        for value in entries:
+            producer.produce(topic, value, b"key", index, on_delivery=delivered, timestamp=timestamp)
+    assert producer.flush(READ_SECONDS) == 0
+    assert failures == []
+
+
+def read_with_fetch(address: str, partition: Partition, *, committed: bool = False) -> Contents:
+    """The same from bare Fetch requests, aborted transactions left out as a client would do it."""
+    with RawConnection(address) as connection:
+        found = _bounds(connection, partition)
+        position = found.low
+        while True:
+            answer = _fetch(connection, partition, position, committed)
+            following = _take(found, answer, position)
+            if following == position:
+                return found
+            position = following
+
+
+def _bounds(connection: RawConnection, partition: Partition) -> Contents:
+    return Contents(offset_at(connection, partition, EARLIEST), offset_at(connection, partition, LATEST))
+
+
+def offset_at(connection: RawConnection, partition: Partition, timestamp: int) -> int:
+    wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition[1], timestamp=timestamp)
+    topic = ListOffsetsRequest.ListOffsetsTopic(name=partition[0], partitions=[wanted])
+    answer = connection.ask(ListOffsetsRequest(replica_id=-1, topics=[topic]), ListOffsetsResponse, 6)
+    data = answer.topics[0].partitions[0]
+    assert data.error_code == 0
+    return data.offset
+
+
+def _fetch(
+    connection: RawConnection, partition: Partition, offset: int, committed: bool
+) -> FetchResponse.PartitionData:
+    wanted = FetchRequest.FetchPartition(
+        partition=partition[1], fetch_offset=offset, partition_max_bytes=1 << 16
+    )
+    request = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        isolation_level=COMMITTED if committed else 0,
+        topics=[FetchRequest.FetchTopic(topic=partition[0], partitions=[wanted])],
+    )
+    answer = connection.ask(request, FetchResponse, FETCH_VERSION)
+    data = answer.responses[0].partitions[0]
+    assert (answer.error_code, data.error_code) == (0, 0)
+    return data
+
+
+def _take(found: Contents, answer: FetchResponse.PartitionData, position: int) -> int:
+    """Add the visible records of an answer; the offset that comes after them."""
+    aborted = {entry.producer_id: entry.first_offset for entry in reversed(answer.aborted_transactions or [])}
+    data = bytes(answer.records or b"")  # type: ignore[arg-type]
+    skipping: set[int] = set()
+    for start, header in iter_batches(data):
+        if aborted.get(header.producer_id, header.next_offset) <= header.base_offset:
+            skipping.add(header.producer_id)
+        if header.is_control:
+            skipping.discard(header.producer_id)
+            _next_aborted(aborted, answer, header.producer_id, header.base_offset)
+        elif not (header.is_transactional and header.producer_id in skipping):
+            kind = 2 if header.is_log_append_time else 1
+            found.records += [
+                SeenRecord(r.offset, kind, r.timestamp, r.key, r.value, tuple(r.headers))
+                for r in read_records(data, start, header=header)
+                if r.offset >= position
+            ]
+        position = max(position, header.next_offset)
+    return position
+
+
+def _next_aborted(
+    aborted: dict[int, int], answer: FetchResponse.PartitionData, producer_id: int, ended: int
+) -> None:
+    """A producer's transaction ended: the one that it aborted next, if there is one."""
+    later = [
+        entry.first_offset
+        for entry in answer.aborted_transactions or []
+        if entry.producer_id == producer_id and entry.first_offset > ended
+    ]
+    aborted.pop(producer_id, None)
+    if later:
+        aborted[producer_id] = min(later)
