@@ -150,6 +150,10 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
+# A message quotes what a client sent, which may be as long as a string can be: an answer has to carry it.
+MAX_MESSAGE = 2000
+
+
 class KafkaError(Exception):
     """A broken rule that has a Kafka error code; `message` is what a person is told besides the code."""
 
@@ -157,6 +161,8 @@ class KafkaError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(self, message: str | None = None) -> None:
+        if message is not None and len(message) > MAX_MESSAGE:
+            message = f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
         super().__init__(message)
         self.message = message
 

@@ -89,9 +89,7 @@ def fetch_request(
 
 
 class Client(RawConnection):
-    def create_topic(
-        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
-    ) -> int:
+    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> int:
         topic = CreateTopicsRequest.CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -145,6 +143,7 @@ class Client(RawConnection):
             answer = self.fetch(topic, partition, offset)
             assert answer.error_code == 0
             data = answer.records
+            assert isinstance(data, bytes | bytearray | memoryview)
             assert data, f"{topic}-{partition} gives nothing at {offset}, its end is {end}"
             for position, header in iter_batches(data):
                 assert crc_is_valid(data, position, header)
@@ -157,7 +156,7 @@ class Client(RawConnection):
     def offset(self, topic: str, partition: int, timestamp: int) -> int:
         wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         named = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])
-        answer = self.ask(ListOffsetsRequest(replica_id=-1, topics=[named]), ListOffsetsResponse, 6)
+        answer = self.ask(ListOffsetsRequest(replica_id=-1, topics=[named]), ListOffsetsResponse, 7)
         found = answer.topics[0].partitions[0]
         assert found.error_code == 0, f"ListOffsets of {topic}-{partition} gives {found.error_code}"
         return found.offset

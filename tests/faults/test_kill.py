@@ -50,9 +50,7 @@ class Producer:
 
     def _write(self, client: Client, values: list[bytes]) -> None:
         producer = (self._producer_id, 0, self._sequence) if self.idempotent else (-1, -1, -1)
-        answer = client.produce(
-            self.topic, self.partition, batch_of(*values, producer=producer), self.acks
-        )
+        answer = client.produce(self.topic, self.partition, batch_of(*values, producer=producer), self.acks)
         assert answer.error == 0
         assert answer.offset not in self.acknowledged
         self.acknowledged[answer.offset] = values
@@ -229,9 +227,7 @@ def test_a_stop_by_signal_keeps_records_topics_settings_and_sequences(broker: Br
     with Client(broker.address) as client:
         producer_id = client.producer_id()
         assert client.create_topic("t", 2, {"retention.ms": "123456789"}) == 0
-        batches = [
-            batch_of(b"%d" % at, b"x" * 500, producer=(producer_id, 0, at * 2)) for at in range(20)
-        ]
+        batches = [batch_of(b"%d" % at, b"x" * 500, producer=(producer_id, 0, at * 2)) for at in range(20)]
         offsets = [client.produce("t", 1, batch) for batch in batches]
         assert [answer.offset for answer in offsets] == list(range(0, 40, 2))
         assert client.delete_records("t", 1, 10) == (0, 10)

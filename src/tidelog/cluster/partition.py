@@ -15,6 +15,7 @@ from tidelog.errors import (
     FencedLeaderEpoch,
     KafkaError,
     KafkaStorageError,
+    MessageTooLarge,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
@@ -24,6 +25,9 @@ from tidelog.metadata.state import PartitionState
 from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
 from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
 from tidelog.storage.log import Log
+
+# What a batch may unpack to on the loop. Few bytes can hold very many: those are for the worker.
+UNPACKED_ON_LOOP = 1 << 20
 
 
 class Append:
@@ -78,8 +82,9 @@ class Partition:
         self.isr: list[int] = []
         self.followers: dict[int, Replica] = {}
         self.rules: ProduceRules | None = None
-        # Produce below version 7 does not know zstd.
-        self.rules_without_zstd: ProduceRules | None = None
+        # The same for what is checked on the loop; Produce below version 7 does not know zstd.
+        self.rules_on_loop: ProduceRules | None = None
+        self.rules_on_loop_without_zstd: ProduceRules | None = None
         # Called when the high watermark moved: waiting produces and fetches look again.
         self.on_high_watermark: Callable[[Partition], None] | None = None
         self.on_write_error: Callable[[Partition, OSError], None] | None = None
@@ -111,8 +116,9 @@ class Partition:
 
     def config_changed(self) -> None:
         assert self.log is not None
-        self.rules = self.log.produce_rules
-        self.rules_without_zstd = replace(self.rules, allow_zstd=False)
+        self.rules = rules = self.log.produce_rules
+        self.rules_on_loop = replace(rules, max_unpacked=min(rules.max_unpacked, UNPACKED_ON_LOOP))
+        self.rules_on_loop_without_zstd = replace(self.rules_on_loop, allow_zstd=False)
 
     def leader_log(self, current_leader_epoch: int = -1) -> Log:
         """The log to serve from, if the caller's idea of the leader's epoch agrees with ours."""
@@ -154,9 +160,12 @@ class Partition:
         )
 
     def append_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> AppendResult:
-        """Append a small batch in this turn of the loop; the caller has seen `can_append_now`."""
+        """Append a small batch in this turn of the loop; the caller has seen `can_append_now`.
+
+        MessageTooLarge where it is not small enough: `submit` can tell whether it is for the log too.
+        """
         log = self.log
-        rules = self.rules if allow_zstd else self.rules_without_zstd
+        rules = self.rules_on_loop if allow_zstd else self.rules_on_loop_without_zstd
         assert log is not None
         assert rules is not None
         prepared = log.prepare(
@@ -177,20 +186,25 @@ class Partition:
 
     def submit(self, append: Append) -> None:
         """Append with the heavy parts off the loop; `append.done` is called with the outcome."""
+        if not append.heavy:
+            rules = self.rules_on_loop if append.allow_zstd else self.rules_on_loop_without_zstd
+            assert rules is not None
+            try:
+                append.checked = check_produced(append.data, rules, append.now_ms)
+            except MessageTooLarge:
+                append.heavy = True
+            except Exception as error:
+                append.done(None, error)
+                return
         if append.heavy:
             self._worker.submit(lambda: self._check(append), lambda _, error: self._checked(append, error))
-            return
-        try:
-            self._check(append)
-        except Exception as error:
-            append.done(None, error)
             return
         self._queue.append(append)
         self._drain()
 
     def _check(self, append: Append) -> None:
-        rules = self.rules if append.allow_zstd else self.rules_without_zstd
-        assert rules is not None
+        assert self.rules is not None
+        rules = self.rules if append.allow_zstd else replace(self.rules, allow_zstd=False)
         append.checked = check_produced(append.data, rules, append.now_ms)
 
     def _checked(self, append: Append, error: BaseException | None) -> None:

@@ -303,6 +303,10 @@ class _AppendRequest:
         elif error is not None and not isinstance(error, KafkaError):
             log.error("appending a batch failed unexpectedly", exc_info=error)
             error = UnknownServerError()
+        if error is not None:
+            # The frames that it came through refer to this request and to what the batch unpacked to:
+            # with them the error would be a cycle that keeps all of it until the collector comes.
+            error.__traceback__ = error.__cause__ = error.__context__ = None
         self._outcomes[slot] = AppendOutcome(result, error)
         self._missing -= 1
         if self._missing:

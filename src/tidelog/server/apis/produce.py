@@ -100,6 +100,8 @@ def _produce_one(
     version = request.api_version
     try:
         result = partition.append_now(request.buffer[start:end], services.clock.ms(), version >= 7)
+    except MessageTooLarge:
+        return False
     except (KafkaError, OSError) as error:
         _refused(services, request, acks, topic, hosted, index, error, end - start)
         return True
