@@ -149,7 +149,8 @@ def test_a_consumer_of_old_goes_both_ways() -> None:
 
 
 def test_access_rules_are_kafkas() -> None:
-    kafkas = b'{"acls":[{"principal":"User:al","permissionType":"Deny","host":"1.2.3.4","operation":"All"}],"version":1}'
+    rule = b'{"principal":"User:al","permissionType":"Deny","host":"1.2.3.4","operation":"All"}'
+    kafkas = b'{"acls":[' + rule + b'],"version":1}'
     assert security_nodes.decode_acls(kafkas) == [AclEntry("User:al", "Deny", "All", "1.2.3.4")]
     assert security_nodes.encode_acls(security_nodes.decode_acls(kafkas)) == kafkas
     literal, prefixed = (

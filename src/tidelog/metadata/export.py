@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelog.metadata import paths
-from tidelog.metadata.tree import NodeExists, NoNode, Tree, child_of, delete_recursively, walk
+from tidelog.metadata.tree import NodeExists, NoNode, Tree, child_of, walk
 
 TOP_LEVEL = (
     "admin",
@@ -63,7 +63,7 @@ def export_tree(
         )
     _check_target(target, force)
     for name in TOP_LEVEL:
-        delete_recursively(target, child_of("/", name))
+        _clear(target, child_of("/", name))
     wanted = _nodes_to_write(source)
     for done, (path, data, version) in enumerate(wanted, 1):
         _write(target, path, data, version)
@@ -94,6 +94,13 @@ def _nodes_to_write(source: Tree) -> list[tuple[str, bytes, int]]:
             if stat.ephemeral_owner == 0 and not path.startswith(tuple(f"{notices}/" for notices in NOTICES)):
                 found.append((path, data, stat.version))
     return found
+
+
+def _clear(target: Tree, path: str) -> None:
+    """Node by node: all of a large cluster in one step would be more than ZooKeeper takes at once."""
+    doomed = [node for node, _, _ in walk(target, path)]
+    for node in reversed(doomed):
+        target.delete(node)
 
 
 def _write(target: Tree, path: str, data: bytes, version: int) -> None:

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class ZooKeeperTree:
-    """A Tree in the ensemble at `connect` ("host:port,host:port/chroot")."""
+    """A Tree in the ensemble at `connect` ("host:port,host:port/chroot"); the chroot is made if need be."""
 
     def __init__(self, connect: str, *, session_timeout: float = 18.0, connect_timeout: float = 18.0) -> None:
         """Connect, or raise TreeUnavailable when nobody answers within `connect_timeout` seconds."""
@@ -48,14 +48,17 @@ class ZooKeeperTree:
         from kazoo.handlers.threading import KazooTimeoutError
 
         self.connect = connect
-        self._client: KazooClient = KazooClient(hosts=connect, timeout=session_timeout)
+        hosts, slash, chroot = connect.partition("/")
+        self._client: KazooClient = KazooClient(hosts=hosts, timeout=session_timeout)
         try:
             self._client.start(timeout=connect_timeout)
         except KazooTimeoutError as error:
-            self._client.stop()
-            self._client.close()
-            reason = f"no ZooKeeper answered at {connect} within {connect_timeout:g} s"
+            self.close()
+            reason = f"no ZooKeeper answered at {hosts} within {connect_timeout:g} s"
             raise TreeUnavailable("/", reason) from error
+        if chroot:
+            self._call(connect, lambda: self._client.ensure_path(slash + chroot))
+            self._client.chroot = slash + chroot
 
     def __enter__(self) -> ZooKeeperTree:
         return self
