@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.support.kafka import run_tool
+from tests.kafka.jars import run_tool
 from tests.support.wait import eventually
 from tidelog.cli.main import main
 
