@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidelog.errors import KafkaError
 from tidelog.metadata.paths import entity_path
@@ -54,8 +54,7 @@ class ConfigKind:
     CLIENT_METRICS = "client-metrics"
 
 
-@dataclass(slots=True, frozen=True)
-class ConfigEntity:
+class ConfigEntity(NamedTuple):
     """Something with settings: ConfigEntity(ConfigKind.TOPIC, "demo").
 
     The name of the entity that holds for all others of its kind is "<default>"

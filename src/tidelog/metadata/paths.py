@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import urllib.parse
+import re
 
 from tidelog.metadata.state import DEFAULT_ENTITY
 
@@ -50,6 +50,9 @@ PARENTS = (
 """Made without data at the first start."""
 
 
+_UNSAFE = re.compile(r"[^a-zA-Z0-9._-]")
+
+
 def broker(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
 
@@ -93,14 +96,20 @@ def consumer_offset(group: str, topic_name: str, index: int) -> str:
 
 def encode_name(name: str) -> str:
     """An entity's name as part of a path: URL-encoded, except the default entity."""
-    if name == DEFAULT_ENTITY:
+    if name == DEFAULT_ENTITY or not _UNSAFE.search(name):
         return name
+    from urllib.parse import quote  # names that need it are rare, and a start should not pay for them
+
     # Java's encoder, which Kafka uses, also encodes the tilde.
-    return urllib.parse.quote(name, safe="").replace("~", "%7E")
+    return quote(name, safe="").replace("~", "%7E")
 
 
 def decode_name(name: str) -> str:
-    return urllib.parse.unquote(name)
+    if "%" not in name:
+        return name
+    from urllib.parse import unquote
+
+    return unquote(name)
 
 
 def entity_path(*parts: str) -> str:

@@ -7,9 +7,8 @@ returns. `multi` does all of its operations or none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 ANY_VERSION = -1
 
@@ -50,8 +49,7 @@ class TreeUnavailable(TreeError):
     reason = "the tree cannot be read or written"
 
 
-@dataclass(slots=True, frozen=True)
-class Stat:
+class Stat(NamedTuple):
     """What the tree knows of a node besides its data.
 
     `czxid` and `mzxid` number the changes that made it and that last set its data, over the whole tree;
@@ -76,8 +74,7 @@ class EventType(Enum):
     CHILDREN = "children"
 
 
-@dataclass(slots=True, frozen=True)
-class WatchEvent:
+class WatchEvent(NamedTuple):
     type: EventType
     path: str
 
@@ -90,29 +87,25 @@ It may be called from any thread, and from within the call that made the change:
 """
 
 
-@dataclass(slots=True, frozen=True)
-class Create:
+class Create(NamedTuple):
     path: str
     data: bytes = b""
     ephemeral: bool = False
     sequential: bool = False
 
 
-@dataclass(slots=True, frozen=True)
-class SetData:
+class SetData(NamedTuple):
     path: str
     data: bytes
     version: int = ANY_VERSION
 
 
-@dataclass(slots=True, frozen=True)
-class Delete:
+class Delete(NamedTuple):
     path: str
     version: int = ANY_VERSION
 
 
-@dataclass(slots=True, frozen=True)
-class Check:
+class Check(NamedTuple):
     """Do the other operations only while this node has this version."""
 
     path: str
