@@ -49,9 +49,9 @@ class Place:
 
 def compare(bench: Bench, broker: Broker, *works: Callable[[int], Load]) -> list[list[float]]:
     """Microseconds of CPU a request of each, in turns so that a disturbance meets all."""
-    count = bench.scaled(30_000)
+    count = bench.scaled(20_000)
     for work in works:
-        work(bench.scaled(20_000) * bench.warmup)
+        work(bench.scaled(10_000) * bench.warmup)
     costs: list[list[float]] = [[] for _ in works]
     for _ in range(bench.rounds):
         for work, found in zip(works, costs, strict=True):

@@ -13,6 +13,7 @@ Every broker started here has its data in a temporary folder of --data, which is
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -84,6 +85,8 @@ def bench_of(options: argparse.Namespace) -> Bench:
 
 def main() -> int:
     options = arguments()
+    # Ends as Ctrl-C does, so that no broker and no folder is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     machine.raise_file_limit()
     about = machine.describe()
     bench = bench_of(options)
