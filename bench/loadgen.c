@@ -319,7 +319,7 @@ static double quantile(double q) {
 }
 
 static void print_result(int64_t requests, int64_t bytes, double seconds) {
-    qsort(samples, sample_count, sizeof *samples, by_value);
+    if (sample_count) qsort(samples, sample_count, sizeof *samples, by_value);
     printf("{\"requests\": %" PRId64 ", \"bytes\": %" PRId64 ", \"seconds\": %.6f, \"p50_us\": %.1f, \"p99_us\": %.1f, "
            "\"p999_us\": %.1f, \"max_us\": %.1f}\n",
         requests, bytes, seconds, quantile(0.5), quantile(0.99), quantile(0.999), quantile(1));
