@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 Bytes = bytes | bytearray | memoryview
+SMALL_FILE = 1 << 16  # below this a copy is cheaper than a mapping, which also keeps a descriptor
 
 
 class DiskFile(Protocol):
@@ -161,8 +162,9 @@ class RealDisk:
     def map(self, path: str) -> mmap.mmap | bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if os.fstat(fd).st_size == 0:
-                return b""
+            data = os.read(fd, SMALL_FILE + 1)
+            if len(data) <= SMALL_FILE:
+                return data
             return mmap.mmap(fd, 0, prot=mmap.PROT_READ)
         finally:
             os.close(fd)

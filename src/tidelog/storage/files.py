@@ -6,8 +6,11 @@ only decides who has to let go. Whoever holds a slice keeps that one file open f
 
 from __future__ import annotations
 
+import resource
 from collections import OrderedDict
 from typing import Protocol
+
+MAX_FILES = 100_000
 
 
 class HoldsFiles(Protocol):
@@ -23,7 +26,9 @@ class FileCache:
 
     __slots__ = ("_capacity", "_holders", "evicting")
 
-    def __init__(self, capacity: int = 4096) -> None:
+    def __init__(self, capacity: int | None = None) -> None:
+        if capacity is None:  # the rest is for connections
+            capacity = min(MAX_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 5)
         self._capacity = max(1, capacity)
         self.evicting = True  # off while several threads load or close logs
         self._holders: OrderedDict[int, HoldsFiles] = OrderedDict()
@@ -45,6 +50,12 @@ class FileCache:
             else:
                 oldest.release_files()
         holders[key] = holder
+
+    def release_some(self) -> None:
+        """Descriptors have run out: a tenth of the holders let go, recently used or not."""
+        for _ in range(len(self._holders) // 10 + 1):
+            if self._holders:
+                self._holders.popitem(last=False)[1].release_files()
 
     def forget(self, holder: HoldsFiles) -> None:
         self._holders.pop(id(holder), None)

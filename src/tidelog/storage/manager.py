@@ -103,12 +103,17 @@ class LogManager:
     # -- start
 
     def lock(self) -> list[MetaProperties | None]:
-        """Take the folders for this process and read whose they are."""
-        identities = []
+        """Take the folders for this process and read whose they are; one that cannot be used is offline."""
+        identities: list[MetaProperties | None] = []
         try:
             for folder in self.folders:
-                folder.lock()
-                identities.append(folder.read_identity())
+                try:
+                    folder.lock()
+                    identities.append(folder.read_identity())
+                except OSError as error:
+                    self._take_offline(folder, error)
+                    if all(other.offline is not None for other in self.folders):
+                        raise
         except BaseException:
             self.unlock()
             raise
@@ -123,7 +128,8 @@ class LogManager:
     def claim(self, cluster_id: str, broker_id: int) -> None:
         """Refuse folders of another cluster or broker, sign new ones."""
         for folder in self.folders:
-            folder.claim(cluster_id, broker_id)
+            if folder.offline is None:
+                folder.claim(cluster_id, broker_id)
 
     def unlock(self) -> None:
         for folder in self.folders:
@@ -142,6 +148,8 @@ class LogManager:
         clean: list[_ToLoad] = []
         crashed: list[_ToLoad] = []
         for folder in self.folders:
+            if folder.offline is not None:
+                continue
             try:
                 found = self._list(folder)
             except OSError as error:
@@ -250,14 +258,29 @@ class LogManager:
         return self.logs.get((topic, partition))
 
     def get_or_create(
-        self, topic: str, partition: int, topic_id: bytes | None, config: LogConfig | None = None
+        self,
+        topic: str,
+        partition: int,
+        topic_id: bytes | None,
+        config: LogConfig | None = None,
+        *,
+        is_new: bool = True,
     ) -> Log:
-        """The log of a partition, made in the folder with the fewest logs where there is none."""
+        """The log of a partition, made in the folder with the fewest logs where there is none.
+
+        A partition that is not new may have its log in a folder that is offline: then none is made.
+        """
         key = (topic, partition)
         log = self.logs.get(key)
         if log is None:
             if key in self.failed:
                 raise KafkaStorageError(f"{topic}-{partition} could not be loaded: {self.failed[key]}")
+            offline = [folder.path for folder in self.folders if folder.offline is not None]
+            if offline and not is_new:
+                raise KafkaStorageError(
+                    f"the log of {topic}-{partition} is in no folder that works: it may be in "
+                    + ", ".join(offline)
+                )
             return self._create(topic, partition, topic_id, config or self.defaults)
         if topic_id is not None and log.topic_id != topic_id:
             if log.topic_id is not None:

@@ -83,16 +83,19 @@ class LoadedLog:
 # -- batches
 
 
-def _is_old_message(file: DiskFile, position: int, size: int) -> bool:
-    """Whether a message of format 0 or 1 stands here: not damage, but data that must not be cut away."""
+def _refuse_old_message(file: DiskFile, position: int, size: int) -> None:
+    """A message of format 0 or 1 is not damage, but data that must not be cut away."""
     head = file.pread(_OLD_MESSAGE.size, position)
     if len(head) < _OLD_MESSAGE.size:
-        return False
+        return
     _, length, crc, magic = _OLD_MESSAGE.unpack(head)
     if magic not in (0, 1) or length < 14 or length > size - position - LENGTH_OVERHEAD:
-        return False
+        return
     message = file.pread(length, position + LENGTH_OVERHEAD)
-    return bool(zlib.crc32(memoryview(message)[4:]) == crc)
+    if zlib.crc32(memoryview(message)[4:]) == crc:
+        raise UnsupportedForMessageFormat(
+            f"{file.path} holds messages of format {magic} at position {position}; only format {MAGIC} is read"
+        )
 
 
 def valid_batches(
@@ -117,12 +120,7 @@ def valid_batches(
             or total > size - position
             or header.magic != MAGIC
         ):
-            if _is_old_message(file, position, size):
-                raise UnsupportedForMessageFormat(
-                    f"{file.path} holds messages of format {header.magic} at position {position}; "
-                    f"only format {MAGIC} is read"
-                )
-            return
+            break
         if at + total > len(chunk):
             chunk, chunk_start, at = (
                 file.pread(min(max(_CHUNK, total), size - position), position),
@@ -139,6 +137,7 @@ def valid_batches(
         yield position, header, chunk, at
         position += total
         expected = last_offset + 1
+    _refuse_old_message(file, position, size)
 
 
 def marker_of(

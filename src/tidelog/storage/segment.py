@@ -6,6 +6,7 @@ written. Files and the indexes of older segments are opened when first needed an
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterator
 
@@ -147,35 +148,39 @@ class Segment:
         self.recently_used = True
         file = self._file
         if file is None:
-            file = self._file = self._disk.open(self.path(LOG))
+            file = self._file = self._open()
             self._files.opened(self)
         return file
+
+    def _open(self) -> DiskFile:
+        try:
+            return self._disk.open(self.path(LOG))
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._files.release_some()
+            return self._disk.open(self.path(LOG))
 
     @property
     def offset_index(self) -> OffsetLookup:
         self.recently_used = True
         index = self._offset_index
         if index is None:
-            self._map_indexes()
-            index = self._offset_index
-            assert index is not None
+            index = self._offset_index = MappedOffsetIndex(self._mapped(OFFSET_INDEX))
+            self._files.opened(self)
         return index
 
     @property
     def time_index(self) -> TimeLookup:
-        if self._time_index is None:
-            self._map_indexes()
-        assert self._time_index is not None
-        return self._time_index
-
-    def _map_indexes(self) -> None:
-        """The indexes of a segment that no longer grows. One that is missing or cannot be right counts as
-        empty: then reads search from the start of the segment, and are still right."""
-        self._offset_index = MappedOffsetIndex(self._mapped(OFFSET_INDEX))
-        self._time_index = MappedTimeIndex(self._mapped(TIME_INDEX))
-        self._files.opened(self)
+        index = self._time_index
+        if index is None:
+            index = self._time_index = MappedTimeIndex(self._mapped(TIME_INDEX))
+            self._files.opened(self)
+        return index
 
     def _mapped(self, suffix: str) -> Mapped:
+        """The index of a segment that no longer grows. One that is missing or wrong counts as empty:
+        then reads search from the start of the segment, and are still right."""
         try:
             data = self._disk.map(self.path(suffix))
             if suffix == OFFSET_INDEX:
@@ -298,6 +303,8 @@ class Segment:
         """Position, size and base offset of the first batch that ends at or behind `offset`."""
         if offset >= self.last_batch_offset:
             return self.last_batch_position, self.size - self.last_batch_position, self.last_batch_offset
+        if self.size <= _SCAN_CHUNK:
+            return self.scan(offset, 0)  # one read shows it all
         start = self.offset_index.lookup(offset - self.base_offset)
         try:
             found = self.scan(offset, start)
