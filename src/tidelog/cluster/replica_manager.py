@@ -88,8 +88,9 @@ class ReplicaManager:
         config: LogConfig,
         *,
         is_internal: bool = False,
+        is_new: bool = True,
     ) -> Partition:
-        """Open or create the log of a partition and lead it."""
+        """Open or create the log of a partition and lead it; one that is not new should have a log."""
         hosted = self.topics.get(topic)
         if hosted is None:
             hosted = self.topics[topic] = HostedTopic(
@@ -102,7 +103,8 @@ class ReplicaManager:
             partition.on_high_watermark = self.high_watermark_moved
             partition.on_write_error = self._io_failed
             hosted.partitions[index] = partition
-        partition.become_leader(self.logs.get_or_create(topic, index, topic_id, config), state)
+        log_of_partition = self.logs.get_or_create(topic, index, topic_id, config, is_new=is_new)
+        partition.become_leader(log_of_partition, state)
         return partition
 
     def delete_partition(self, topic: str, index: int) -> None:

@@ -117,6 +117,7 @@ class Broker:
             broker = await controller.register(self._advertised(server), self.config.broker_rack)
             self._registered_epoch = broker.epoch
             await controller.activate(host)
+            host.takes_new_partitions = True
             self._name_strays(logs)
             self._follow_settings(host, server)
             logs.start(self._intervals())

@@ -24,6 +24,8 @@ class BrokerHost:
         self._metadata = metadata
         self._topic_configs = topic_configs
         self._overrides_of = overrides_of
+        # Whether the partitions that were there before the start are led: those from now on are new.
+        self.takes_new_partitions = False
 
     def become_leader(self, topic: str, topic_id: bytes, partition: int, state: PartitionState) -> None:
         self._replicas.become_leader(
@@ -33,6 +35,7 @@ class BrokerHost:
             state,
             self._topic_configs.log_config(self._overrides_of(topic)),
             is_internal=topic in INTERNAL_TOPICS,
+            is_new=self.takes_new_partitions,
         )
 
     def delete_partition(self, topic: str, partition: int) -> None:
