@@ -546,3 +546,14 @@ def test_a_deleted_log_moves_out_of_the_way(tmp_path: Path) -> None:
     assert not folder.exists()
     assert len(moved.name) <= 255
     assert moved.name.endswith("-delete")
+
+
+def test_closing_gives_up_what_is_not_finished(tmp_path: Path) -> None:
+    settings = config(segment_bytes=3 * len(batch(1)))
+    log = open_log(tmp_path, settings)
+    append(log)
+    for _ in range(5):
+        prepare(log, batch(1)).write()
+    log.close(NOW)
+    again = open_log(tmp_path, settings, clean=True)
+    assert (again.log_end_offset, again.segments.bases(), again.recovery_point) == (1, [0], 1)

@@ -178,35 +178,6 @@ class Log(SegmentedLog):
         if self.on_roll is not None:
             self.on_roll(self)
 
-    def abandon(self, pending: PendingAppend, error: OSError | None = None) -> KafkaStorageError:
-        """The write failed: cut the file back, and take the error to answer with.
-
-        Appends that were prepared after this one fail with it.
-        """
-        failure = KafkaStorageError(f"{pending.file.path} cannot be written: {error or 'append given up'}")
-        failure.__cause__ = error
-        if pending.cancelled:
-            return failure
-        outstanding = self._outstanding
-        while not pending.cancelled:
-            last = outstanding.pop()
-            last.cancelled = True
-            if last.undo is not None:
-                self.producers.restore(*last.undo)
-        while self._active is not pending.segment:
-            self._take_back_roll()
-        segment = pending.segment
-        self._next_offset = outstanding[-1].last_offset + 1 if outstanding else self.log_end_offset
-        segment.write_position = pending.position
-        segment.has_loose_tail = True
-        try:
-            pending.file.truncate(pending.position)
-        except OSError:
-            logger.warning("%s has bytes behind its end that could not be cut off", pending.file.path)
-        if error is not None and self.on_storage_error is not None:
-            self.on_storage_error(self, error)
-        return failure
-
     def append_as_leader(
         self,
         batch: bytes | bytearray | memoryview,

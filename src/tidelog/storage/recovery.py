@@ -94,7 +94,7 @@ def _refuse_old_message(file: DiskFile, position: int, size: int) -> None:
     message = file.pread(length, position + LENGTH_OVERHEAD)
     if zlib.crc32(memoryview(message)[4:]) == crc:
         raise UnsupportedForMessageFormat(
-            f"{file.path} holds messages of format {magic} at position {position}; only format {MAGIC} is read"
+            f"{file.path} holds messages of format {magic} at position {position}; only {MAGIC} is read"
         )
 
 

@@ -44,7 +44,6 @@ CHECK_NEXT = -(1 << 63)  # as roll timestamp: every batch is later than this, so
 
 _PLACE = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
 _SCAN_CHUNK = 8192
-_COPY_CHUNK = 1 << 20
 
 
 class Segment:

@@ -6,6 +6,7 @@ follow each other without overlap, and only the last one grows.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import uuid
@@ -33,6 +34,8 @@ from tidelog.storage.segment import (
     TRANSACTION_INDEX,
     Segment,
 )
+
+logger = logging.getLogger("tidelog.storage")
 
 MAX_NAME = 255  # what file systems allow a file to be called
 
@@ -244,6 +247,35 @@ class SegmentedLog:
         if following is not None and following in self.snapshots:
             paths.append(self.snapshots.path(following))
         return paths
+
+    def abandon(self, pending: PendingAppend, error: OSError | None = None) -> KafkaStorageError:
+        """The write failed: cut the file back, and take the error to answer with.
+
+        Appends that were prepared after this one fail with it.
+        """
+        failure = KafkaStorageError(f"{pending.file.path} cannot be written: {error or 'append given up'}")
+        failure.__cause__ = error
+        if pending.cancelled:
+            return failure
+        outstanding = self._outstanding
+        while not pending.cancelled:
+            last = outstanding.pop()
+            last.cancelled = True
+            if last.undo is not None:
+                self.producers.restore(*last.undo)
+        while self._active is not pending.segment:
+            self._take_back_roll()
+        segment = pending.segment
+        self._next_offset = outstanding[-1].last_offset + 1 if outstanding else self.log_end_offset
+        segment.write_position = pending.position
+        segment.has_loose_tail = True
+        try:
+            pending.file.truncate(pending.position)
+        except OSError:
+            logger.warning("%s has bytes behind its end that could not be cut off", pending.file.path)
+        if error is not None and self.on_storage_error is not None:
+            self.on_storage_error(self, error)
+        return failure
 
     def _take_back_roll(self) -> None:
         """Remove an active segment that no append has reached yet."""
@@ -482,9 +514,11 @@ class SegmentedLog:
         return bool(self._outstanding)
 
     def close(self, now_ms: int) -> None:
-        """Everything to disk, with a snapshot of the producers at the log's end."""
+        """Everything to disk, with a snapshot of the producers at its end; unfinished appends are lost."""
         if self.closed:
             return
+        if self._outstanding:
+            self.abandon(self._outstanding[0])
         self.flush(now_ms)
         active, synced = self._active, []
         if active.is_growing:
