@@ -253,3 +253,21 @@ def test_threads_do_not_lose_each_others_changes(tree: EmbeddedTree) -> None:
     for thread in threads:
         thread.join()
     assert tree.get("/counter")[0] == b"100"
+
+
+def test_every_change_is_synced_before_it_is_acknowledged(tree: EmbeddedTree) -> None:
+    assert tree._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert tree._db.execute("PRAGMA synchronous").fetchone() == (2,), "FULL: the log is synced at each commit"
+
+
+def test_a_full_disk_fails_the_change_alone(tree: EmbeddedTree) -> None:
+    tree.create("/before", b"kept")
+    pages = tree._db.execute("PRAGMA page_count").fetchone()[0]
+    tree._db.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(TreeUnavailable, match="full"):
+        tree.multi([Create("/small"), Create("/large", bytes(100_000))])
+    assert tree.children("/") == ["before"]
+    tree._db.execute("PRAGMA max_page_count=1000000")
+    tree.create("/after")
+    assert tree.children("/") == ["after", "before"]
+    assert tree.get("/before")[0] == b"kept"
