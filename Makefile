@@ -25,6 +25,7 @@ test-long: $(STAMP)  ## the same tests with the full counts of seeds, kills and 
 	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka'
 
 test-kafka: $(STAMP) ## against Apache Kafka's own programs (needs Java 17+ and mvn, which downloads its jars)
+	@$(BIN)/python -m tests.kafka.jars
 	$(BIN)/python -m pytest -q -m kafka
 
 check: $(STAMP)  ## lint, types, and the direction of imports

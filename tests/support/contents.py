@@ -88,8 +88,8 @@ def _seen(message: Message) -> SeenRecord:
         message.offset() or 0,
         kind,
         timestamp,
-        cast("bytes | None", message.key()),
-        cast("bytes | None", message.value()),
+        message.key(),
+        message.value(),
         tuple((name, value) for name, value in headers),
     )
 

@@ -1,0 +1,206 @@
+"""Apache Kafka as a process: 3.9 with a ZooKeeper on any folder, 4.3 on a folder of its own."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.kafka.jars import JAVA, class_path, run_tool
+from tests.support.wait import eventually
+from tidelog.clients.admin import Admin
+from tidelog.errors import KafkaError
+
+START_SECONDS = 120.0
+ONE_BROKER = {
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "3",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class JavaServer:
+    """`with` starts it and ends it; what it prints is in `<name>.log` of its folder."""
+
+    kind = "kafka3"
+    name = "server"
+    main_class = ""
+    heap = "-Xmx256m"
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = port or free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    def settings(self) -> dict[str, str]:
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        """Whether it does what it is for."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def write_settings(self) -> Path:
+        path = self.folder / f"{self.name}.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in self.settings().items()))
+        return path
+
+    def start(self) -> Self:
+        arguments = [
+            *JAVA,
+            self.heap,
+            "-cp",
+            class_path(self.kind),
+            self.main_class,
+            str(self.write_settings()),
+        ]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder
+            )
+
+        def ready() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, f"it ended:\n{self.log_file.read_text()[-4000:]}"
+            return self.answers()
+
+        try:
+            eventually(ready, f"{self.name} answers", START_SECONDS, 0.1)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> int:
+        """As an operator stops it; the exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(START_SECONDS)
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+class ZooKeeper(JavaServer):
+    name = "zookeeper"
+    main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+    heap = "-Xmx128m"
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "dataDir": str(self.folder / "zookeeper"),
+            "clientPort": str(self.port),
+            "clientPortAddress": "127.0.0.1",
+            "admin.enableServer": "false",
+            "tickTime": "500",
+        }
+
+
+class Kafka(JavaServer):
+    """What both versions share. `awaited` are topics that it must know before it counts as started."""
+
+    name = "kafka"
+    main_class = "kafka.Kafka"
+    heap = "-Xmx512m"
+
+    def __init__(self, folder: Path, data: Path, extra: Mapping[str, str] | None = None) -> None:
+        super().__init__(folder)
+        self.data = data
+        self.extra = dict(extra or {})
+        self.awaited: frozenset[str] = frozenset()
+
+    def answers(self) -> bool:
+        try:
+            with Admin(self.bootstrap, connect_timeout=2.0, request_timeout=5.0) as admin:
+                topics = {topic.name for topic in admin.list_topics()}
+                return topics >= self.awaited and all(
+                    partition.leader is not None
+                    for topic in admin.describe_topics(sorted(topics))
+                    for partition in topic.partitions
+                )
+        except (KafkaError, OSError):
+            return False
+
+
+class Kafka3(Kafka):
+    kind = "kafka3"
+
+    def __init__(
+        self, folder: Path, data: Path, zookeeper: ZooKeeper, extra: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder, data, extra)
+        self.zookeeper = zookeeper
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "listeners": f"PLAINTEXT://{self.bootstrap}",
+            "zookeeper.connect": self.zookeeper.bootstrap,
+            "zookeeper.session.timeout.ms": "3000",
+            "log.dirs": str(self.data),
+            **ONE_BROKER,
+            **self.extra,
+        }
+
+
+class Kafka4(Kafka):
+    kind = "kafka4"
+
+    def __init__(self, folder: Path, data: Path, extra: Mapping[str, str] | None = None) -> None:
+        super().__init__(folder, data, extra)
+        self.controller_port = free_port()
+
+    def settings(self) -> dict[str, str]:
+        controller = f"127.0.0.1:{self.controller_port}"
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{controller}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self.data),
+            **ONE_BROKER,
+            **self.extra,
+        }
+
+    def format(self) -> None:
+        """A new cluster on an empty folder."""
+        settings = str(self.write_settings())
+        done = run_tool(
+            self.kind, "kafka.tools.StorageTool", "format", "-t", "b1CFs5UJTaSbmEhD5iKrHA", "-c", settings
+        )
+        assert done.returncode == 0, done.stderr
