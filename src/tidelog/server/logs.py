@@ -46,15 +46,16 @@ def set_up_logging(stream: TextIO | None = None) -> None:
     logging.addLevelName(TRACE, "TRACE")
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(LineFormatter())
-    root = logging.getLogger("tidelog")
-    root.handlers[:] = [handler]
-    root.propagate = False
-    root.setLevel(logging.INFO)
+    tidelog = logging.getLogger("tidelog")
+    tidelog.handlers[:] = [handler]
+    tidelog.propagate = False
+    # Python's root has the level for all parts, so that changing the level of `root` changes theirs.
+    logging.getLogger().setLevel(logging.INFO)
 
 
 def set_levels(level: str, parts: Iterable[str]) -> None:
     """The level of all parts, and those of single ones as PART:LEVEL."""
-    logging.getLogger("tidelog").setLevel(LEVELS[level.upper()])
+    logging.getLogger().setLevel(LEVELS[level.upper()])
     for item in parts:
         part, _, part_level = item.rpartition(":")
         name = part if part == "tidelog" or part.startswith("tidelog.") else f"tidelog.{part}"

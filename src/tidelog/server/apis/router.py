@@ -98,6 +98,8 @@ class Router:
                 request.channel.peer,
                 exc_info=error,
             )
+        if request.done:
+            return  # answered before it failed
         answer = info.response()
         if not hasattr(answer, "error_code"):
             request.close_connection(f"{info.name} failed: {error}")
@@ -109,20 +111,30 @@ class Router:
         """The body of a request, or of its answer where parts are given, for the trace log; no secrets."""
         from tidelog.protocol.json import Redaction, to_json
 
-        api = self._apis[request.api_key]
         version = request.api_version
-        if not api.serves(version):
+        if not self._apis[request.api_key].serves(version):
             return "{}"
-        info = API[request.api_key]
-        if parts is None:
-            body = decoder_for(info.request, version)(request.buffer, request.body_start)[0]
-        elif all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
-            answer = b"".join(cast("Sequence[bytes]", parts))
-            _, start = read_response_header(request.api_key, version, answer, 0)
-            body = decoder_for(info.response, version)(answer, start)[0]
-        else:
-            return f"{len(parts)} parts, records among them"
-        return str(to_json(body, version, Redaction(_is_secret)))
+        try:
+            body = self._body(request) if parts is None else self._answer_body(request, parts)
+        except ProtocolError:
+            # The reason is told where the request is refused; here it could quote a secret.
+            return "malformed"
+        return "none" if body is None else str(to_json(body, version, Redaction(_is_secret)))
+
+    def _body(self, request: Request) -> Message:
+        reader = decoder_for(API[request.api_key].request, request.api_version)
+        return reader(request.buffer, request.body_start)[0]
+
+    def _answer_body(self, request: Request, parts: Sequence[Part]) -> Message | None:
+        """The answer that parts, the length before them, make; None where they are not the whole of one."""
+        if not all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
+            return None
+        frame = b"".join(cast("Sequence[bytes]", parts))
+        if int.from_bytes(frame[:4], "big") != len(frame) - 4 or len(frame) < 8:
+            return None
+        key, version = request.api_key, request.api_version
+        _, start = read_response_header(key, version, frame, 4)
+        return decoder_for(API[key].response, version)(frame, start)[0]
 
     async def drain(self) -> None:
         """Wait for the answers that are still being made."""
