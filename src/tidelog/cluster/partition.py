@@ -30,6 +30,9 @@ from tidelog.storage.log import Log
 UNPACKED_ON_LOOP = 1 << 20
 
 
+FlushWaiter = tuple[int, Callable[[BaseException | None], None]]  # the append's base offset, what is next
+
+
 class Append:
     """One partition's share of a produce request on its way into the log."""
 
@@ -88,6 +91,9 @@ class Partition:
         # Called when the high watermark moved: waiting produces and fetches look again.
         self.on_high_watermark: Callable[[Partition], None] | None = None
         self.on_write_error: Callable[[Partition, OSError], None] | None = None
+        # Appends that are not answered before the disk has them: those of the flush that runs, and the next.
+        self.flushing: list[FlushWaiter] | None = None
+        self._next_flush: list[FlushWaiter] = []
         self._worker = worker
         self._queue: deque[Append] = deque()
         self.writing = False
@@ -156,7 +162,7 @@ class Partition:
             and not self._queue
             and self.leader_id == self.broker_id
             and not self.offline
-            and (acks != -1 or len(self.replicas) == 1)
+            and (acks != -1 or (len(self.replicas) == 1 and self.flushing is None))
         )
 
     def append_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> AppendResult:
@@ -178,10 +184,13 @@ class Partition:
         except OSError as error:
             raise self._write_failed(prepared, error) from error
         result = log.finish(prepared, now_ms)
-        if not result.needs_flush and len(self.replicas) == 1:
-            log.update_high_watermark(result.last_offset + 1)
-            if self.on_high_watermark is not None:
-                self.on_high_watermark(self)
+        if not result.needs_flush:
+            if self.flushing is None and len(self.replicas) == 1:
+                log.update_high_watermark(result.last_offset + 1)
+                if self.on_high_watermark is not None:
+                    self.on_high_watermark(self)
+            else:
+                self.advance_high_watermark()
         return result
 
     def submit(self, append: Append) -> None:
@@ -284,7 +293,7 @@ class Partition:
     def advance_high_watermark(self) -> bool:
         """The high watermark is the smallest log end offset of the replicas in sync; it never falls."""
         assert self.log is not None
-        offset = self.log.log_end_offset
+        offset = self._flushed_up_to(self.log.log_end_offset)
         for broker_id in self.isr:
             if broker_id != self.broker_id:
                 offset = min(offset, self.followers[broker_id].log_end_offset)
@@ -294,6 +303,36 @@ class Partition:
         if self.on_high_watermark is not None:
             self.on_high_watermark(self)
         return True
+
+    # -- flushing ----------------------------------------------------------------------------------
+
+    def await_flush(self, base_offset: int, done: Callable[[BaseException | None], None]) -> None:
+        self._next_flush.append((base_offset, done))
+
+    def begin_flush(self) -> list[FlushWaiter]:
+        """Whose appends the flush that begins now covers."""
+        self.flushing, self._next_flush = self._next_flush, []
+        return self.flushing
+
+    def flush_ended(self, waiting: list[FlushWaiter], error: BaseException | None) -> None:
+        self.flushing = None
+        if error is None:
+            self.advance_high_watermark()
+        for _, done in waiting:
+            done(error)
+
+    @property
+    def has_flush_waiters(self) -> bool:
+        return bool(self._next_flush)
+
+    def _flushed_up_to(self, log_end_offset: int) -> int:
+        """Nobody sees a record whose producer still waits for the disk."""
+        for waiters in (self.flushing, self._next_flush):
+            if waiters:
+                return min(log_end_offset, waiters[0][0])
+        return log_end_offset
+
+    # -- deleting ----------------------------------------------------------------------------------
 
     def low_watermark(self) -> int:
         """The offset below which every replica has deleted its records."""

@@ -188,23 +188,39 @@ class ReplicaManager:
         if self.produce_purgatory.delayed:
             self.produce_purgatory.check(key)
 
-    def flush_then(self, partition: Partition, done: Callable[[BaseException | None], None]) -> None:
-        """Bring a partition's log to the disk off the loop, then go on."""
-        partition_log = partition.leader_log()
-        job = partition_log.begin_flush()
-        if job is None:
-            done(None)
+    def flush_then(
+        self, partition: Partition, base_offset: int, done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Bring what was appended at `base_offset` to the disk off the loop, then go on.
+
+        One flush of a partition runs at a time: what is appended meanwhile shares the next.
+        """
+        partition.await_flush(base_offset, done)
+        if not partition.flushing:
+            self._flush(partition)
+
+    def _flush(self, partition: Partition) -> None:
+        try:
+            job = partition.leader_log().begin_flush()
+        except KafkaError as error:
+            partition.flush_ended(partition.begin_flush(), error)
             return
+        waiting = partition.begin_flush()
 
         def flushed(_: object, error: BaseException | None) -> None:
-            if error is None:
-                partition_log.end_flush(job, self._scheduler.clock.ms())
+            if error is None and job is not None and partition.log is not None:
+                partition.log.end_flush(job, self.clock.ms())
             elif isinstance(error, OSError):
                 self._io_failed(partition, error)
                 error = KafkaStorageError(f"{partition.name} could not be brought to the disk: {error}")
-            done(error)
+            partition.flush_ended(waiting, error)
+            if partition.has_flush_waiters:
+                self._flush(partition)
 
-        self._scheduler.run_blocking(job.run, flushed)
+        if job is None:
+            flushed(None, None)
+        else:
+            self._scheduler.run_blocking(job.run, flushed)
 
     def _io_failed(self, partition: Partition, error: OSError) -> None:
         if partition.log is not None:
@@ -287,14 +303,14 @@ class _AppendRequest:
             if result is None:
                 self._completed(slot, None, error)
             elif result.needs_flush:
-                self._manager.flush_then(partition, lambda failed: flushed(result, failed))
+                self._manager.flush_then(
+                    partition, result.base_offset, lambda failed: flushed(result, failed)
+                )
             else:
                 partition.advance_high_watermark()
                 self._completed(slot, result, None)
 
         def flushed(result: AppendResult, error: BaseException | None) -> None:
-            if error is None:
-                partition.advance_high_watermark()
             self._completed(slot, result if error is None else None, error)
 
         return appended

@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from tidelog.network.loop import READ, WRITE
-from tidelog.network.output import Output
+from tidelog.network.output import COPIED_BYTES, Output, read_together
 from tidelog.network.request import LENGTH, NO_BYTES, Part, Request, part_size
 from tidelog.network.request_channel import RequestChannel
 
@@ -144,7 +144,13 @@ class AnsweringChannel(ABC):
     def answer_parts(self, request: Request, parts: Sequence[Part]) -> None:
         if request.done:
             raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
-        head = LENGTH.pack(sum(map(part_size, parts)))
+        size = sum(map(part_size, parts))
+        if size <= COPIED_BYTES:
+            frame = read_together(size, parts)
+            if frame is not None:
+                self.answer_frame(request, frame)
+                return
+        head = LENGTH.pack(size)
         if parts and type(parts[0]) is bytes:
             framed: list[Part] = [head + parts[0], *parts[1:]]
         else:

@@ -10,13 +10,33 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from tidelog.network.request import FilePart, Part
+from tidelog.network.request import LENGTH, FilePart, Part
 
 SENDFILE_BYTES: Final = 1024 * 1024
 SENDS_PER_TURN: Final = 4
 """After this many calls others have their turn, however much the peer would take."""
 
 PIECES_PER_CALL: Final = 64
+
+COPIED_BYTES: Final = 32 * 1024
+"""Up to this size a copy is cheaper than the three calls that header, file and tail take."""
+
+
+def read_together(size: int, parts: Sequence[Part]) -> bytes | None:
+    """A small answer, its files read into it and its length before it; None when a file cannot be read."""
+    pieces: list[bytes | bytearray | memoryview] = [LENGTH.pack(size)]
+    for part in parts:
+        if isinstance(part, bytes | bytearray | memoryview):
+            pieces.append(part)
+            continue
+        try:
+            data = os.pread(part.fileno(), part.size, part.position)
+        except OSError:
+            return None
+        if len(data) != part.size:
+            return None
+        pieces.append(data)
+    return b"".join(pieces)
 
 
 class Output:

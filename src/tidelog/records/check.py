@@ -88,6 +88,10 @@ class CheckedBatch:
     codec: Codec
 
 
+class NotOneBatch(InvalidRecord):
+    """No whole batch, several, or none of ours: seen before anybody looks at the log it is for."""
+
+
 _CODECS = tuple(Codec)
 OK = status.OK
 COMPRESSED = status.COMPRESSED
@@ -241,10 +245,12 @@ _CORRUPT = {
     status.UNKNOWN_MAGIC: f"a batch has an unknown magic; {MAGIC} is right",
     status.BAD_CRC: "the checksum of the batch is wrong",
 }
-_INVALID = {
+_NOT_ONE_BATCH = {
     status.NO_BATCH: "there is no whole batch; one per partition is right",
     status.OLD_MAGIC: f"message sets of magic 0 and 1 are not accepted; {MAGIC} is right",
     status.SECOND_BATCH: "there is more than one batch; one per partition is right",
+}
+_INVALID = {
     status.BASE_OFFSET: "the base offset of a produced batch is 0",
     status.BAD_OFFSET_RANGE: "the last offset delta is below 0",
     status.BAD_COUNT: "the record count is not above 0",
@@ -261,4 +267,6 @@ def _broken(found: int, batch: memoryview, rules: ProduceRules) -> KafkaError:
         return UnknownServerError(f"codec {read_header(batch).attributes & CODEC_MASK} is unknown")
     if found in _CORRUPT:
         return CorruptMessage(_CORRUPT[found])
+    if found in _NOT_ONE_BATCH:
+        return NotOneBatch(_NOT_ONE_BATCH[found])
     return InvalidRecord(_INVALID[found])

@@ -427,7 +427,7 @@ class Broker:
     # -- stop --------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Answer what is in progress, close the logs, mark a clean stop; also tidies up after a failed start."""
+        """Answer what is in progress, close the logs, mark a clean stop; tidies up after a failed start too."""
         running = self.state is BrokerState.RUNNING_AS_BROKER
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
         if self._server is not None:

@@ -37,6 +37,7 @@ from tidelog.errors import (
 from tidelog.network.request import Request
 from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.protocol.wire import ProtocolError
+from tidelog.records.check import NotOneBatch
 from tidelog.records.loops import parse_produce, produce_response
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
@@ -45,6 +46,8 @@ from tidelog.storage.append import AppendOrigin, AppendResult
 log = logging.getLogger("tidelog.server.apis.produce")
 
 HEAVY_BYTES = 64 * 1024
+# Where a batch keeps the low byte of its attributes, and the bit in it that makes it transactional.
+ATTRIBUTES, TRANSACTIONAL = 22, 0x10
 # Kafka's own tools write to internal topics under this client id.
 ADMIN_CLIENT_ID = "__admin_client"
 # These are told without the log start offset: they are found before the log is looked at.
@@ -58,6 +61,7 @@ _BEFORE_THE_LOG = (
     InvalidTopic,
     InvalidTxnState,
     TransactionalIdAuthorizationFailed,
+    NotOneBatch,
 )
 
 Slot = tuple[str | bytes, int]
@@ -97,9 +101,12 @@ def _produce_one(
     partition = hosted.partitions.get(index)
     if partition is None or not partition.can_append_now(acks):
         return False
+    buffer = request.buffer
+    if end - start > ATTRIBUTES and buffer[start + ATTRIBUTES] & TRANSACTIONAL:
+        return False
     version = request.api_version
     try:
-        result = partition.append_now(request.buffer[start:end], services.clock.ms(), version >= 7)
+        result = partition.append_now(buffer[start:end], services.clock.ms(), version >= 7)
     except MessageTooLarge:
         return False
     except (KafkaError, OSError) as error:
@@ -162,14 +169,13 @@ def _answer_after_flush(
 
     def flushed(error: BaseException | None) -> None:
         if error is None:
-            partition.advance_high_watermark()
             _count(services, hosted, result, size)
             outcome = AppendOutcome(result, None)
         else:
             outcome = AppendOutcome(None, error)
         _send(services, request, acks, [((topic, partition.index), partition, outcome)])
 
-    services.replicas.flush_then(partition, flushed)
+    services.replicas.flush_then(partition, result.base_offset, flushed)
 
 
 def _produce_any(
@@ -234,8 +240,8 @@ def _target(
 
 
 def _refuse_transactions(transactional_id: str | None, batches: list[memoryview]) -> KafkaError | None:
-    """Transactional batches (attribute bit 4) need a transaction, which no producer can begin here."""
-    if not any(len(batch) > 22 and batch[22] & 0x10 for batch in batches):
+    """Transactional batches need a transaction, which no producer can begin here."""
+    if not any(len(batch) > ATTRIBUTES and batch[ATTRIBUTES] & TRANSACTIONAL for batch in batches):
         return None
     if not transactional_id:
         return TransactionalIdAuthorizationFailed("a transactional batch came without a transactional id")
