@@ -205,6 +205,10 @@ class BrokerLoop(asyncio.SelectorEventLoop):
 
         self._pool.submit(job)
 
+    def set_io_threads(self, count: int) -> None:
+        """Let `count` pieces of blocking work run at a time; threads beyond that end when they are idle."""
+        self._pool.resize(count)
+
     @property
     def idle_seconds(self) -> float:
         """How long the loop has waited for something to do, since it was made."""
@@ -241,6 +245,7 @@ class _WorkerPool:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._finished: deque[Callable[[], None]] = deque()
         self._threads: list[threading.Thread] = []
+        self._ended: list[threading.Thread] = []
         self._unfinished = 0
 
     def submit(self, job: Job) -> None:
@@ -252,6 +257,14 @@ class _WorkerPool:
             thread.start()
         self._jobs.put(job)
 
+    def resize(self, size: int) -> None:
+        size = max(1, size)
+        for _ in range(len(self._threads) - size):
+            self._jobs.put(None)
+            # Which thread takes the end does not matter: they are alike, and `close` waits for all of them.
+            self._ended.append(self._threads.pop())
+        self._size = size
+
     def take_finished(self) -> list[Callable[[], None]]:
         finished = self._finished
         taken = [finished.popleft() for _ in range(len(finished))]
@@ -262,9 +275,10 @@ class _WorkerPool:
         """Let what was submitted finish; its results are dropped."""
         for _ in self._threads:
             self._jobs.put(None)
-        for thread in self._threads:
+        for thread in (*self._threads, *self._ended):
             thread.join()
         self._threads.clear()
+        self._ended.clear()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -103,6 +103,8 @@ class Broker:
             controller = self._open_tree(logs, dynamic)
             cluster = await controller.load()
             dynamic.load(cluster, self.broker_id)
+            logs.recovery_threads_per_dir = self.config.num_recovery_threads_per_data_dir
+            self._loop.set_io_threads(self.config.num_io_threads)
             services = self._assemble(logs, controller, dynamic)
             self._server = server = self._bind(services)
             topics = dynamic.topics
@@ -329,6 +331,7 @@ class Broker:
             assert self._controller is not None
             self._controller.settings = self._controller_settings()
             server.update_limits(self._network_limits())
+            self._loop.set_io_threads(self.config.num_io_threads)
             host.broker_settings_changed()
 
         self.config.on_change(changed)
@@ -427,7 +430,7 @@ class Broker:
     # -- stop --------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Answer what is in progress, close the logs, mark a clean stop; tidies up after a failed start too."""
+        """Answer what is in progress, close the logs, mark a clean stop; also tidies up a failed start."""
         running = self.state is BrokerState.RUNNING_AS_BROKER
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
         if self._server is not None:

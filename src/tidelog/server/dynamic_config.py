@@ -13,6 +13,9 @@ from tidelog.server.config.changes import ConfigOp, check_broker
 from tidelog.server.config.loggers import BrokerLoggers
 from tidelog.server.config.topic import TopicConfigs
 
+# Kafka can add and remove listeners while it runs; here they are those of the start.
+AT_START_ONLY = ("listeners", "listener.security.protocol.map")
+
 
 class DynamicConfig:
     """The rules that the controller asks before it writes a setting, and the listener that it tells after."""
@@ -30,9 +33,17 @@ class DynamicConfig:
         if entity.kind == ConfigKind.TOPIC:
             self.topics.validate(overrides)
         elif entity.kind == ConfigKind.BROKER:
+            self._refuse_new_listeners(overrides)
             check_broker(self.broker, overrides, cluster_default=entity.name == DEFAULT_ENTITY)
         else:
             raise InvalidRequest(f"settings of {entity.kind} are not served")
+
+    def _refuse_new_listeners(self, overrides: Mapping[str, str]) -> None:
+        for name in AT_START_ONLY:
+            if name in overrides and overrides[name] != self.broker.text(name):
+                raise InvalidRequest(
+                    f"{name} cannot change while this broker runs: change it in the file and start it again"
+                )
 
     def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
         topic = entity.kind == ConfigKind.TOPIC

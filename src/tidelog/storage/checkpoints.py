@@ -135,14 +135,18 @@ def decode_meta_properties(path: str, data: bytes) -> MetaProperties:
         if line and line[0] not in "#!":
             name, _, value = line.partition("=")
             fields[name.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=")
+    if "version" not in fields:
+        raise CorruptCheckpoint(path, "it has no version")
     try:
-        version = int(fields.get("version", "0"))
+        version = int(fields["version"])
         identity = fields.get("node.id" if version >= 1 else "broker.id")
         broker_id = None if identity is None else int(identity)
     except ValueError as error:
         raise CorruptCheckpoint(path, f"not a number: {error}") from None
     if version not in (0, 1):
         raise CorruptCheckpoint(path, f"version {version}, only versions 0 and 1 are known")
+    if version == 1 and not {"node.id", "cluster.id"} <= fields.keys():
+        raise CorruptCheckpoint(path, "version 1 has node.id and cluster.id, here one is missing")
     return MetaProperties(version, fields.get("cluster.id"), broker_id, fields.get("directory.id"))
 
 

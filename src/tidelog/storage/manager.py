@@ -93,7 +93,7 @@ class LogManager:
         self._clock = clock
         self._scheduler = scheduler
         self._files = files if files is not None else FileCache()
-        self._recovery_threads = recovery_threads_per_dir
+        self.recovery_threads_per_dir = recovery_threads_per_dir
         self._folder_of: dict[TopicPartition, LogFolder] = {}
         self._timers: dict[str, TimerHandle] = {}
         self._leftovers: list[str] = []  # folders that were being deleted when the last broker stopped
@@ -230,7 +230,7 @@ class LogManager:
             self._add(log, item.folder)
 
     def _in_threads(self, work: Callable[[T], None], items: list[T]) -> None:
-        workers = min(len(items), self._recovery_threads * len(self.folders))
+        workers = min(len(items), self.recovery_threads_per_dir * len(self.folders))
         if workers <= 1:
             for item in items:
                 work(item)

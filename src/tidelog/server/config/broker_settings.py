@@ -8,7 +8,7 @@ from __future__ import annotations
 SERVED = """\
 advertised.listeners list null high
 auto.create.topics.enable boolean true high
-broker.id int -1 high
+broker.id int -1 high >=-1
 broker.id.generation.enable boolean true medium retired
 broker.rack string null medium
 compression.gzip.level int -1 medium 1..9|-1 cluster-wide
