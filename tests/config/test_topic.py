@@ -29,7 +29,7 @@ def test_every_topic_setting_reaches_the_log() -> None:
     fields = {field.name for field in dataclasses.fields(LogConfig)}
     ours = {key.attribute for key in topic_definition().values() if not key.unlisted}
     assert ours <= fields
-    assert fields - ours == {"producer_id_expiration_ms"}
+    assert fields - ours == {"producer_id_expiration_ms", "batch_unpacked_max_bytes"}
 
 
 def test_the_topic_goes_before_the_broker_and_units_are_the_topics() -> None:
