@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import socket
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -250,7 +252,7 @@ class Broker:
                 log.info("loading logs: %d of %d, about %d s to go", done, total, round(left))
 
         began = time.monotonic()
-        if crashed and any(Path(folder.path).glob("*-[0-9]*/*.log") for folder in logs.folders):
+        if crashed and any(any(Path(folder.path).glob("*-[0-9]*/*.log")) for folder in logs.folders):
             self.state = BrokerState.RECOVERING_FROM_UNCLEAN_SHUTDOWN
         await asyncio.to_thread(logs.load, config_of, progress)
         if self.state is BrokerState.RECOVERING_FROM_UNCLEAN_SHUTDOWN:
@@ -418,7 +420,7 @@ class Broker:
             lines.append(f"  metrics at  http://{host}:{port}/metrics")
         lines += [
             "",
-            f"  make a topic  tidelog topics --bootstrap-server {address} --create --topic demo",
+            f"  make a topic  {_command()} topics --bootstrap-server {address} --create --topic demo",
             f"  produce       echo hello | kcat -b {address} -t demo -P",
             f"  consume       kcat -b {address} -t demo -C -e",
             "",
@@ -460,6 +462,11 @@ class Broker:
         self.state = BrokerState.NOT_RUNNING
         if running:
             log.info("stopped")
+
+
+def _command() -> str:
+    """How the reader can call our tools: by name, or by the path that this process was started with."""
+    return "tidelog" if shutil.which("tidelog") or "/" not in sys.argv[0] else sys.argv[0]
 
 
 def _by_address(limits: dict[str, int]) -> dict[str, int]:
