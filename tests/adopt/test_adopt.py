@@ -100,17 +100,16 @@ def test_adopting_again_after_a_crash_in_the_middle(clean: Path, after: int) -> 
     assert sorted(path.name for path in clean.iterdir() if "adopting" in path.name) == []
 
 
-def test_a_broker_does_not_start_on_half_an_adoption(tmp_path: Path) -> None:
-    """Without the tree, the topics of the folder are strays: named, left alone, and still to be adopted."""
+def test_a_broker_does_not_start_on_a_folder_that_was_not_adopted(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker")
     shutil.move(golden.unpack("clean", tmp_path), broker.data)
     before = contents(broker.data)
-    with broker:
-        assert "folder plain-0 belongs to no topic" in broker.log()
-        broker.terminate()
-    kept = {name for name in before if name.endswith(".log")}
-    after = contents(broker.data)
-    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    broker.launch()
+    assert broker.wait() == 1
+    assert f"take the folder over with `tidelog adopt {broker.data}`" in broker.log()
+    assert {name: data for name, data in contents(broker.data).items() if name != ".lock"} == {
+        name: data for name, data in before.items() if name != ".lock"
+    }
 
 
 # --- what is refused
@@ -308,6 +307,13 @@ def test_producer_ids_go_on_after_those_in_batches(tmp_path: Path) -> None:
     folder = bare_partition(tmp_path / "bare", batch(0, producer=41_234), batch(1, producer=17))
     run(folder)
     assert store_of(folder).allocate_producer_ids(0).start > 41_234
+
+
+def test_a_made_up_producer_id_does_not_use_up_the_others(tmp_path: Path) -> None:
+    """Kafka takes any id from an idempotent producer, the highest number there is among them."""
+    folder = bare_partition(tmp_path / "bare", batch(0, producer=(1 << 63) - 1), batch(1, producer=17))
+    run(folder)
+    assert 17 < store_of(folder).allocate_producer_ids(0).start < 1 << 32
 
 
 def test_a_torn_batch_is_not_believed(tmp_path: Path) -> None:

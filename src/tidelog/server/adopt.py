@@ -60,6 +60,8 @@ UNKNOWN_SETTINGS = (
 )
 KRAFT_METADATA = "__cluster_metadata"
 TRANSACTIONS = "__transaction_state"
+# No cluster gives so many ids: one above was made up by a client, and to begin after it would leave none.
+HIGHEST_GIVEN_ID = 1 << 60
 # Ids that producers have but have not used here yet are not in the logs; there are 2^63 to choose from.
 SKIPPED_PRODUCER_IDS = 1000 * PRODUCER_ID_BLOCK
 
@@ -105,7 +107,10 @@ def survey(folders: Sequence[Path]) -> Survey:
         if not folder.is_dir():
             raise CannotAdopt(f"{folder} is not a folder")
         if (folder / FILE_NAME).exists():
-            raise CannotAdopt(f"{folder} is tidelog's already: it has a {FILE_NAME}")
+            raise CannotAdopt(
+                f"{folder} is tidelog's already: it has a {FILE_NAME}. If Kafka has used the folder since, "
+                "that file is out of date: move it away and adopt again"
+            )
         with ExitStack() as locks:
             if (folder / LOCK).exists():
                 _lock(locks, folder)
@@ -172,9 +177,10 @@ def _read_partition(found: Survey, folder: Path, compacted: set[str], clean: boo
         raise CannotAdopt(f"{folder} has another topic id than the partitions before it")
     topic.topic_id = topic.topic_id or topic_id
     topic.partitions[index] = (folder, last_epoch(folder))
-    found.highest_producer_id = max(found.highest_producer_id, highest_producer_id(folder, clean=clean))
+    ids = [highest_producer_id(folder, HIGHEST_GIVEN_ID, clean=clean)]
     if name == TRANSACTIONS:
-        found.highest_producer_id = max(found.highest_producer_id, highest_transactional_id(folder))
+        ids.append(highest_transactional_id(folder, HIGHEST_GIVEN_ID))
+    found.highest_producer_id = max(found.highest_producer_id, *ids)
     topic.settings = dict(INTERNAL_SETTINGS if name in INTERNAL_TOPICS else KEEP_EVERYTHING)
     if name in compacted:
         topic.settings["cleanup.policy"] = "compact"

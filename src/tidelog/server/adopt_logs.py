@@ -38,8 +38,8 @@ def last_epoch(folder: Path) -> int:
     return newest
 
 
-def highest_producer_id(folder: Path, *, clean: bool) -> int:
-    """The highest id that the partition's log remembers, -1 where it knows of no producer.
+def highest_producer_id(folder: Path, limit: int, *, clean: bool) -> int:
+    """The highest id below `limit` that the partition's log remembers, -1 where it knows of no producer.
 
     Snapshots hold what came before them: one is written with every new segment and at a clean stop, so
     batches are looked at only in the last segment of a log that was not stopped cleanly.
@@ -51,19 +51,20 @@ def highest_producer_id(folder: Path, *, clean: bool) -> int:
         except (CorruptSnapshot, OSError):
             continue
         known_to = max(known_to, int(path.stem))
-        highest = max([highest, *(entry.producer_id for entry in entries)])
+        ids = (entry.producer_id for entry in entries)
+        highest = max([highest, *(found for found in ids if found < limit)])
     if clean and known_to >= 0:
         return highest
     segments = _segments(folder)
     first = max((at for at, path in enumerate(segments) if int(path.stem) <= known_to), default=0)
     for segment in segments[first:]:
         for data, position, header in _batches(segment):
-            if header.producer_id > highest and crc_is_valid(data, position, header):
+            if highest < header.producer_id < limit and crc_is_valid(data, position, header):
                 highest = header.producer_id
     return highest
 
 
-def highest_transactional_id(folder: Path) -> int:
+def highest_transactional_id(folder: Path, limit: int) -> int:
     """The same of the ids that belong to transactional ids, from a partition of `__transaction_state`."""
     highest = NO_PRODUCER
     for segment in _segments(folder):
@@ -71,7 +72,9 @@ def highest_transactional_id(folder: Path) -> int:
             if header.is_control or not crc_is_valid(data, position, header):
                 continue
             for record in read_records(data, position, header=header):
-                highest = max(highest, _transaction_producer(record.value))
+                found = _transaction_producer(record.value)
+                if highest < found < limit:
+                    highest = found
     return highest
 
 

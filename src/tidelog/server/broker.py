@@ -50,7 +50,7 @@ from tidelog.server.services import Services
 from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
-from tidelog.storage.folders import FolderRefused
+from tidelog.storage.folders import FolderRefused, parse_partition
 from tidelog.storage.manager import Intervals, LogManager
 
 if TYPE_CHECKING:
@@ -163,7 +163,10 @@ class Broker:
 
     def _open_tree(self, logs: LogManager, dynamic: DynamicConfig) -> SingleController:
         """Open the tree, and make sure that folders and tree belong to this broker."""
-        self._tree = EmbeddedTree(Path(self.config.data_dirs[0]) / FILE_NAME, self._clock)
+        file = Path(self.config.data_dirs[0]) / FILE_NAME
+        if not file.exists():
+            self._refuse_logs_without_tree()
+        self._tree = EmbeddedTree(file, self._clock)
         store = MetadataStore(self._tree, self._clock)
         store.prepare()
         found_cluster = next((m.cluster_id for m in self._identities if m.cluster_id is not None), None)
@@ -189,6 +192,19 @@ class Broker:
             clock=self._clock,
         )
         return self._controller
+
+    def _refuse_logs_without_tree(self) -> None:
+        """Logs that no tree speaks of are somebody's data, Kafka's most likely: not to be started on as new."""
+        for folder in map(Path, self.config.data_dirs):
+            if not folder.is_dir():
+                continue
+            found = sum(1 for entry in folder.iterdir() if entry.is_dir() and parse_partition(entry.name))
+            if found:
+                dirs = " ".join(self.config.data_dirs)
+                raise StartFailed(
+                    f"{folder} holds {found} partitions, but no {FILE_NAME} tells their topics: "
+                    f"take the folder over with `tidelog adopt {dirs}`, or name an empty one in log.dirs"
+                )
 
     def _assemble(self, logs: LogManager, controller: SingleController, dynamic: DynamicConfig) -> Services:
         worker = ThreadWorker("tidelog-append", self._loop.call_soon_threadsafe)
