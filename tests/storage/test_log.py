@@ -259,11 +259,13 @@ def test_a_read_stops_at_the_bound_that_it_was_given(stored: Log) -> None:
     assert stored.read(6, 1 << 20, max_offset=6).slice is None
 
 
-def test_without_the_promise_of_one_batch_a_read_may_be_cut(stored: Log) -> None:
-    found = stored.read(0, 10, min_one_message=False).slice
-    assert found is not None
-    assert found.size == 10
-    assert stored.read(0, 0, min_one_message=False).slice is None
+def test_a_first_batch_that_does_not_fit_comes_whole_or_not_at_all(stored: Log) -> None:
+    whole = stored.read(0, 10).slice
+    assert whole is not None
+    assert stored.read(0, whole.size - 1, min_one_message=False).slice is None
+    cut = stored.read(0, whole.size + 10, min_one_message=False).slice
+    assert cut is not None
+    assert cut.size == whole.size + 10
 
 
 def test_offsets_outside_the_log_are_refused_and_its_end_is_empty(stored: Log) -> None:

@@ -22,8 +22,6 @@ class FetchParams:
     min_bytes: int
     max_bytes: int
     isolation_level: int
-    # Before version 3 a fetch had no way to get a first batch larger than its limit.
-    hard_max_bytes: bool = False
 
 
 class FetchedPartition:
@@ -31,6 +29,7 @@ class FetchedPartition:
 
     __slots__ = (
         "aborted",
+        "behind_active_segment",
         "diverging",
         "error",
         "high_watermark",
@@ -49,6 +48,13 @@ class FetchedPartition:
         self.records: FileSlice | None = None
         self.aborted: list[tuple[int, int]] | None = None
         self.diverging: tuple[int, int] | None = None
+        # One read gives batches of one segment: behind the active one, waiting would not bring more.
+        self.behind_active_segment = False
+
+    @property
+    def ends_wait(self) -> bool:
+        """Whether this is to be told now, however few bytes have come."""
+        return self.error is not None or self.diverging is not None or self.behind_active_segment
 
 
 def read_partition(
@@ -71,10 +77,11 @@ def read_partition(
     limit = last_stable_offset if isolation_level == READ_COMMITTED else high_watermark
     read = log.read(wanted.fetch_offset, max_bytes, max_offset=limit, min_one_message=min_one)
     answer.records = read.slice
+    answer.behind_active_segment = read.segment is not None and read.segment is not log.active_segment
     if isolation_level == READ_COMMITTED:
         answer.aborted = (
             []
-            if read.slice is None
+            if answer.records is None
             else [
                 (transaction.producer_id, transaction.first_offset)
                 for transaction in log.aborted_transactions(wanted.fetch_offset, log.upper_bound(read))
@@ -110,7 +117,7 @@ class Fetcher:
         answers: list[FetchedPartition] = []
         left = params.max_bytes
         total = 0
-        min_one = not params.hard_max_bytes
+        min_one = True
         for want in wanted:
             try:
                 partition = replicas.partition(want.topic, want.partition)
@@ -143,7 +150,7 @@ class Fetcher:
             total >= params.min_bytes
             or params.max_wait_ms <= 0
             or not wanted
-            or any(answer.error is not None or answer.diverging is not None for answer in answers)
+            or any(answer.ends_wait for answer in answers)
         ):
             done(answers)
             return True
@@ -204,7 +211,7 @@ class DelayedFetch(DelayedOperation):
             return False
         self._limits = marks
         answers, total = self._fetcher.read_all(self._wanted, self._params)
-        if total < self._params.min_bytes and all(answer.error is None for answer in answers):
+        if total < self._params.min_bytes and not any(answer.ends_wait for answer in answers):
             return False
         self._answers = answers
         return self.force_complete()

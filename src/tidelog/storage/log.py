@@ -317,7 +317,11 @@ class Log(SegmentedLog):
     def read(
         self, offset: int, max_bytes: int, *, max_offset: int | None = None, min_one_message: bool = True
     ) -> ReadResult:
-        """Whole or cut batches from the one that holds `offset` on, below `max_offset`, of one segment."""
+        """Batches from the one that holds `offset` on, below `max_offset`, the last maybe cut.
+
+        Where the first does not fit there is nothing, unless `min_one_message` asks for it all the same: a
+        reader that got only a part of it could neither use that nor get on.
+        """
         log_end_offset = self.log_end_offset
         if offset > log_end_offset or offset < self.log_start_offset:
             raise OffsetOutOfRange(
@@ -338,14 +342,12 @@ class Log(SegmentedLog):
         end = segment.size if bound == log_end_offset else self._end_position(segment, bound)
         if max_bytes < first_size:
             if not min_one_message:
-                if max_bytes <= 0:
-                    return ReadResult(offset)
-            else:
-                max_bytes = first_size
+                return ReadResult(offset)
+            max_bytes = first_size
         size = min(end - position, max_bytes)
         if size <= 0:
             return ReadResult(offset)
-        return ReadResult(offset, FileSlice(segment.file, position, size), segment)
+        return ReadResult(offset, FileSlice(segment.file, position, size), segment, size < first_size)
 
     def _find_in_older(self, offset: int) -> tuple[Segment, tuple[int, int, int] | None]:
         """Cleaning may have emptied the end of a segment: then the batch is in a later one."""

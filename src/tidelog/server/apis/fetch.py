@@ -46,10 +46,11 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> FetchResp
     )
     if context.error:
         return FetchResponse(error_code=context.error)
+    max_bytes = max(0, min(body.max_bytes, services.config.fetch_max_bytes))
     params = FetchParams(
         max_wait_ms=body.max_wait_ms,
-        min_bytes=min(body.min_bytes, services.config.fetch_max_bytes),
-        max_bytes=max(0, min(body.max_bytes, services.config.fetch_max_bytes)),
+        min_bytes=min(body.min_bytes, max_bytes),
+        max_bytes=max_bytes,
         isolation_level=body.isolation_level,
     )
 
