@@ -13,6 +13,7 @@ from tidelog.protocol.messages.create_partitions import CreatePartitionsRequest,
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.incremental_alter_configs import (
@@ -192,6 +193,13 @@ class Client(RawConnection):
         )
         request = IncrementalAlterConfigsRequest(resources=[resource])
         return self.ask(request, IncrementalAlterConfigsResponse, 1).responses[0].error_code
+
+    def config(self, kind: int, name: str, setting: str) -> str | None:
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=[setting]
+        )
+        answer = self.ask(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse, 4)
+        return answer.results[0].configs[0].value
 
     def broker_id(self) -> str:
         answer = self.ask(MetadataRequest(topics=[]), MetadataResponse, 9)

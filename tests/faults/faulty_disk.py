@@ -25,6 +25,9 @@ class FaultyDisk(RealDisk):
     def __init__(self) -> None:
         self.faults: dict[str, int] = {}
         self.refused = 0
+        # Syncing the log files waits until this is set.
+        self.may_sync = threading.Event()
+        self.may_sync.set()
 
     def fail(self, folder: Path, number: int) -> None:
         self.faults[str(folder)] = number
@@ -87,6 +90,7 @@ class FaultyFile(RealFile):
         super().pwritev(parts, position)
 
     def fsync(self) -> None:
+        self.disk.may_sync.wait(30)
         self.disk.check_broken(self.path)
         super().fsync()
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.client import Client, batch_of, surprises
+from tests.faults.client import Client, batch_of, produce_request, surprises
 from tests.faults.faulty_disk import FaultyDisk, faulty_broker
 from tests.support.broker import Broker
+from tests.support.raw import NoAnswer
 from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
+from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 
 STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
 SMALL_SEGMENTS = {"internal.segment.bytes": "300000", "segment.index.bytes": "4096"}
@@ -190,6 +192,34 @@ def test_a_folder_that_fails_while_flushing_is_not_acknowledged(
         assert client.produce("t", lost, batch_of(b"x")).error == STORAGE_ERROR
         assert client.produce("t", 1 - lost, batch_of(b"x")) == (0, 1)
         assert client.fetch("t", lost, 0).error_code == STORAGE_ERROR
+
+
+def test_a_retry_is_not_acknowledged_before_its_first_arrival_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FaultyDisk()
+    with faulty_broker(monkeypatch, disk, {"log.dirs": str(tmp_path / "data")}) as broker:
+        with Client(broker.address) as first, Client(broker.address) as second:
+            assert first.create_topic("t", 1, {"flush.messages": "1"}) == 0
+            request = produce_request("t", 0, batch_of(b"once", producer=(first.producer_id(), 0, 0)))
+            disk.may_sync.clear()
+            first.send(request, 9)
+            eventually(lambda: first_batch_is_written(tmp_path / "data" / "t-0"), "the batch is written")
+            second.send(request, 9)
+            with pytest.raises(NoAnswer):
+                second.receive_frame(0.3)
+            assert second.socket.fileno() >= 0
+            disk.may_sync.set()
+            for client in (first, second):
+                answer = client.receive(ProduceRequest, 9)
+                assert isinstance(answer, ProduceResponse)
+                outcome = answer.responses[0].partition_responses[0]
+                assert (outcome.error_code, outcome.base_offset) == (0, 0)
+            assert len(first.read_all("t", 0)) == 1
+
+
+def first_batch_is_written(folder: Path) -> bool:
+    return (folder / f"{0:020d}.log").stat().st_size > 0
 
 
 def test_the_last_folder_that_fails_ends_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
