@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.purgatory import DelayedOperation
-from tidelog.errors import KafkaError, NotLeaderOrFollower, RequestTimedOut
+from tidelog.errors import KafkaError, NotEnoughReplicasAfterAppend, NotLeaderOrFollower, RequestTimedOut
 
 if TYPE_CHECKING:
     from tidelog.cluster.replica_manager import AppendOutcome, PartitionId
@@ -30,10 +30,16 @@ class DelayedProduce(DelayedOperation):
     def try_complete(self) -> bool:
         still: list[tuple[AppendOutcome, Partition, int]] = []
         for outcome, partition, offset in self._wanted:
-            if not partition.is_leader or partition.log is None:
-                outcome.error = NotLeaderOrFollower(f"{partition.name} is no longer led by this broker")
-            elif partition.log.high_watermark < offset:
-                still.append((outcome, partition, offset))
+            try:
+                if partition.leader_log().high_watermark < offset:
+                    still.append((outcome, partition, offset))
+                elif len(partition.isr) < partition.min_isr:
+                    outcome.error = NotEnoughReplicasAfterAppend(
+                        f"{partition.name} has {len(partition.isr)} replicas in sync by now, "
+                        f"min.insync.replicas asks for {partition.min_isr}"
+                    )
+            except KafkaError as error:
+                outcome.error = error
         self._wanted = still
         return not still and self.force_complete()
 
@@ -42,8 +48,12 @@ class DelayedProduce(DelayedOperation):
             outcome.error = RequestTimedOut(
                 f"the replicas in sync of {partition.name} did not reach offset {offset} in time"
             )
+        self._wanted = []
 
     def on_complete(self) -> None:
+        # Ended from outside, what is still wanted is not known to be safe: the producer has to ask again.
+        for outcome, partition, _ in self._wanted:
+            outcome.error = _stopping(partition)
         self._done(self._outcomes)
 
 
@@ -66,12 +76,15 @@ class DelayedDeleteRecords(DelayedOperation):
 
     def try_complete(self) -> bool:
         for key, (partition, offset) in list(self._wanted.items()):
-            if not partition.is_leader or partition.log is None:
-                self.failed(key, NotLeaderOrFollower(f"{partition.name} is no longer led by this broker"))
-            elif (low_watermark := partition.low_watermark()) >= offset:
-                self._results[key] = (low_watermark, None)
+            try:
+                partition.leader_log()
+            except KafkaError as error:
+                self.failed(key, error)
             else:
-                continue
+                low_watermark = partition.low_watermark()
+                if low_watermark < offset:
+                    continue
+                self._results[key] = (low_watermark, None)
             del self._wanted[key]
         return not self._wanted and self.force_complete()
 
@@ -80,6 +93,13 @@ class DelayedDeleteRecords(DelayedOperation):
             self.failed(
                 key, RequestTimedOut(f"the replicas of {partition.name} did not delete up to {offset}")
             )
+        self._wanted = {}
 
     def on_complete(self) -> None:
+        for key, (partition, _) in self._wanted.items():
+            self.failed(key, _stopping(partition))
         self._done(self._results)
+
+
+def _stopping(partition: Partition) -> NotLeaderOrFollower:
+    return NotLeaderOrFollower(f"this broker stops leading {partition.name}")

@@ -146,13 +146,18 @@ class Partition:
 
     # -- appending ---------------------------------------------------------------------------------
 
+    @property
+    def min_isr(self) -> int:
+        """How many replicas have to be in sync for acks=all: never more than there are."""
+        assert self.log is not None
+        return min(self.log.config.min_insync_replicas, len(self.replicas))
+
     def check_in_sync_replicas(self) -> None:
         """acks=all asks for enough replicas in sync before anything is written."""
-        assert self.log is not None
-        wanted = min(self.log.config.min_insync_replicas, len(self.replicas))
-        if len(self.isr) < wanted:
+        if len(self.isr) < self.min_isr:
             raise NotEnoughReplicas(
-                f"{self.name} has {len(self.isr)} replicas in sync, min.insync.replicas asks for {wanted}"
+                f"{self.name} has {len(self.isr)} replicas in sync, "
+                f"min.insync.replicas asks for {self.min_isr}"
             )
 
     def can_append_now(self, acks: int) -> bool:
@@ -196,24 +201,26 @@ class Partition:
     def submit(self, append: Append) -> None:
         """Append with the heavy parts off the loop; `append.done` is called with the outcome."""
         if not append.heavy:
-            rules = self.rules_on_loop if append.allow_zstd else self.rules_on_loop_without_zstd
-            assert rules is not None
             try:
-                append.checked = check_produced(append.data, rules, append.now_ms)
+                self._check(append, self.rules_on_loop)
             except MessageTooLarge:
                 append.heavy = True
             except Exception as error:
                 append.done(None, error)
                 return
         if append.heavy:
-            self._worker.submit(lambda: self._check(append), lambda _, error: self._checked(append, error))
+            self._worker.submit(
+                lambda: self._check(append, self.rules), lambda _, error: self._checked(append, error)
+            )
             return
         self._queue.append(append)
         self._drain()
 
-    def _check(self, append: Append) -> None:
-        assert self.rules is not None
-        rules = self.rules if append.allow_zstd else replace(self.rules, allow_zstd=False)
+    def _check(self, append: Append, rules: ProduceRules | None) -> None:
+        assert rules is not None
+        from_client = append.origin is AppendOrigin.CLIENT
+        if not append.allow_zstd or not from_client:
+            rules = replace(rules, allow_zstd=append.allow_zstd, from_client=from_client)
         append.checked = check_produced(append.data, rules, append.now_ms)
 
     def _checked(self, append: Append, error: BaseException | None) -> None:
@@ -285,6 +292,8 @@ class Partition:
     def _finish(self, append: Append) -> None:
         assert self.log is not None
         assert append.pending is not None
+        if self.log.closed:
+            self.leader_log()  # deleted or offline since the write began: this says which
         result = self.log.finish(append.pending, append.now_ms)
         append.done(result, None)
 

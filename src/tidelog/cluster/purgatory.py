@@ -52,6 +52,7 @@ class Purgatory:
         self._scheduler = scheduler
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         self._delayed = 0
+        self._closed = False
 
     @property
     def delayed(self) -> int:
@@ -67,7 +68,7 @@ class Purgatory:
         self, operation: DelayedOperation, keys: Iterable[Hashable], wait_ms: int
     ) -> bool:
         """Complete the operation now if it can be, else park it under its keys for at most `wait_ms`."""
-        if operation.try_complete():
+        if operation.try_complete() or (self._closed and operation.force_complete()):
             return True
         operation._keys = tuple(keys)
         for key in operation._keys:
@@ -89,14 +90,18 @@ class Purgatory:
         return completed
 
     def complete_all(self, key: Hashable) -> int:
-        """End every wait on `key` as it stands: the partition is gone or no longer led here."""
-        operations = list(self._watchers.get(key, ()))
-        for operation in operations:
-            self._forget(operation)
-            operation.force_complete()
-        return len(operations)
+        """End every wait on `key` as it stands."""
+        completed = 0
+        for operation in list(self._watchers.get(key, ())):
+            if not operation.completed:  # the end of another may have met its condition
+                self._forget(operation)
+                operation.force_complete()
+                completed += 1
+        return completed
 
     def shutdown(self) -> None:
+        """End every wait as it stands; from now on nothing waits."""
+        self._closed = True
         for key in list(self._watchers):
             self.complete_all(key)
 

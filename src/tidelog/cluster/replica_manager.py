@@ -162,8 +162,11 @@ class ReplicaManager:
         return partition
 
     def _end_waits(self, key: PartitionId) -> None:
-        for purgatory in (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory):
-            purgatory.complete_all(key)
+        """The partition is gone, offline or no longer led here: nobody is to wait for it."""
+        self.fetch_purgatory.complete_all(key)
+        # These may wait for other partitions too, and go on with those.
+        self.produce_purgatory.check(key)
+        self.delete_records_purgatory.check(key)
 
     # -- produce -----------------------------------------------------------------------------------
 
@@ -214,7 +217,8 @@ class ReplicaManager:
                 self._io_failed(partition, error)
                 error = KafkaStorageError(f"{partition.name} could not be brought to the disk: {error}")
             partition.flush_ended(waiting, error)
-            if partition.has_flush_waiters:
+            # Those who were answered may have appended again, and so begun the next flush themselves.
+            if partition.has_flush_waiters and partition.flushing is None:
                 self._flush(partition)
 
         if job is None:
@@ -247,12 +251,13 @@ class ReplicaManager:
     # -- life --------------------------------------------------------------------------------------
 
     def end_waits(self) -> None:
-        """Answer everything that waits as it stands: the broker is about to stop."""
-        for purgatory in (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory):
-            purgatory.shutdown()
+        """Answer readers as it stands: the broker is about to stop. Producers still get what they wait for."""
+        self.fetch_purgatory.shutdown()
+        self.delete_records_purgatory.shutdown()
 
     def shutdown(self) -> None:
         self.end_waits()
+        self.produce_purgatory.shutdown()
         self._worker.close()
 
 

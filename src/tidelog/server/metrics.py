@@ -10,7 +10,6 @@ from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.metrics.registry import Family, MetricName, Registry
-from tidelog.storage.config import LogConfig
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -71,13 +70,13 @@ class BrokerMetrics:
             "kafka.server",
             kind,
             "UnderMinIsrPartitionCount",
-            count(lambda p: p.log is not None and len(p.isr) < min_isr(p.log.config, p.replicas)),
+            count(lambda p: p.log is not None and len(p.isr) < p.min_isr),
         )
         gauge(
             "kafka.server",
             kind,
             "AtMinIsrPartitionCount",
-            count(lambda p: p.log is not None and len(p.isr) == min_isr(p.log.config, p.replicas)),
+            count(lambda p: p.log is not None and len(p.isr) == p.min_isr),
         )
 
     def _controller_gauges(self) -> None:
@@ -160,10 +159,6 @@ class BrokerMetrics:
             )
         for name, samples in families.items():
             yield Family(f"kafka_topic_partition_{name}", "gauge", samples)
-
-
-def min_isr(config: LogConfig, replicas: list[int]) -> int:
-    return min(config.min_insync_replicas, len(replicas))
 
 
 def _version_family() -> Iterator[Family]:

@@ -347,7 +347,7 @@ class Log(SegmentedLog):
         size = min(end - position, max_bytes)
         if size <= 0:
             return ReadResult(offset)
-        return ReadResult(offset, FileSlice(segment.file, position, size), segment, size < first_size)
+        return ReadResult(offset, FileSlice(segment.file, position, size), segment)
 
     def _find_in_older(self, offset: int) -> tuple[Segment, tuple[int, int, int] | None]:
         """Cleaning may have emptied the end of a segment: then the batch is in a later one."""

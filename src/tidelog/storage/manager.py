@@ -346,9 +346,9 @@ class LogManager:
 
     def storage_failed(self, log: SegmentedLog, error: OSError) -> None:
         """A log's files failed: a broken disk takes its folder offline, a full one does not."""
-        folder = self._folder_of.get((log.topic, log.partition))
-        if folder is not None:
-            self._failed(folder, error)
+        key = (log.topic, log.partition)
+        if self.logs.get(key) is log:  # the files of a deleted log may well be missing
+            self._failed(self._folder_of[key], error)
 
     def _failed(self, folder: LogFolder, error: OSError) -> None:
         if error.errno in PASSING_ERRORS:
