@@ -198,24 +198,27 @@ def test_a_retry_is_not_acknowledged_before_its_first_arrival_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FaultyDisk()
-    with faulty_broker(monkeypatch, disk, {"log.dirs": str(tmp_path / "data")}) as broker:
-        with Client(broker.address) as first, Client(broker.address) as second:
-            assert first.create_topic("t", 1, {"flush.messages": "1"}) == 0
-            request = produce_request("t", 0, batch_of(b"once", producer=(first.producer_id(), 0, 0)))
-            disk.may_sync.clear()
-            first.send(request, 9)
-            eventually(lambda: first_batch_is_written(tmp_path / "data" / "t-0"), "the batch is written")
-            second.send(request, 9)
-            with pytest.raises(NoAnswer):
-                second.receive_frame(0.3)
-            assert second.socket.fileno() >= 0
-            disk.may_sync.set()
-            for client in (first, second):
-                answer = client.receive(ProduceRequest, 9)
-                assert isinstance(answer, ProduceResponse)
-                outcome = answer.responses[0].partition_responses[0]
-                assert (outcome.error_code, outcome.base_offset) == (0, 0)
-            assert len(first.read_all("t", 0)) == 1
+    settings = {"log.dirs": str(tmp_path / "data")}
+    with (
+        faulty_broker(monkeypatch, disk, settings) as broker,
+        Client(broker.address) as first,
+        Client(broker.address) as second,
+    ):
+        assert first.create_topic("t", 1, {"flush.messages": "1"}) == 0
+        request = produce_request("t", 0, batch_of(b"once", producer=(first.producer_id(), 0, 0)))
+        disk.may_sync.clear()
+        first.send(request, 9)
+        eventually(lambda: first_batch_is_written(tmp_path / "data" / "t-0"), "the batch is written")
+        second.send(request, 9)
+        with pytest.raises(NoAnswer):
+            second.receive_frame(0.3)
+        disk.may_sync.set()
+        for client in (first, second):
+            answer = client.receive(ProduceRequest, 9)
+            assert isinstance(answer, ProduceResponse)
+            outcome = answer.responses[0].partition_responses[0]
+            assert (outcome.error_code, outcome.base_offset) == (0, 0)
+        assert len(first.read_all("t", 0)) == 1
 
 
 def first_batch_is_written(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.client import EARLIEST, LATEST, Client, Stored, batch_of, surprises
+from tests.faults.client import EARLIEST, LATEST, TOPIC, Client, Stored, batch_of, surprises
 from tests.support.broker import Broker
 from tests.support.raw import ConnectionClosed, NoAnswer
 from tests.support.scale import scale
@@ -83,11 +83,12 @@ class Producer:
 
 
 class Administrator:
-    """Makes, grows and deletes topics until the broker is gone."""
+    """Makes, grows, configures and deletes topics until the broker is gone."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
         self.made: dict[str, int] = {}
+        self.retention: dict[str, int] = {}
         self.deleted: set[str] = set()
         self.unsure: set[str] = set()
         self._next = 0
@@ -96,7 +97,7 @@ class Administrator:
         name = ""
         try:
             while True:
-                action = self._chance.choice(("make", "make", "delete", "grow"))
+                action = self._chance.choice(("make", "make", "delete", "grow", "configure"))
                 if action == "make" or not self.made:
                     self._next += 1
                     name, partitions = f"made-{self._next}", self._chance.randrange(1, 5)
@@ -108,9 +109,13 @@ class Administrator:
                     assert client.delete_topic(name) == 0
                     del self.made[name]
                     self.deleted.add(name)
-                else:
+                elif action == "grow":
                     assert client.grow_topic(name, self.made[name] + 2) == 0
                     self.made[name] += 2
+                else:
+                    wanted = self._chance.randrange(10**9, 10**10)
+                    assert client.set_configs(TOPIC, name, {"retention.ms": str(wanted)}) == 0
+                    self.retention[name] = wanted
         except GONE:
             self.unsure.add(name)
 
@@ -120,6 +125,8 @@ class Administrator:
             if name not in self.unsure:
                 assert found.get(name) == partitions
                 assert set(client.partition_errors(name).values()) == {0}
+                if name in self.retention:
+                    assert client.config(TOPIC, name, "retention.ms") == str(self.retention[name])
         assert not self.deleted & set(found)
         assert set(found) <= set(self.made) | self.unsure
         for name in self.deleted - self.unsure:
@@ -127,6 +134,7 @@ class Administrator:
         # What was under way when the broker ended is known now.
         for name in self.unsure:
             self.made.pop(name, None)
+            self.retention.pop(name, None)
             if name in found:
                 self.made[name] = found[name]
             else:
