@@ -79,3 +79,29 @@ def test_ending_all_waits_on_a_key_leaves_the_others() -> None:
     purgatory.shutdown()
     assert on_b.ended == 1
     assert purgatory.delayed == 0
+
+
+def test_ending_all_waits_counts_each_once_even_where_the_end_of_one_ends_another() -> None:
+    _, purgatory = make()
+
+    class Chained(Waiting):
+        __slots__ = ()
+
+        def on_complete(self) -> None:
+            super().on_complete()
+            second.ready = True
+            purgatory.check("a")
+
+    first, second = Chained(), Waiting()
+    purgatory.try_complete_else_watch(first, ["a"], 100)
+    purgatory.try_complete_else_watch(second, ["a"], 100)
+    purgatory.complete_all("a")
+    assert (first.ended, second.ended, purgatory.delayed) == (1, 1, 0)
+
+
+def test_nothing_waits_after_the_shutdown() -> None:
+    _, purgatory = make()
+    purgatory.shutdown()
+    late = Waiting()
+    assert purgatory.try_complete_else_watch(late, ["a"], 100)
+    assert (late.ended, purgatory.delayed) == (1, 0)

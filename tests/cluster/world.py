@@ -1,4 +1,4 @@
-"""What the cluster tests share: a replica manager over real logs, with time, worker and disk in the test's hands."""
+"""What the cluster tests share: a replica manager over real logs, whose time, worker and disk a test moves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tests.storage.helpers import batch
 from tidelog.clock import SimulatedScheduler
-from tidelog.cluster.fetch import Fetcher, FetchedPartition, FetchParams
+from tidelog.cluster.fetch import FetchedPartition, Fetcher, FetchParams
 from tidelog.cluster.fetch_session import FetchPartition
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import AppendOutcome, PartitionId, ReplicaManager
