@@ -20,11 +20,12 @@ class Crash(BaseException):
 
 
 class Inode:
-    __slots__ = ("changes", "data", "durable")
+    __slots__ = ("changes", "data", "durable", "modified_ms")
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)  # what the running process sees
         self.durable = bytes(data)
+        self.modified_ms = 0
         self.changes: list[
             tuple[int, bytes | None]
         ] = []  # (position, bytes) or (size, None) for a truncation
@@ -258,8 +259,11 @@ class SimulatedDisk:
         return len(self._inode(path).data)
 
     def modified_ms(self, path: str) -> int:
-        self._inode(path)
-        return 0
+        return self._inode(path).modified_ms
+
+    def set_modified_ms(self, path: str, ms: int) -> None:
+        self.step()
+        self._inode(path).modified_ms = ms
 
     def listdir(self, path: str) -> list[str]:
         self.check_sync(path)

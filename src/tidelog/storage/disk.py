@@ -77,6 +77,9 @@ class Disk(Protocol):
 
     def modified_ms(self, path: str) -> int: ...
 
+    def set_modified_ms(self, path: str, ms: int) -> None:
+        """Give a rewritten file the age of its contents: retention goes by it where records have no time."""
+
     def listdir(self, path: str) -> list[str]: ...
 
     def lock(self, path: str) -> DiskLock | None:
@@ -220,6 +223,9 @@ class RealDisk:
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: str, ms: int) -> None:
+        os.utime(path, ns=(ms * 1_000_000, ms * 1_000_000))
 
     def listdir(self, path: str) -> list[str]:
         return os.listdir(path)
