@@ -194,7 +194,7 @@ class Broker:
         return self._controller
 
     def _refuse_logs_without_tree(self) -> None:
-        """Logs that no tree speaks of are somebody's data, Kafka's most likely: not to be started on as new."""
+        """Logs that no tree speaks of are somebody's data, most likely Kafka's: no place to start as new."""
         for folder in map(Path, self.config.data_dirs):
             if not folder.is_dir():
                 continue
