@@ -259,8 +259,6 @@ def test_a_batch_that_unpacks_to_much_is_left_to_the_worker(tmp_path: Path, work
     assert [result.base_offset for result in outcomes if result is not None] == [0]
 
 
-
-
 def test_the_thread_beside_the_loop_keeps_the_order_for_real(tmp_path: Path) -> None:
     """Large and small batches through the real thread; its callbacks run where this thread drains them."""
     posted = threading.Semaphore(0)

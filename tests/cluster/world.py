@@ -1,4 +1,4 @@
-"""What the cluster tests share: a replica manager over real logs, whose time, worker and disk a test moves."""
+"""What the cluster tests share: a replica manager over real logs, whose time, worker and disk tests move."""
 
 from __future__ import annotations
 

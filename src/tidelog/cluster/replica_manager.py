@@ -251,7 +251,7 @@ class ReplicaManager:
     # -- life --------------------------------------------------------------------------------------
 
     def end_waits(self) -> None:
-        """The broker is about to stop: answer readers as it stands; producers still get what they wait for."""
+        """The broker is about to stop: readers are answered, producers still get what they wait for."""
         self.fetch_purgatory.shutdown()
         self.delete_records_purgatory.shutdown()
 

@@ -61,6 +61,8 @@ log = logging.getLogger("tidelog.server")
 # What Kafka 4.3 announces of the features that stand behind the APIs served here.
 SUPPORTED_FEATURES = {"metadata.version": (7, 30)}
 PROGRESS_SECONDS = 5.0
+MAX_CREATIONS = 100
+"""Topics that are being made at clients' asking; one request can name very many."""
 
 
 class BrokerState(IntEnum):
@@ -370,8 +372,11 @@ class Broker:
     # -- while running -----------------------------------------------------------------------------
 
     def _auto_create_topic(self, name: str) -> None:
-        """A client asked for a topic that is not there: make it, once however many ask."""
-        if name in self._creating or name in INTERNAL_TOPICS:
+        """A client asked for a topic that is not there: make it, once however many ask.
+
+        Not more than some at a time: a client whose topic is not among them asks for it again.
+        """
+        if name in self._creating or name in INTERNAL_TOPICS or len(self._creating) >= MAX_CREATIONS:
             return
         self._creating.add(name)
         self._spawn(self._create_topic(name))
