@@ -48,7 +48,7 @@ def filled(key: int, version: int, connection: RawConnection) -> Message:
     """A request with content where an empty one would leave the handler's work undone."""
     if key == 0:
         partition = ProduceRequest.PartitionProduceData(
-            index=0, records=build_batch([Record(0, 1_700_000_000_000, b"k", b"v", [])])
+            index=0, records=build_batch([Record(0, 1_700_000_000_000, b"k", b"v")])
         )
         topic = ProduceRequest.TopicProduceData(partition_data=[partition])
         if version >= 13:

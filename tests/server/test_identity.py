@@ -1,4 +1,4 @@
-"""Who a broker is: the id it was given, the one its folder remembers, or a new one; and the cluster it makes."""
+"""Who a broker is: the id it was given, the one its folder remembers or a new one; and its cluster."""
 
 from __future__ import annotations
 

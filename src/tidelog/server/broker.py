@@ -138,7 +138,7 @@ class Broker:
                 "fields": {
                     "broker": self.broker_id,
                     "cluster": cluster.cluster_id,
-                    "listeners": ",".join(str(e) for e in self.config.endpoints),
+                    "listeners": ",".join(f"{name}://{address}" for name, address in self.addresses.items()),
                     "partitions": len(logs.logs),
                     "ms": round((time.monotonic() - started) * 1000),
                 }
@@ -420,20 +420,29 @@ class Broker:
     # -- for people --------------------------------------------------------------------------------
 
     @property
+    def addresses(self) -> dict[str, str]:
+        """HOST:PORT of each listener, with the ports that the system chose."""
+        assert self._server is not None
+        return {
+            name: f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            for name, (host, port) in self._server.addresses.items()
+        }
+
+    @property
     def address(self) -> str:
         """HOST:PORT of the first listener."""
-        assert self._server is not None
-        host, port = self._server.addresses[self.config.endpoints[0].name]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return self.addresses[self.config.endpoints[0].name]
 
     def first_screen(self) -> str:
         address = self.address
         dirs = ", ".join(self.config.data_dirs)
+        others = [f"  {'':10}  {where}   ({name})" for name, where in self.addresses.items() if where != address]
         lines = [
             "",
             f"  tidelog {__version__}: broker {self.broker_id} is running",
             "",
             f"  listens on  {address}   (any Kafka client)",
+            *others,
             f"  data in     {dirs}",
         ]
         if self._metrics_server is not None:
@@ -486,8 +495,10 @@ class Broker:
 
 
 def _command() -> str:
-    """How the reader can call our tools: by name, or by the path that this process was started with."""
-    return "tidelog" if shutil.which("tidelog") or "/" not in sys.argv[0] else sys.argv[0]
+    """How the reader can call our tools: by name, or the way that this process was started."""
+    if shutil.which("tidelog") or "/" not in sys.argv[0]:
+        return "tidelog"
+    return f"{sys.executable} -m tidelog" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
 
 
 def _by_address(limits: dict[str, int]) -> dict[str, int]:
