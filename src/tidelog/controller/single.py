@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("tidelog.controller")
 
-PARTITIONS_A_TURN = 50
+PARTITIONS_A_TURN = 5
 """How many logs are made or deleted before other requests get a turn of the loop."""
 
 
