@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from tests.support.raw import RawConnection
-from tidelog.network.request import part_size
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -104,7 +103,12 @@ class Client:
         )
         answer = self.raw.ask(request, FetchResponse, 12, timeout=max_wait_ms / 1000 + 10)
         return [
-            Fetched(partition.error_code, part_size(partition.records or b""))
+            Fetched(partition.error_code, _size(partition.records))
             for found in answer.responses
             for partition in found.partitions
         ]
+
+
+def _size(records: object) -> int:
+    assert records is None or isinstance(records, bytes | bytearray | memoryview)
+    return len(records or b"")

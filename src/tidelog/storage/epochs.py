@@ -29,6 +29,9 @@ class LeaderEpochs:
         self.changes = 0
         self.saved_changes = 0
 
+    def moved(self, directory: str) -> None:
+        self._path = f"{directory}/{LEADER_EPOCHS}"
+
     def load(self) -> None:
         """What the file says; one that cannot be read counts as empty, and recovery fills in what it sees."""
         try:

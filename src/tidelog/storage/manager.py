@@ -405,6 +405,8 @@ class LogManager:
                     work()
                 except KafkaError as error:
                     logger.error("%s: %s", name, error)
+                except Exception:
+                    logger.exception("%s could not be looked after this time", name)
                 self._every(name, interval_ms, work)
 
         self._timers[name] = scheduler.schedule(interval_ms / 1000, turn)
@@ -417,6 +419,8 @@ class LogManager:
                 count += log.delete_old_segments(now_ms)
             except KafkaStorageError as error:
                 logger.error("retention of %s-%d: %s", log.topic, log.partition, error)
+            except OSError as error:
+                self.storage_failed(log, error)
         return count
 
     def run_flush(self) -> None:

@@ -391,8 +391,6 @@ class SegmentedLog:
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Drop segments that retention no longer wants; how many went. Their files go later (`on_delete`)."""
-        if self.has_pending:
-            return 0
         count = count_deletable(
             self.segments,
             self.config,
@@ -401,6 +399,8 @@ class SegmentedLog:
             end_offset=self.log_end_offset,
             now_ms=now_ms,
         )
+        if self._outstanding:  # what is being written to stays: a busy log is never without such a segment
+            count = min(count, self.segments.find(self._outstanding[0].segment.base_offset))
         if count == 0:
             return 0
         if count == len(self.segments):
@@ -551,5 +551,13 @@ class SegmentedLog:
             self._disk.fsync_dir(parent)
         except OSError as error:
             raise self._storage_error(f"{self.dir} cannot be renamed for deletion", error) from error
-        self.dir = target
+        self._moved(target)
         return target
+
+    def _moved(self, directory: str) -> None:
+        """What is still written on its way out must not reach the next log of this name."""
+        self.dir = directory
+        self.leader_epochs.moved(directory)
+        self.snapshots.moved(directory)
+        for segment in self.segments:
+            segment.directory = directory
