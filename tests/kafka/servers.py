@@ -27,6 +27,13 @@ ONE_BROKER = {
     "group.initial.rebalance.delay.ms": "0",
 }
 
+# For 3.9; 4.3 prints errors by itself.
+LOG_WARNINGS = """log4j.rootLogger=WARN, console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%p %c: %m%n
+"""
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -57,6 +64,11 @@ class JavaServer:
     def log_file(self) -> Path:
         return self.folder / f"{self.name}.log"
 
+    def warnings(self) -> list[str]:
+        """What it complained of, in lines that start with their level."""
+        lines = self.log_file.read_text(errors="replace").splitlines()
+        return [line for line in lines if line.startswith(("WARN ", "ERROR ", "FATAL "))]
+
     def settings(self) -> dict[str, str]:
         raise NotImplementedError
 
@@ -71,9 +83,12 @@ class JavaServer:
         return path
 
     def start(self) -> Self:
+        loudness = self.folder / "log4j.properties"
+        loudness.write_text(LOG_WARNINGS)
         arguments = [
             *JAVA,
             self.heap,
+            f"-Dlog4j.configuration=file:{loudness}",
             "-cp",
             class_path(self.kind),
             self.main_class,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -118,10 +119,12 @@ class Takeover:
 
     def __init__(self, target: Path, *, kill: bool) -> None:
         self.kill = kill
-        self.broker = Broker(target / "broker", {"broker.id": "4", **QUICK_CHECKPOINTS})
+        self.folders = [target / "one", target / "two"]
+        dirs = {"log.dirs": ",".join(map(str, self.folders))}
+        self.broker = Broker(target / "broker", {"broker.id": "4", **dirs, **QUICK_CHECKPOINTS})
         self.zookeeper = ZooKeeper(target / "zookeeper")
         # Kafka must not clean or delete while the records are compared.
-        quiet = {"log.cleaner.enable": "false", "log.retention.ms": "-1"}
+        quiet = {"log.cleaner.enable": "false", "log.retention.ms": "-1", **dirs}
         self.kafka = Kafka3(target / "kafka", self.broker.data, self.zookeeper, quiet)
         self.kafka.awaited = frozenset(SETTINGS)
         self.offsets: list[int] = []
@@ -132,26 +135,29 @@ class Takeover:
         with self.broker:
             fill(self.broker.bootstrap)
             # As in Kafka, deleted records come back when a broker is killed before the next checkpoint.
-            checkpoint = self.broker.data / "log-start-offset-checkpoint"
-            eventually(lambda: "cut 0 7" in checkpoint.read_text(), "the log start offset is written")
+            eventually(self._log_start_is_written, "the log start offset is written")
             producer = IdempotentProducer(new_producer_id(self.broker.bootstrap))
             self._use(self.broker.bootstrap, producer)
             if not self.kill:
                 assert self.broker.terminate() == 0
         with self.zookeeper:
-            tidelog("tree", "export", self.broker.data, "--zookeeper", self.zookeeper.bootstrap)
+            tidelog("tree", "export", self.folders[0], "--zookeeper", self.zookeeper.bootstrap)
             with self.kafka:
                 self.seen.append(Cluster(self.kafka.bootstrap))
                 self.offsets.append(producer.send(self.kafka.bootstrap, again=True))
                 self._use(self.kafka.bootstrap, producer)
                 if not self.kill:
                     self.kafka.stop()
-        (self.broker.data / FILE_NAME).unlink()
-        tidelog("adopt", self.broker.data)
+        (self.folders[0] / FILE_NAME).unlink()
+        tidelog("adopt", *self.folders)
         with self.broker:
             self.seen.append(Cluster(self.broker.bootstrap))
             self.offsets.append(producer.send(self.broker.bootstrap, again=True))
             self._use(self.broker.bootstrap, producer)
+
+    def _log_start_is_written(self) -> bool:
+        checkpoints = [folder / "log-start-offset-checkpoint" for folder in self.folders]
+        return any("cut 0 7" in path.read_text() for path in checkpoints if path.exists())
 
     def _use(self, bootstrap: str, producer: IdempotentProducer) -> None:
         self.offsets += [producer.send(bootstrap), producer.send(bootstrap)]
@@ -173,6 +179,17 @@ OURS, THEIRS_AT_FIRST, THEIRS, OURS_AT_FIRST, OURS_AGAIN = range(5)
 
 def test_kafka_serves_what_we_served(takeover: Takeover) -> None:
     assert takeover.seen[THEIRS_AT_FIRST].contents == takeover.seen[OURS].contents
+
+
+def test_kafka_has_nothing_to_say_about_our_files(takeover: Takeover) -> None:
+    """Not a warning from its log layer, nor, after a kill, from its recovery."""
+    of_logs = re.compile(r"kafka\.log\.|storage\.internals|LogLoader|Index|Snapshot", re.IGNORECASE)
+    assert [line for line in takeover.kafka.warnings() if of_logs.search(line)] == []
+
+
+def test_both_folders_were_used(takeover: Takeover) -> None:
+    for folder in takeover.folders:
+        assert len(list(folder.glob("*-[01]"))) >= len(PARTITIONS) // 2 - 1
 
 
 def test_we_serve_what_kafka_served(takeover: Takeover) -> None:
