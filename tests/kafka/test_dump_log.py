@@ -56,9 +56,9 @@ def fill(broker: Broker) -> None:
         produce(
             broker.bootstrap,
             {(f"codec-{codec}", 0): values},
-            **{"compression.type": codec, "batch.num.messages": "20"},
+            {"compression.type": codec, "batch.num.messages": "20"},
         )
-    produce(broker.bootstrap, {("appendtime", 0): [b"stamped"] * 100}, **{"batch.num.messages": "5"})
+    produce(broker.bootstrap, {("appendtime", 0): [b"stamped"] * 100}, {"batch.num.messages": "5"})
 
 
 @pytest.fixture(scope="module", params=["stopped", "killed", "recovered", "adopted"])

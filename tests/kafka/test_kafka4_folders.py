@@ -36,7 +36,7 @@ def fill(bootstrap: str) -> None:
         produce(
             bootstrap,
             {(f"codec-{codec}", index): values for index in range(2)},
-            **{"compression.type": codec, "batch.num.messages": "10"},
+            {"compression.type": codec, "batch.num.messages": "10"},
         )
     produce(bootstrap, {("appendtime", index): [b"stamped"] * 20 for index in range(2)})
     transactions(bootstrap)

@@ -86,7 +86,7 @@ def fill(bootstrap: str) -> None:
     for codec in CODECS:
         values = [b"%04d" % number * 10 for number in range(300)]
         batches = {"compression.type": codec, "batch.num.messages": "10"}
-        produce(bootstrap, {(f"codec-{codec}", index): values for index in range(2)}, **batches)
+        produce(bootstrap, {(f"codec-{codec}", index): values for index in range(2)}, batches)
     values = [b"%d" % number for number in range(20)]
     produce(bootstrap, {(topic, i): values for topic in ("appendtime", "tidied", "cut") for i in range(2)})
     delete_records(bootstrap, ("cut", 0), 7)

@@ -95,7 +95,11 @@ def _seen(message: Message) -> SeenRecord:
 
 
 def produce(
-    bootstrap: str, values: Mapping[Partition, Sequence[bytes]], *, timestamp: int = 0, **settings: str
+    bootstrap: str,
+    values: Mapping[Partition, Sequence[bytes]],
+    settings: Mapping[str, str] | None = None,
+    *,
+    timestamp: int = 0,
 ) -> None:
     """With an idempotent producer, so that every produce is also one of sequences."""
     failures: list[object] = []
@@ -105,7 +109,7 @@ def produce(
             failures.append(error)
 
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, **settings}
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, **(settings or {})}
     )
     for (topic, index), entries in values.items():
         for value in entries:
