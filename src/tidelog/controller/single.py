@@ -58,8 +58,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("tidelog.controller")
 
-PARTITIONS_A_TURN = 5
-"""How many logs are made or deleted before other requests get a turn of the loop."""
+SECONDS_A_TURN = 0.005
+"""How long logs are made or deleted, of however many topics, before other requests get a turn of the loop."""
 
 
 HAVE_DEFAULTS = (ConfigKind.BROKER, ConfigKind.CLIENT, ConfigKind.USER, ConfigKind.IP)
@@ -91,6 +91,7 @@ class SingleController:
         self._deleting: dict[str, TopicState] = {}
         self._host: PartitionHost | None = None
         self._lock = asyncio.Lock()
+        self._turn_ends = 0.0
         self._running: set[asyncio.Task[object]] = set()
         # One thread: the tree takes one change at a time anyway. It starts with the first call.
         self._worker = ThreadPoolExecutor(1, "tidelog-controller")
@@ -204,9 +205,9 @@ class SingleController:
         """Remove logs, then nodes. What fails is tried again at the next start, from the mark in the tree."""
         assert self._host is not None
         try:
-            for done, index in enumerate(topic.partitions, 1):
+            for index in topic.partitions:
                 self._host.delete_partition(topic.name, index)
-                await _give_way(done)
+                await self._give_way()
         except KafkaError as error:
             _log.error("topic %s is marked for deletion, but its logs stay for now: %s", topic.name, error)
             return
@@ -328,7 +329,7 @@ class SingleController:
         if self._host is None:
             return
         failed: dict[int, PartitionState] = {}
-        for done, (index, state) in enumerate(partitions.items(), 1):
+        for index, state in partitions.items():
             if state.leader != self.broker_id:
                 continue
             try:
@@ -338,7 +339,7 @@ class SingleController:
                 offline = go_offline(state, self.broker_id, self._state.controller_epoch)
                 if offline is not None:
                     failed[index] = offline
-            await _give_way(done)
+            await self._give_way()
         if failed:
             await self._replace_states(topic, failed)
 
@@ -391,7 +392,7 @@ class SingleController:
             return error
         return None
 
-
-async def _give_way(done: int) -> None:
-    if done % PARTITIONS_A_TURN == 0:
-        await asyncio.sleep(0)
+    async def _give_way(self) -> None:
+        if self._clock.monotonic() >= self._turn_ends:
+            await asyncio.sleep(0)
+            self._turn_ends = self._clock.monotonic() + SECONDS_A_TURN

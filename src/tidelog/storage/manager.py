@@ -25,6 +25,7 @@ from tidelog.storage.checkpoints import (
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk
 from tidelog.storage.files import FileCache
+from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import (
     PASSING_ERRORS,
     FolderRefused,
@@ -89,6 +90,7 @@ class LogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self.failed: dict[TopicPartition, str] = {}  # logs that could not be loaded, and why
         self.on_folder_offline: Callable[[str, list[TopicPartition]], None] | None = None
+        self.on_flush: Callable[[FlushJob], None] | None = None
         self._disk = disk
         self._clock = clock
         self._scheduler = scheduler
@@ -246,11 +248,16 @@ class LogManager:
     def _add(self, log: Log, folder: LogFolder) -> None:
         key = (log.topic, log.partition)
         log.on_roll = self.flush_later
+        log.on_flush = self._flushed
         log.on_delete = self._unlink_later
         log.on_truncate = self._checkpoint_now
         log.on_storage_error = self.storage_failed
         self.logs[key] = log
         self._folder_of[key] = folder
+
+    def _flushed(self, job: FlushJob) -> None:
+        if self.on_flush is not None:
+            self.on_flush(job)
 
     # -- logs
 
@@ -316,12 +323,14 @@ class LogManager:
         return log
 
     def _emptiest_folder(self) -> LogFolder:
-        counts = {id(folder): 0 for folder in self.folders}
-        for folder in self._folder_of.values():
-            counts[id(folder)] += 1
         online = [folder for folder in self.folders if folder.offline is None]
         if not online:
             raise KafkaStorageError("every folder of log.dirs is offline")
+        if len(online) == 1:
+            return online[0]
+        counts = {id(folder): 0 for folder in self.folders}
+        for folder in self._folder_of.values():
+            counts[id(folder)] += 1
         return min(online, key=lambda folder: counts[id(folder)])
 
     def delete(self, topic: str, partition: int) -> None:
