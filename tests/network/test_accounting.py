@@ -19,6 +19,7 @@ from tidelog.network.loop import BrokerLoop
 from tidelog.network.request import Part, Request
 from tidelog.network.request_channel import TRACE, request_log
 from tidelog.network.server import Endpoint, SocketServer
+from tidelog.server.logs import LineFormatter
 
 FETCH, METADATA = 1, 3
 
@@ -171,14 +172,15 @@ def test_the_request_log_says_everything_in_one_line(caplog: pytest.LogCaptureFi
         client.ask(77, b"body", client="evil\nclient")
         running.wait_until(lambda: len(caplog.records) > 0)
         (record,) = [record for record in caplog.records if record.name == "tidelog.request"]
-        line = record.getMessage()
         assert record.levelno == logging.DEBUG
+        line = LineFormatter().format(record)
         assert "\n" not in line
         for part in (
+            "msg=completed",
             "api=Metadata",
             "version=1",
             "correlation_id=77",
-            r"client_id='evil\nclient'",
+            r'client_id="evil\nclient"',
             "listener=PLAINTEXT",
             "principal=User:ANONYMOUS",
             "total_ms=",
@@ -233,6 +235,6 @@ def test_bodies_are_described_only_at_trace(caplog: pytest.LogCaptureFixture) ->
     caplog.set_level(TRACE, logger="tidelog.request")
     loop.run_until_complete(scenario())
     assert described == ["asked", "answered"]
-    assert "request=asked response=answered" in caplog.records[-1].getMessage()
+    assert "request=asked response=answered" in LineFormatter().format(caplog.records[-1])
     running.close_clients()
     loop.close()

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from tidelog.errors import error_name
 from tidelog.network.accounting import ApiVersionEntry, RequestAccounting
 from tidelog.network.memory import MemoryPool
 from tidelog.network.request import Handler, Part, Request, part_size
@@ -173,11 +174,11 @@ class RequestChannel:
             "api": request.kind.name,
             "version": request.api_version,
             "correlation_id": request.correlation_id,
-            "client_id": repr(request.client_id),  # a peer's text: quoted, so that it cannot end the line
+            "client_id": request.client_id,
             "connection": channel.connection_id,
             "listener": channel.listener,
             "principal": channel.principal,
-            "software": repr("/".join(channel.client_software)),
+            "software": "/".join(channel.client_software),
             "request_bytes": request.size,
             "response_bytes": sum(map(part_size, parts)),
             "temporary_bytes": request.temporary_bytes,
@@ -190,12 +191,12 @@ class RequestChannel:
             "send_ms": _ms(sent_ns - send_start_ns),
         }
         if request.errors:
-            fields["errors"] = request.errors
+            fields["errors"] = ",".join(f"{error_name(code)}:{n}" for code, n in request.errors.items())
         if self.log_level == TRACE and self._formatter is not None:
             fields["request"] = request.description
             fields["response"] = self._formatter(request, parts)
-        line = " ".join(f"{name}={value}" for name, value in fields.items())
-        request_log.log(TRACE if "request" in fields else logging.DEBUG, "completed %s", line)
+        level = TRACE if "request" in fields else logging.DEBUG
+        request_log.log(level, "completed", extra={"fields": fields})
 
 
 def _ms(ns: int) -> float:

@@ -18,7 +18,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from tidelog.clock import TimerHandle
-from tidelog.metrics.registry import Family, Registry
+from tidelog.metrics.registry import Family, Meter, Registry
 from tidelog.network.accounting import RequestAccounting
 from tidelog.network.channel import Channel
 from tidelog.network.limits import ConnectionLimits, NetworkLimits
@@ -56,7 +56,7 @@ class Acceptor:
         self.address: tuple[str, int] = self.sock.getsockname()[:2]
         self._listening = False
         self._timer: TimerHandle | None = None
-        self.accepted = 0
+        self.accepted = Meter()
         self._blocked_ns = 0
         self._blocked_since = 0
 
@@ -120,7 +120,7 @@ class Acceptor:
                 log.error("listener %s cannot accept connections for now: %s", name, error.strerror)
                 self._pause(OUT_OF_DESCRIPTORS_PAUSE)
                 return
-            self.accepted += 1
+            self.accepted.mark()
             self._server.open_channel(self, sock, address)
 
 
@@ -350,7 +350,12 @@ class SocketServer:
         yield Family(
             prefix + "connection_creation_total",
             "counter",
-            [(_processor(name), acceptor.accepted) for name, acceptor in self.acceptors.items()],
+            [(_processor(name), acceptor.accepted.count) for name, acceptor in self.acceptors.items()],
+        )
+        yield Family(
+            prefix + "connection_creation_rate",
+            "gauge",
+            [(_processor(name), acceptor.accepted.rates()[0]) for name, acceptor in self.acceptors.items()],
         )
         yield Family(
             prefix + "connection_close_total",

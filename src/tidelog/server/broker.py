@@ -436,7 +436,7 @@ class Broker:
     def first_screen(self) -> str:
         address = self.address
         dirs = ", ".join(self.config.data_dirs)
-        others = [f"  {'':10}  {where}   ({name})" for name, where in self.addresses.items() if where != address]
+        others = [f"{'':14}{where}   ({name})" for name, where in self.addresses.items() if where != address]
         lines = [
             "",
             f"  tidelog {__version__}: broker {self.broker_id} is running",

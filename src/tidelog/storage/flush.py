@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.segment import Segment
@@ -19,6 +21,7 @@ class FlushJob:
         "_save_epochs",
         "linked",
         "sealed",
+        "seconds",
         "truncations",
         "up_to",
     )
@@ -27,6 +30,7 @@ class FlushJob:
         self._disk = disk
         self.up_to = up_to
         self.truncations = truncations
+        self.seconds = 0.0  # how long it took
         self._epochs = epochs
         self._save_epochs = epochs.encoded_if_changed()
         self._files: list[DiskFile] = []
@@ -47,6 +51,7 @@ class FlushJob:
 
     def run(self) -> None:
         """OSError when the disk refuses: then nothing may be taken as durable."""
+        began = time.perf_counter()
         for file in self._files:
             file.fsync()
         for path in self._paths:
@@ -58,3 +63,4 @@ class FlushJob:
             self._epochs.write(*self._save_epochs)
         if self._directory is not None:
             self._disk.fsync_dir(self._directory)
+        self.seconds = time.perf_counter() - began

@@ -63,6 +63,7 @@ class SegmentedLog:
         "log_end_offset",
         "log_start_offset",
         "on_delete",
+        "on_flush",
         "on_roll",
         "on_storage_error",
         "on_truncate",
@@ -115,6 +116,7 @@ class SegmentedLog:
         self.on_delete: Callable[[SegmentedLog, list[str]], None] | None = (
             None  # given the files to unlink after a while
         )
+        self.on_flush: Callable[[FlushJob], None] | None = None  # told of every flush that was made
         self.on_truncate: Callable[[SegmentedLog], None] | None = (
             None  # to checkpoint the recovery point at once
         )
@@ -293,6 +295,13 @@ class SegmentedLog:
 
     # -- high watermark
 
+    def commit_all(self) -> None:
+        """Everything in the log is committed: the high watermark is its end."""
+        if self.producers.has_unstable:
+            self.update_high_watermark(self.log_end_offset)
+        else:
+            self.high_watermark = self.last_stable_offset = self.log_end_offset
+
     def update_high_watermark(self, offset: int) -> int:
         """Move the high watermark, within the log; the last stable offset follows it."""
         offset = min(max(offset, self.log_start_offset), self.log_end_offset)
@@ -343,6 +352,8 @@ class SegmentedLog:
 
     def end_flush(self, job: FlushJob, now_ms: int) -> None:
         """`job.run` has returned: the recovery point moves, unless the log was cut back meanwhile."""
+        if self.on_flush is not None:
+            self.on_flush(job)
         if job.truncations != self._truncations:
             return
         for segment in job.linked:
