@@ -19,7 +19,7 @@ MS = 0.001
 
 
 class SlowHost(RecordingHost):
-    """Making a log takes a moment, as it does on a disk; knows the longest time that nobody else had a turn."""
+    """Making a log takes a moment, as on a disk; knows the longest time that nobody else had a turn."""
 
     last_turn = 0.0
     longest = 0.0
