@@ -22,7 +22,7 @@ from tidelog.errors import (
     UnknownLeaderEpoch,
 )
 from tidelog.metadata.state import PartitionState
-from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
+from tidelog.records.check import CheckedBatch, ProduceRules, check_produced, look_at, plain_batch
 from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
 from tidelog.storage.log import Log
 
@@ -179,19 +179,23 @@ class Partition:
         rules = self.rules_on_loop if allow_zstd else self.rules_on_loop_without_zstd
         assert log is not None
         assert rules is not None
-        prepared = log.prepare(
-            check_produced(data, rules, now_ms), leader_epoch=self.leader_epoch, now_ms=now_ms
-        )
-        if isinstance(prepared, DuplicateBatch):
-            return prepared.result
-        try:
-            prepared.write()
-        except OSError as error:
-            raise self._write_failed(prepared, error) from error
-        result = log.finish(prepared, now_ms)
+        look = look_at(data, rules, now_ms)
+        plain = plain_batch(look, data, rules)
+        if plain is not None:
+            result = log.append_plain(data, *plain, self.leader_epoch, now_ms)
+        else:
+            checked = check_produced(data, rules, now_ms, look)
+            prepared = log.prepare(checked, leader_epoch=self.leader_epoch, now_ms=now_ms)
+            if isinstance(prepared, DuplicateBatch):
+                return prepared.result
+            try:
+                prepared.write()
+            except OSError as error:
+                raise self._write_failed(prepared, error) from error
+            result = log.finish(prepared, now_ms)
         if not result.needs_flush:
             if self.flushing is None and len(self.replicas) == 1:
-                log.update_high_watermark(result.last_offset + 1)
+                log.commit_all()
                 if self.on_high_watermark is not None:
                     self.on_high_watermark(self)
             else:

@@ -51,13 +51,9 @@ class Purgatory:
         self.name = name
         self._scheduler = scheduler
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
-        self._delayed = 0
+        # How many operations wait; looked at with every append, so it is a plain number.
+        self.delayed = 0
         self._closed = False
-
-    @property
-    def delayed(self) -> int:
-        """How many operations wait."""
-        return self._delayed
 
     @property
     def watched(self) -> int:
@@ -73,7 +69,7 @@ class Purgatory:
         operation._keys = tuple(keys)
         for key in operation._keys:
             self._watchers.setdefault(key, {})[operation] = None
-        self._delayed += 1
+        self.delayed += 1
         operation._timer = self._scheduler.schedule(wait_ms / 1000, lambda: self._expire(operation))
         return False
 
@@ -120,4 +116,4 @@ class Purgatory:
                 if not operations:
                     del self._watchers[key]
         operation._keys = ()
-        self._delayed -= 1
+        self.delayed -= 1

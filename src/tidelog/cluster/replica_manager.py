@@ -185,11 +185,10 @@ class ReplicaManager:
         _AppendRequest(self, entries, acks, timeout_ms, done).start(heavy, allow_zstd, origin)
 
     def high_watermark_moved(self, partition: Partition) -> None:
-        key = (partition.topic, partition.index)
         if self.fetch_purgatory.delayed:
-            self.fetch_purgatory.check(key)
+            self.fetch_purgatory.check((partition.topic, partition.index))
         if self.produce_purgatory.delayed:
-            self.produce_purgatory.check(key)
+            self.produce_purgatory.check((partition.topic, partition.index))
 
     def flush_then(
         self, partition: Partition, base_offset: int, done: Callable[[BaseException | None], None]

@@ -97,16 +97,50 @@ OK = status.OK
 COMPRESSED = status.COMPRESSED
 
 
-def check_produced(batch: memoryview, rules: ProduceRules, now_ms: int) -> CheckedBatch:
-    """The batch of one partition of a produce request, checked and, where the topic asks for it, changed:
-    compressed anew, or stamped with `now_ms`. Raises the Kafka error of the first rule that is broken."""
+# What one look at a batch shows: status, header fields, greatest timestamp and its offset delta.
+Look = tuple[int, tuple[int, ...] | None, int, int]
+
+
+def look_at(batch: memoryview, rules: ProduceRules, now_ms: int) -> Look:
+    """Everything that can be seen without unpacking: header, checksum, records that are not compressed."""
     if not rules.allow_zstd:
         _refuse_zstd(batch)
     low, high = rules.bounds(now_ms)
-    size = len(batch)
-    found, fields, greatest, delta = loops.check_batch(
-        batch, 0, size, rules.max_message_bytes, rules.from_client, rules.compacted, low, high
+    return loops.check_batch(
+        batch, 0, len(batch), rules.max_message_bytes, rules.from_client, rules.compacted, low, high
     )
+
+
+def plain_batch(look: Look, batch: memoryview, rules: ProduceRules) -> tuple[int, int] | None:
+    """Last offset delta and greatest timestamp of a batch that goes into the log as it came; else None.
+
+    That is: no codec, no flag, no producer id, a right header, just the batch, and nothing that the topic
+    would have changed. What a broker gets most needs no more than this.
+    """
+    found, fields, greatest, _ = look
+    if found != OK or fields is None:
+        return None
+    target = rules.target_codec
+    if (
+        fields[5]  # attributes
+        or fields[9] >= 0  # producer id
+        or fields[8] != greatest
+        or fields[1] + LENGTH_OVERHEAD != len(batch)
+        or rules.log_append_time
+        or (target is not None and target is not Codec.NONE)
+        or batch.readonly
+    ):
+        return None
+    return fields[6], greatest
+
+
+def check_produced(
+    batch: memoryview, rules: ProduceRules, now_ms: int, look: Look | None = None
+) -> CheckedBatch:
+    """The batch of one partition of a produce request, checked and, where the topic asks for it, changed:
+    compressed anew, or stamped with `now_ms`. Raises the Kafka error of the first rule that is broken."""
+    size = len(batch)
+    found, fields, greatest, delta = look_at(batch, rules, now_ms) if look is None else look
     if fields is None or (found and found != COMPRESSED and found not in _ABOUT_RECORDS):
         raise _broken(found, batch, rules)
     header = tuple.__new__(BatchHeader, fields)  # a third of the time that the constructor takes

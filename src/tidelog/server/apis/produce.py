@@ -250,10 +250,13 @@ def _refuse_transactions(transactional_id: str | None, batches: list[memoryview]
 
 def _count(services: Services, hosted: HostedTopic, result: AppendResult, size: int) -> None:
     records = result.last_offset - result.base_offset + 1
-    for metrics in (hosted.metrics, services.replicas.topic_metrics.all):
-        metrics.produces.count += 1
-        metrics.messages_in.count += records
-        metrics.bytes_in.count += size
+    topic, every = hosted.metrics, services.replicas.topic_metrics.all
+    topic.produces.count += 1
+    topic.messages_in.count += records
+    topic.bytes_in.count += size
+    every.produces.count += 1
+    every.messages_in.count += records
+    every.bytes_in.count += size
 
 
 def _count_failed(services: Services, hosted: HostedTopic, error: BaseException, size: int) -> None:
