@@ -1,5 +1,6 @@
-"""Taking over log folders that Kafka wrote: the tree is made from what lies in them, and no log is touched.
+"""Taking over log folders that Kafka wrote: the tree is made from what lies in them.
 
+Logs are left as they are, but for segments of message formats 0 and 1, which are rewritten in format 2 first.
 Topics and their ids come from the folders' `partition.metadata`, the identity from `meta.properties`.
 Settings are not written in log folders: what can be seen (compacted topics, LogAppendTime) is set, retention
 is switched off so that nothing is deleted by a default, and the rest is named for the operator to set.
@@ -8,6 +9,7 @@ Producer ids that the logs remember are not given out again.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -20,12 +22,12 @@ from tidelog.metadata.nodes import ProducerIdBlock, random_id
 from tidelog.metadata.paths import PRODUCER_IDS
 from tidelog.metadata.state import INTERNAL_TOPICS, PartitionState, TopicState
 from tidelog.metadata.store import PRODUCER_ID_BLOCK, MetadataStore
-from tidelog.records.batch import HEADER_SIZE, MAGIC, read_header
 from tidelog.server.adopt_logs import (
     NO_PRODUCER,
     highest_producer_id,
     highest_transactional_id,
     last_epoch,
+    stamps_appends,
 )
 from tidelog.storage.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -33,6 +35,7 @@ from tidelog.storage.checkpoints import (
     LOCK,
     META_PROPERTIES,
     PARTITION_METADATA,
+    RECOVERY_POINTS,
     CorruptCheckpoint,
     MetaProperties,
     decode_meta_properties,
@@ -40,6 +43,7 @@ from tidelog.storage.checkpoints import (
     decode_partition_metadata,
     encode_partition_metadata,
 )
+from tidelog.storage.convert import Converted, DamagedSegment, OldSegment, convert_folder, old_segments
 from tidelog.storage.disk import RealDisk
 
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -98,6 +102,12 @@ class Survey:
     topics: dict[str, FoundTopic]
     left_alone: list[str]
     highest_producer_id: int = NO_PRODUCER
+    # Segments of message formats 0 and 1, by the folder of their partition.
+    old_segments: dict[Path, list[OldSegment]] = field(default_factory=dict)
+
+    @property
+    def old_bytes(self) -> int:
+        return sum(old.size for found in self.old_segments.values() for old in found)
 
 
 def survey(folders: Sequence[Path]) -> Survey:
@@ -177,6 +187,9 @@ def _read_partition(found: Survey, folder: Path, compacted: set[str], clean: boo
         raise CannotAdopt(f"{folder} has another topic id than the partitions before it")
     topic.topic_id = topic.topic_id or topic_id
     topic.partitions[index] = (folder, last_epoch(folder))
+    old = old_segments(RealDisk(), str(folder))
+    if old:
+        found.old_segments[folder] = old
     ids = [highest_producer_id(folder, HIGHEST_GIVEN_ID, clean=clean)]
     if name == TRANSACTIONS:
         ids.append(highest_transactional_id(folder, HIGHEST_GIVEN_ID))
@@ -184,7 +197,7 @@ def _read_partition(found: Survey, folder: Path, compacted: set[str], clean: boo
     topic.settings = dict(INTERNAL_SETTINGS if name in INTERNAL_TOPICS else KEEP_EVERYTHING)
     if name in compacted:
         topic.settings["cleanup.policy"] = "compact"
-    if name not in INTERNAL_TOPICS and _is_log_append_time(folder):
+    if name not in INTERNAL_TOPICS and stamps_appends(folder):
         topic.settings["message.timestamp.type"] = "LogAppendTime"
 
 
@@ -199,19 +212,17 @@ def _topic_id(folder: Path) -> bytes | None:
         raise CannotAdopt(str(error)) from error
 
 
-def _is_log_append_time(folder: Path) -> bool:
-    for path in sorted(folder.glob("*.log"), reverse=True):
-        with path.open("rb") as file:
-            start = file.read(HEADER_SIZE)
-        if len(start) == HEADER_SIZE and start[16] == MAGIC:
-            return read_header(start).is_log_append_time
-    return False
-
-
 def adopt(
-    found: Survey, broker_id: int | None = None, progress: Callable[[str], None] = lambda _: None
-) -> None:
-    """Write the tree into the first folder, and the ids of topics that had none into theirs."""
+    found: Survey,
+    broker_id: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    converting: Callable[[int], None] = lambda _: None,
+) -> Converted:
+    """Convert what is old, then write the tree into the first folder, and ids of topics that had none.
+
+    `progress` hears of each topic, `converting` of the bytes that were read for conversion. The tree comes
+    last, so that a folder whose conversion was interrupted is not ours yet, and a second call goes on.
+    """
     if broker_id is None:
         broker_id = found.broker_id
     if broker_id is None:
@@ -221,7 +232,45 @@ def adopt(
     with ExitStack() as locks:
         for folder in found.folders:
             _lock(locks, folder)
+        converted = _convert(found, converting)
         _write_tree(found, broker_id, progress)
+    return converted
+
+
+def _convert(found: Survey, progress: Callable[[int], None]) -> Converted:
+    total = Converted()
+    for folder in found.old_segments:
+        try:
+            total.add(
+                convert_folder(
+                    RealDisk(), str(folder), recovery_point=_recovery_point(folder), progress=progress
+                )
+            )
+        except DamagedSegment as error:
+            raise CannotAdopt(
+                f"{error}. Nothing was lost: the segment is as it was. Restore it from a copy, or move the "
+                "partition's folder away, and adopt again"
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise CannotAdopt(
+                f"no room to convert a segment of {folder} beside itself; what is converted stays. Free as "
+                "much as the largest segment takes, and adopt again"
+            ) from error
+    return total
+
+
+def _recovery_point(folder: Path) -> int | None:
+    """Up to where a partition was known to be on disk, None after a clean stop: then all of it is."""
+    match = _PARTITION_FOLDER.fullmatch(folder.name)
+    if (folder.parent / CLEAN_SHUTDOWN).exists() or match is None:
+        return None
+    path = folder.parent / RECOVERY_POINTS
+    try:
+        return decode_offsets(str(path), path.read_bytes()).get((match[1], int(match[2])), 0)
+    except (OSError, CorruptCheckpoint):
+        return 0
 
 
 def _write_tree(found: Survey, broker_id: int, progress: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""What only the logs of an adopted partition tell: producer ids in use, and the leader epoch it ended with.
+"""What only the logs of an adopted partition tell: producer ids in use, last leader epoch, kind of timestamp.
 
 Old producers are still known to the logs by id, epoch and sequence. A new producer that were given one of
 those ids would have its first records taken for duplicates, so the ids given from now on come after them.
@@ -6,15 +6,16 @@ those ids would have its first records taken for duplicates, so the ids given fr
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tidelog.errors import KafkaError
 from tidelog.protocol.messages.transaction_records import TransactionLogValue
 from tidelog.protocol.wire import ProtocolError
-from tidelog.records.batch import BatchHeader, crc_is_valid, iter_batches, read_records
+from tidelog.records.batch import MAGIC, BatchHeader, crc_is_valid, read_header, read_records
+from tidelog.records.legacy import is_log_append_time, iter_entries
 from tidelog.storage.checkpoints import LEADER_EPOCHS, CorruptCheckpoint, decode_epochs
+from tidelog.storage.disk import RealDisk
 from tidelog.storage.producer_state import CorruptSnapshot, decode_snapshot
 from tidelog.storage.segment import LOG, SNAPSHOT
 
@@ -95,17 +96,30 @@ def _segments(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*" + LOG) if path.stem.isdigit())
 
 
+def stamps_appends(folder: Path) -> bool:
+    """Whether the broker gave the newest records their timestamps."""
+    for segment in reversed(_segments(folder)):
+        with _mapped(segment) as data:
+            first = next(iter_entries(data), None)
+            if first is not None and first.magic == MAGIC:
+                return read_header(data).is_log_append_time
+            if first is not None:
+                return is_log_append_time(data, first)
+    return False
+
+
 def _batches(segment: Path) -> Iterator[tuple[memoryview, int, BatchHeader]]:
-    """Every whole batch up to the first place that makes no sense, where recovery will cut."""
-    if segment.stat().st_size == 0:
-        return
-    with (
-        segment.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as data,
-    ):
-        try:
-            for position, header in iter_batches(data):
-                yield data, position, header
-        except KafkaError:
-            return
+    """Every whole batch up to the first place that makes no sense, where recovery will cut.
+
+    Messages of older formats, which may stand between them, know neither producers nor epochs.
+    """
+    with _mapped(segment) as data:
+        for entry in iter_entries(data):
+            if entry.magic == MAGIC:
+                yield data, entry.position, read_header(data, entry.position)
+
+
+@contextmanager
+def _mapped(segment: Path) -> Iterator[memoryview]:
+    with memoryview(RealDisk().map(str(segment))) as data:
+        yield data

@@ -1,0 +1,495 @@
+"""Segments of message formats 0 and 1 are rewritten in format 2, offsets and timestamps as they were.
+
+The new segment is written and synced beside the old one (`.cleaned`), then named as its replacement (`.swap`)
+and moved into its place: names that recovery knows from compaction. A crash at any point leaves the old
+segment or the new one whole, and the next run goes on from there. Nothing is cut here: a torn tail is carried
+over as it is, for recovery to judge.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tidelog.errors import CorruptMessage, KafkaError
+from tidelog.records.batch import (
+    BatchHeader,
+    Record,
+    build_batch,
+    crc_is_valid,
+    iter_batches,
+    read_header,
+)
+from tidelog.records.codecs import Codec
+from tidelog.records.legacy import (
+    OLD_MAGICS,
+    Entry,
+    MessageSet,
+    iter_entries,
+    message_crc_is_valid,
+    read_message_set,
+)
+from tidelog.storage.config import LogConfig
+from tidelog.storage.disk import Disk
+from tidelog.storage.index import (
+    MAX_RELATIVE_OFFSET,
+    OFFSET_ENTRY_SIZE,
+    GrowingOffsetIndex,
+    GrowingTimeIndex,
+)
+from tidelog.storage.segment import (
+    CLEANED,
+    LOG,
+    OFFSET_INDEX,
+    SEGMENT_SUFFIXES,
+    SWAP,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+)
+from tidelog.storage.txnindex import CorruptTransactionIndex, decode_transaction_index
+
+LARGEST_SEGMENT = (1 << 31) - 1  # positions in an index have 31 bits
+GROUPED_BYTES = 16 * 1024  # messages that stood alone are put into batches as large as producers make them
+# A wrapper was accepted when brokers took messages of any size; only what no broker can have held is refused.
+MAX_UNPACKED = 1 << 30
+_WRITE_BYTES = 1 << 20
+_FILE_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap)?")
+
+Progress = Callable[[int], None]
+Data = memoryview
+
+
+class DamagedSegment(Exception):
+    """A segment that cannot be converted without losing something; the message says where and why."""
+
+
+@dataclass(slots=True, frozen=True)
+class Limits:
+    """How large segments and batches are made; other than these only in tests."""
+
+    segment_bytes: int = LARGEST_SEGMENT
+    relative_offset: int = MAX_RELATIVE_OFFSET
+    grouped_bytes: int = GROUPED_BYTES
+    max_unpacked: int = MAX_UNPACKED
+
+
+@dataclass(slots=True, frozen=True)
+class OldSegment:
+    """A segment with messages of format 0 or 1 in it."""
+
+    base_offset: int
+    size: int
+
+
+@dataclass(slots=True)
+class Converted:
+    """What came of a folder: segments that were rewritten, their sizes, and tails that recovery will cut."""
+
+    segments: int = 0
+    records: int = 0
+    old_bytes: int = 0
+    new_bytes: int = 0
+    torn: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Converted) -> None:
+        self.segments += other.segments
+        self.records += other.records
+        self.old_bytes += other.old_bytes
+        self.new_bytes += other.new_bytes
+        self.torn |= other.torn
+
+
+# -- finding them
+
+
+def old_segments(disk: Disk, directory: str) -> list[OldSegment]:
+    """The segments of a partition that have to be converted.
+
+    Only the start and the end of each is looked at, as long as none of them is old: a log changes its format
+    by a setting, and does not change there and back within one segment.
+    """
+    names = [f"{base:020d}{LOG}{suffix}" for base, suffix in _logs(disk, directory)]
+    if not any(_looks_old(disk, directory, name) for name in names):
+        return []
+    found: dict[int, OldSegment] = {}
+    for name in names:
+        with memoryview(disk.map(f"{directory}/{name}")) as data:
+            if any(True for _ in _old_entries(data)):
+                found[int(name[:20])] = OldSegment(int(name[:20]), len(data))
+    return list(found.values())
+
+
+def _logs(disk: Disk, directory: str) -> list[tuple[int, str]]:
+    """Base offsets of log files, those that were about to take the place of others included."""
+    found = []
+    for name in disk.listdir(directory):
+        match = _FILE_NAME.fullmatch(name)
+        if match is not None and match[2] == LOG and match[3] in (None, SWAP):
+            found.append((int(match[1]), match[3] or ""))
+    return sorted(found)
+
+
+def _looks_old(disk: Disk, directory: str, name: str) -> bool:
+    with memoryview(disk.map(f"{directory}/{name}")) as data:
+        first = next(iter_entries(data), None)
+        if first is None or first.magic in OLD_MAGICS:
+            return first is not None
+        try:
+            index = disk.map(f"{directory}/{name.replace(LOG, OFFSET_INDEX, 1)}")
+        except FileNotFoundError:
+            index = b""
+        last = len(index) - len(index) % OFFSET_ENTRY_SIZE
+        start = int.from_bytes(index[last - 4 : last], "big") if last else 0
+        if start >= len(data):
+            start = 0
+        return any(entry.magic in OLD_MAGICS for entry in iter_entries(data, start))
+
+
+def _old_entries(data: Data) -> Iterator[Entry]:
+    """Old messages before the first entry that is damaged: what comes after that is not read by anybody."""
+    for entry in iter_entries(data):
+        if entry.magic in OLD_MAGICS:
+            if not message_crc_is_valid(data, entry):
+                return
+            yield entry
+
+
+# -- a folder
+
+
+def convert_folder(
+    disk: Disk,
+    directory: str,
+    *,
+    recovery_point: int | None,
+    progress: Progress = lambda _: None,
+    limits: Limits = Limits(),  # noqa: B008  # it is frozen
+) -> Converted:
+    """Rewrite the old segments of one partition, one after the other.
+
+    `recovery_point` is None after a clean stop. Otherwise a segment from there on may end in something torn;
+    in any other place damage is a DamagedSegment, because there nothing would have been cut.
+    """
+    finish_interrupted(disk, directory)
+    result = Converted()
+    bases = [base for base, _ in _logs(disk, directory)]
+    for old in old_segments(disk, directory):
+        following = next((base for base in bases if base > old.base_offset), None)
+        may_be_torn = recovery_point is not None and (following is None or following > recovery_point)
+        job = _Conversion(disk, directory, old.base_offset, may_be_torn, progress, limits)
+        try:
+            torn = job.write()
+            job.commit()
+        except (OSError, DamagedSegment):
+            job.abandon()
+            raise
+        finish_interrupted(disk, directory)
+        result.segments += 1
+        result.records += job.records
+        result.old_bytes += old.size
+        result.new_bytes += job.written
+        if torn:
+            result.torn[f"{directory}/{old.base_offset:020d}{LOG}"] = torn
+    return result
+
+
+def finish_interrupted(disk: Disk, directory: str) -> None:
+    """Take what a conversion or a compaction left half done back, or complete it where its result was whole.
+
+    New segments were renamed from the last to the first, so those behind one that was not are worth nothing.
+    """
+    unfinished: list[tuple[int, str]] = []
+    swaps: dict[int, list[str]] = {}
+    for name in disk.listdir(directory):
+        match = _FILE_NAME.fullmatch(name)
+        if match is not None and match[3] == CLEANED:
+            unfinished.append((int(match[1]), name))
+        elif match is not None and match[3] == SWAP:
+            swaps.setdefault(int(match[1]), []).append(name)
+    first = min((base for base, _ in unfinished), default=None)
+    useless: list[str] = []
+    for base in [base for base in swaps if first is not None and base >= first]:
+        useless += swaps.pop(base)
+    # While one that is unfinished is there, whoever comes next knows that the others are useless.
+    for names in (useless, [name for _, name in unfinished]):
+        for name in names:
+            disk.unlink(f"{directory}/{name}")
+        if names:
+            disk.fsync_dir(directory)
+    for base in sorted(swaps, reverse=True):
+        _swap_in(disk, directory, base, swaps[base])
+    if swaps:
+        disk.fsync_dir(directory)
+
+
+def _swap_in(disk: Disk, directory: str, base: int, names: list[str]) -> None:
+    """A segment takes the place of those that it was made from; its log file comes last and ends the swap."""
+    log = f"{base:020d}{LOG}{SWAP}"
+    if log in names:
+        path = f"{directory}/{log}"
+        with memoryview(disk.map(path)) as data:
+            end = _next_offset(data, base)
+            _write_indexes(disk, directory, base, data)
+        for name in disk.listdir(directory):
+            match = _FILE_NAME.fullmatch(name)
+            if match is not None and match[3] is None and base < int(match[1]) < end:
+                disk.unlink(f"{directory}/{name}")
+        transactions = f"{base:020d}{TRANSACTION_INDEX}"
+        if f"{transactions}{SWAP}" in names:
+            disk.rename(f"{directory}/{transactions}{SWAP}", f"{directory}/{transactions}")
+        disk.fsync_dir(directory)
+        disk.rename(path, path.removesuffix(SWAP))
+    for suffix in (OFFSET_INDEX, TIME_INDEX) if log in names else SEGMENT_SUFFIXES:
+        disk.unlink(f"{directory}/{base:020d}{suffix}{SWAP}")
+
+
+def _next_offset(data: Data, base: int) -> int:
+    end = base + 1
+    for entry in iter_entries(data):
+        last = entry.offset if entry.magic in OLD_MAGICS else read_header(data, entry.position).last_offset
+        end = max(end, last + 1)
+    return end
+
+
+def _write_indexes(disk: Disk, directory: str, base: int, data: Data) -> None:
+    """The indexes of a segment as appending it batch by batch would have made them."""
+    config = LogConfig()
+    offsets = GrowingOffsetIndex(config.segment_index_bytes)
+    times = GrowingTimeIndex(config.segment_index_bytes)
+    largest, offset_of_largest, since_index = -1, base, 0
+    try:
+        for position, header in iter_batches(data):
+            if header.max_timestamp > largest:
+                largest, offset_of_largest = header.max_timestamp, header.last_offset
+            if since_index > config.index_interval_bytes:
+                offsets.append(header.last_offset - base, position)
+                times.maybe_append(largest, offset_of_largest - base)
+                since_index = 0
+            since_index += header.total_size
+    except CorruptMessage:
+        pass  # a torn tail is not indexed
+    times.maybe_append(largest, offset_of_largest - base)
+    for suffix, index in ((OFFSET_INDEX, offsets.encode()), (TIME_INDEX, times.encode())):
+        path = f"{directory}/{base:020d}{suffix}"
+        disk.write(path, index)
+        disk.fsync(path)
+
+
+# -- one segment
+
+
+class _NewSegment:
+    """A segment that is being written, under a name that counts for nothing yet."""
+
+    __slots__ = ("_buffer", "_file", "_written", "base_offset", "directory", "size")
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = 0
+        self._written = 0
+        self._buffer: list[bytes] = []
+        self._file = disk.open(self.path(LOG, CLEANED), create=True)
+        self._file.truncate(0)
+
+    def path(self, suffix: str, state: str) -> str:
+        return f"{self.directory}/{self.base_offset:020d}{suffix}{state}"
+
+    def append(self, data: bytes) -> None:
+        self._buffer.append(data)
+        self.size += len(data)
+        if self.size - self._written >= _WRITE_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._buffer:
+            self._file.pwrite(b"".join(self._buffer), self._written)
+            self._buffer.clear()
+            self._written = self.size
+
+    def finish(self, disk: Disk, modified_ms: int) -> None:
+        self._write()
+        self._file.fsync()
+        disk.set_modified_ms(self.path(LOG, CLEANED), modified_ms)
+
+
+class _Conversion:
+    """From one old segment to one new one, or to several where offsets or bytes would not fit."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        may_be_torn: bool,
+        progress: Progress,
+        limits: Limits,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._base_offset = base_offset
+        self._may_be_torn = may_be_torn
+        self._progress = progress
+        self._limits = limits
+        self._path = f"{directory}/{base_offset:020d}{LOG}"
+        self._outputs: list[_NewSegment] = []
+        self._group: list[Record] = []
+        self._group_bytes = 0
+        self._group_kind: tuple[int, int | None] = (0, None)
+        self._next_offset = base_offset
+        self._told = 0
+        self.records = 0
+
+    @property
+    def written(self) -> int:
+        return sum(output.size for output in self._outputs)
+
+    def write(self) -> int:
+        """Write the new segments, durable but for their names; the bytes of a torn tail, if there is one."""
+        self._outputs = [_NewSegment(self._disk, self._directory, self._base_offset)]
+        with memoryview(self._disk.map(self._path)) as data:
+            end = self._copy(data)
+            if end < len(data):
+                if not self._may_be_torn:
+                    raise self._damaged(end, "it is cut or does not fit its CRC")
+                self._outputs[-1].append(bytes(data[end:]))
+            self._tell(len(data))
+            torn = len(data) - end
+        modified_ms = self._disk.modified_ms(self._path)
+        for output in self._outputs:
+            output.finish(self._disk, modified_ms)
+        self._write_aborted()
+        return torn
+
+    def commit(self) -> None:
+        """From the last to the first, whose new name says that all of them are there."""
+        self._disk.fsync_dir(self._directory)
+        for output in reversed(self._outputs):
+            for suffix in (TRANSACTION_INDEX, LOG):
+                if self._disk.exists(output.path(suffix, CLEANED)):
+                    self._disk.rename(output.path(suffix, CLEANED), output.path(suffix, SWAP))
+        self._disk.fsync_dir(self._directory)
+
+    def abandon(self) -> None:
+        """Make room: what was written is of no use without the rest."""
+        for output in reversed(self._outputs):
+            for suffix in (TRANSACTION_INDEX, LOG):
+                self._disk.unlink(output.path(suffix, CLEANED))
+
+    def _copy(self, data: Data) -> int:
+        """Where the last whole entry ends; all entries before it are in the outputs."""
+        end = 0
+        for entry in iter_entries(data):
+            if entry.magic in OLD_MAGICS:
+                if not message_crc_is_valid(data, entry):
+                    break
+                self._add(self._read(data, entry), entry)
+            else:
+                header = read_header(data, entry.position)
+                if not crc_is_valid(data, entry.position, header):
+                    break
+                self._check_order(header.base_offset, header.last_offset, entry)
+                self._close_group()
+                self._append(bytes(data[entry.position : entry.end]), header)
+            end = entry.end
+            if end - self._told >= _WRITE_BYTES:
+                self._tell(end)
+        self._close_group()
+        return end
+
+    def _read(self, data: Data, entry: Entry) -> MessageSet:
+        try:
+            return read_message_set(data, entry, max_unpacked=self._limits.max_unpacked)
+        except KafkaError as error:
+            raise self._damaged(entry.position, str(error)) from None
+
+    def _add(self, found: MessageSet, entry: Entry) -> None:
+        self._check_order(found.records[0].offset, found.last_offset, entry)
+        self.records += len(found.records)
+        if found.codec is not Codec.NONE:
+            self._close_group()
+            self._append_wrapped(found)
+            return
+        kind = (found.magic, found.log_append_time)
+        first = self._group[0].offset if self._group else found.last_offset
+        if (
+            self._group_bytes + entry.size > self._limits.grouped_bytes
+            or kind != self._group_kind
+            or found.last_offset - first > self._limits.relative_offset
+        ):
+            self._close_group()
+        self._group_kind = kind
+        self._group += found.records
+        self._group_bytes += entry.size
+
+    def _close_group(self) -> None:
+        if self._group:
+            records, self._group, self._group_bytes = self._group, [], 0
+            self._append_batch(records, Codec.NONE, self._group_kind[1], records[-1].offset)
+
+    def _append_wrapped(self, found: MessageSet) -> None:
+        """A wrapper becomes a batch; several, where compaction left gaps that no batch can span."""
+        part: list[Record] = []
+        for record in found.records:
+            if part and record.offset - part[0].offset > self._limits.relative_offset:
+                self._append_batch(part, found.codec, found.log_append_time, part[-1].offset)
+                part = []
+            part.append(record)
+        last = min(found.last_offset, part[0].offset + self._limits.relative_offset)
+        self._append_batch(part, found.codec, found.log_append_time, last)
+
+    def _append_batch(
+        self, records: list[Record], codec: Codec, append_time: int | None, last_offset: int
+    ) -> None:
+        base = records[0].offset
+        batch = build_batch(
+            records,
+            codec=codec,
+            base_offset=base,
+            log_append_time=append_time,
+            last_offset_delta=last_offset - base,
+        )
+        self._append(batch, read_header(batch))
+
+    def _append(self, batch: bytes, header: BatchHeader) -> None:
+        output = self._outputs[-1]
+        too_far = header.last_offset - output.base_offset > self._limits.relative_offset
+        if too_far or (output.size and output.size + len(batch) > self._limits.segment_bytes):
+            output = _NewSegment(self._disk, self._directory, header.base_offset)
+            self._outputs.append(output)
+        output.append(batch)
+
+    def _write_aborted(self) -> None:
+        """Aborted transactions of format 2 batches that stood among the old messages."""
+        path = f"{self._directory}/{self._base_offset:020d}{TRANSACTION_INDEX}"
+        if not self._disk.exists(path):
+            return
+        try:
+            entries = decode_transaction_index(self._disk.read(path), self._base_offset)
+        except CorruptTransactionIndex as error:
+            raise DamagedSegment(f"{path}: {error}") from None
+        starts = [output.base_offset for output in self._outputs]
+        for output, end in zip(self._outputs, [*starts[1:], None], strict=True):
+            inside = [
+                entry
+                for entry in entries
+                if entry.last_offset >= output.base_offset and (end is None or entry.last_offset < end)
+            ]
+            target = output.path(TRANSACTION_INDEX, CLEANED)
+            self._disk.write(target, b"".join(entry.encode() for entry in inside))
+            self._disk.fsync(target)
+
+    def _check_order(self, first: int, last: int, entry: Entry) -> None:
+        if not self._next_offset <= first <= last:
+            raise self._damaged(
+                entry.position, f"it has offsets {first} to {last}, where {self._next_offset} was to follow"
+            )
+        self._next_offset = last + 1
+
+    def _damaged(self, position: int, reason: str) -> DamagedSegment:
+        return DamagedSegment(f"{self._path}: the message at position {position} cannot be kept: {reason}")
+
+    def _tell(self, position: int) -> None:
+        self._progress(position - self._told)
+        self._told = position
