@@ -32,6 +32,7 @@ log = logging.getLogger("tidelog.network")
 ACCEPTS_PER_TURN: Final = 64
 OUT_OF_DESCRIPTORS_PAUSE: Final = 0.5
 LEAST_IDLE_CHECK: Final = 0.01
+CLOSED_KEPT: Final = 1000
 
 
 @dataclass(slots=True)
@@ -278,6 +279,10 @@ class SocketServer:
             return
         due = channel.last_active_ns + self.limits.connections_max_idle_ms * 1_000_000
         heapq.heappush(self._idle_order, (due, id(channel), channel))
+        if len(self._idle_order) > 2 * len(self.channels) + CLOSED_KEPT:
+            # Closed ones would be kept until they are due, however many come and go until then.
+            self._idle_order = [entry for entry in self._idle_order if entry[2].is_open]
+            heapq.heapify(self._idle_order)
         if self._idle_timer is None:
             self._set_idle_timer()
 
