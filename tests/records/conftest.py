@@ -6,12 +6,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tidelog.records import _pure, _pure_produce, loops
+from tidelog.records import _pure, _pure_cleaner, _pure_produce, loops
 
 
 def pure() -> SimpleNamespace:
+    modules = (_pure, _pure_produce, _pure_cleaner)
     return SimpleNamespace(
-        **{name: getattr(_pure, name, None) or getattr(_pure_produce, name) for name in NAMES}
+        **{name: next(vars(module)[name] for module in modules if name in vars(module)) for name in NAMES}
     )
 
 

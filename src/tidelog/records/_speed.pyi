@@ -2,6 +2,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from tidelog.records._pure import Buffer, Columns, HeaderFields, Headers, RecordFields
+from tidelog.records._pure_cleaner import IndexEntry, Offsets
 from tidelog.records._pure_produce import ProduceBody
 
 R = TypeVar("R")
@@ -43,3 +44,51 @@ def produce_response(
     log_append_time: int,
     log_start_offset: int,
 ) -> bytes: ...
+def siphash128(key: Buffer, data: Buffer) -> bytes: ...
+def map_records(
+    table: bytearray | memoryview,
+    key: Buffer,
+    used: int,
+    limit: int,
+    buf: Buffer,
+    start: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    from_offset: int,
+) -> tuple[int, int, int, int]: ...
+def map_batches(
+    table: bytearray | memoryview,
+    key: Buffer,
+    used: int,
+    limit: int,
+    buf: Buffer,
+    start: int,
+    end: int,
+    from_offset: int,
+) -> tuple[int, int, int, int, int]: ...
+def filter_batches(
+    table: Buffer,
+    key: Buffer,
+    buf: Buffer,
+    start: int,
+    end: int,
+    out: bytearray | memoryview,
+    out_at: int,
+    latest: int,
+    now: int,
+    horizon: int,
+    retained: Offsets,
+    single: bool,
+    retain: bool,
+) -> tuple[int, int, int, int, int]: ...
+def index_batches(
+    buf: Buffer,
+    start: int,
+    end: int,
+    position: int,
+    interval: int,
+    since: int,
+    max_timestamp: int,
+    offset_of_max: int,
+) -> tuple[list[IndexEntry], int, int, int]: ...

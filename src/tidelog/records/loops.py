@@ -15,13 +15,18 @@ try:
         crc,
         encode_records,
         encode_varint,
+        filter_batches,
+        index_batches,
         java_string_hash,
         make_records,
+        map_batches,
+        map_records,
         murmur2,
         parse_produce,
         patch_header,
         produce_response,
         read_varint,
+        siphash128,
         walk,
         walk_columns,
     )
@@ -41,6 +46,13 @@ except ImportError:
         walk,
         walk_columns,
     )
+    from tidelog.records._pure_cleaner import (
+        filter_batches,
+        index_batches,
+        map_batches,
+        map_records,
+        siphash128,
+    )
     from tidelog.records._pure_produce import parse_produce, produce_response
 
     COMPILED = False
@@ -51,13 +63,18 @@ __all__ = [
     "crc",
     "encode_records",
     "encode_varint",
+    "filter_batches",
+    "index_batches",
     "java_string_hash",
     "make_records",
+    "map_batches",
+    "map_records",
     "murmur2",
     "parse_produce",
     "patch_header",
     "produce_response",
     "read_varint",
+    "siphash128",
     "walk",
     "walk_columns",
 ]
