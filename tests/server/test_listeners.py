@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.ports import free_ports
 from tests.support.broker import Broker
 from tests.support.raw import RawConnection
 from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -30,16 +31,6 @@ def bound(broker: Broker) -> dict[str, tuple[str, int]]:
     started = next(line for line in broker.log().splitlines() if "msg=started" in line)
     found = re.findall(r"([A-Z]+)://([\d.]+):(\d+)", started)
     return {name: (host, int(port)) for name, host, port in found}
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def test_a_client_is_told_the_address_of_the_listener_it_came_by(tmp_path: Path) -> None:

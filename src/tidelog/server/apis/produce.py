@@ -172,6 +172,7 @@ def _answer_after_flush(
             _count(services, hosted, result, size)
             outcome = AppendOutcome(result, None)
         else:
+            _count_failed(services, hosted, error, size)
             outcome = AppendOutcome(None, error)
         _send(services, request, acks, [((topic, partition.index), partition, outcome)])
 
