@@ -159,6 +159,7 @@ def check_broker(config: BrokerConfig, properties: Mapping[str, str], *, cluster
         TopicConfigs(trial)
     except ConfigError as error:
         raise InvalidRequest(str(error)) from None
+    _check_connections(properties)
     _check_steps(config, trial)
     _check_retention(trial)
 
@@ -175,6 +176,13 @@ def _check_may_change(name: str, key: ConfigKey, cluster_default: bool) -> None:
     own = key.dynamic is Dynamic.PER_BROKER or (key.name != name and base_name(name) not in LISTENER_LIMITS)
     if own:
         raise InvalidRequest(f"{name} is a setting of one broker; name the broker")
+
+
+def _check_connections(properties: Mapping[str, str]) -> None:
+    """A broker that takes no connection could never be told to take some again."""
+    for name, text in properties.items():
+        if base_name(name) in LISTENER_LIMITS and int(text) <= 0:
+            raise InvalidRequest(f"{name}={text.strip()}: it has to be above 0 while the broker runs")
 
 
 def _check_steps(config: BrokerConfig, trial: BrokerConfig) -> None:
