@@ -48,7 +48,7 @@ def adopt(folders: tuple[Path, ...], broker_id: int | None, dry_run: bool) -> No
 def take_over(found: Survey, broker_id: int | None) -> Converted:
     from tidelog.server.adopt import adopt as adopt_folders
 
-    # Bytes and topics are counted together: where there is much to convert, the topics are a moment at its end.
+    # Bytes and topics are counted together: where there is much to convert, topics are a moment at its end.
     with click.progressbar(length=found.old_bytes + len(found.topics), label="Adopting") as bar:
         return adopt_folders(found, broker_id, lambda _: bar.update(1), bar.update)
 

@@ -164,12 +164,13 @@ def _unwrap(data: bytes, wrapper: Entry, codec: Codec, max_unpacked: int) -> lis
 def _absolute(records: list[Record], wrapper: Entry) -> list[Record]:
     """Format 1 counts the offsets in a wrapper from its first message, format 0 writes them out."""
     last = records[-1].offset
-    if wrapper.magic == 1 and wrapper.offset:
-        # Some librdkafkas of that time wrote 0 on the wrapper: then its messages count from the log's start.
+    # Some librdkafkas of that time wrote 0 on the wrapper: then its messages count from the log's start.
+    from_start = wrapper.magic == 1 and wrapper.offset == 0
+    if last > wrapper.offset and not from_start:
+        raise CorruptMessage(f"the wrapper at offset {wrapper.offset} holds a message of offset {last}")
+    if wrapper.magic == 1 and not from_start:
         base = wrapper.offset - last
         records = [record._replace(offset=base + record.offset) for record in records]
-    elif wrapper.magic == 0 and last > wrapper.offset:
-        raise CorruptMessage(f"the wrapper at offset {wrapper.offset} holds a message of offset {last}")
     previous = -1
     for record in records:
         if not previous < record.offset <= _LAST_OFFSET:
