@@ -12,6 +12,7 @@ from tidelog.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     LOCK,
     META_PROPERTIES,
+    RECOVERY_POINTS,
     CorruptCheckpoint,
     MetaProperties,
     TopicPartition,
@@ -19,6 +20,7 @@ from tidelog.storage.checkpoints import (
     decode_offsets,
     encode_clean_shutdown,
     encode_meta_properties,
+    encode_offsets,
 )
 from tidelog.storage.disk import Disk, DiskLock
 
@@ -128,6 +130,9 @@ class LogFolder:
                     f"this broker has {name} {wanted}; use that broker's folder or start with {name} {found}"
                 )
         if meta is None or meta.cluster_id is None or meta.broker_id is None:
+            if meta is None and not self._disk.exists(f"{self.path}/{RECOVERY_POINTS}"):
+                # A new folder: from the first log on it is known how far each is on disk.
+                self._disk.atomic_write(f"{self.path}/{RECOVERY_POINTS}", encode_offsets({}))
             meta = meta or MetaProperties()
             meta.cluster_id, meta.broker_id = cluster_id, broker_id
             written_at = time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime())
@@ -154,15 +159,15 @@ class LogFolder:
             found = self.writers[name] = CheckpointWriter(self._disk, f"{self.path}/{name}")
         return found
 
-    def read_offsets(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint; one that cannot be read counts as empty, which costs time and loses nothing."""
+    def read_offsets(self, name: str) -> dict[TopicPartition, int] | None:
+        """A checkpoint; None where there is none that can be read, which costs time and loses nothing."""
         path = f"{self.path}/{name}"
         try:
             data = self._disk.read(path)
-            # Kafka makes the files when it starts and fills them later: an empty one is whole.
-            return decode_offsets(path, data) if data else {}
+            # Kafka makes the files when it starts and fills them later: an empty one says nothing yet.
+            return decode_offsets(path, data) if data else None
         except FileNotFoundError:
-            return {}
+            return None
         except (CorruptCheckpoint, UnicodeDecodeError) as error:
             logger.warning("a checkpoint is not used: %s", error)
-            return {}
+            return None

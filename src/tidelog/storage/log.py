@@ -55,7 +55,7 @@ class Log(SegmentedLog):
         files: FileCache,
         now_ms: int,
         clean: bool = False,
-        recovery_point: int = 0,
+        recovery_point: int | None = 0,
         log_start_offset: int = 0,
         high_watermark: int = 0,
         rng: random.Random | None = None,

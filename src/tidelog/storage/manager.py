@@ -68,7 +68,7 @@ class _ToLoad:
     folder: LogFolder
     name: str
     key: TopicPartition
-    recovery_point: int
+    recovery_point: int | None  # None: the folder has no checkpoint of them
     log_start_offset: int
     high_watermark: int
 
@@ -175,8 +175,8 @@ class LogManager:
     def _list(self, folder: LogFolder) -> list[_ToLoad]:
         folder.take_clean_shutdown_marker()
         recovery_points = folder.read_offsets(RECOVERY_POINTS)
-        starts = folder.read_offsets(LOG_START_OFFSETS)
-        high_watermarks = folder.read_offsets(HIGH_WATERMARKS)
+        starts = folder.read_offsets(LOG_START_OFFSETS) or {}
+        high_watermarks = folder.read_offsets(HIGH_WATERMARKS) or {}
         found = []
         for name in self._disk.listdir(folder.path):
             key = parse_partition(name)
@@ -189,7 +189,7 @@ class LogManager:
                         folder,
                         name,
                         key,
-                        recovery_points.get(key, 0),
+                        None if recovery_points is None else recovery_points.get(key, 0),
                         starts.get(key, 0),
                         high_watermarks.get(key, 0),
                     )

@@ -382,11 +382,15 @@ def load_log(
     config: LogConfig,
     *,
     clean: bool,
-    recovery_point: int,
+    recovery_point: int | None,
     log_start_offset: int,
     now_ms: int,
 ) -> LoadedLog:
-    """Everything a log needs to go on, from the files of its folder."""
+    """Everything a log needs to go on, from the files of its folder.
+
+    Without a recovery point, because no checkpoint says it, nothing tells a gap that a crash left from one
+    that cleaning left under settings that have changed or are not known: all is read and all is kept.
+    """
     segments, snapshots, has_metadata = _collect(disk, files, directory, config)
     epochs = LeaderEpochs(disk, directory)
     epochs.load()
@@ -398,8 +402,9 @@ def load_log(
         ]
     listed = SegmentList(segments)
     log_start_offset = max(log_start_offset, listed[0].base_offset)
+    point = recovery_point or 0
     loaded = LoadedLog(
-        listed, epochs, producers, snapshots, topic_id, log_start_offset, log_start_offset, recovery_point
+        listed, epochs, producers, snapshots, topic_id, log_start_offset, log_start_offset, point
     )
     end = _end_of_clean_segment(disk, listed[-1]) if clean else None
     if end is not None:
@@ -410,8 +415,9 @@ def load_log(
             snapshots.write(end, producers.encode_snapshot())
         listed[-1].close()
     else:
-        first = listed.find(recovery_point) if not clean else len(listed) - 1
-        _recover(loaded, first, disk, files, directory, config, now_ms)
+        first = listed.find(point) if not clean else len(listed) - 1
+        keep_gaps = config.compacted or recovery_point is None
+        _recover(loaded, first, disk, files, directory, config, now_ms, keep_gaps)
     _settle(loaded, disk, files, directory, config, now_ms)
     return loaded
 
@@ -445,6 +451,7 @@ def _recover(
     directory: str,
     config: LogConfig,
     now_ms: int,
+    keep_gaps: bool,
 ) -> None:
     segments, producers, snapshots = loaded.segments, loaded.producers, loaded.snapshots
     loaded.log_end_offset = segments[first].base_offset
@@ -466,7 +473,7 @@ def _recover(
         segment.close()
         # What was never synced may be lost from the end of a file that a later one followed: the log ends
         # there. In compacted logs a gap is what cleaning left.
-        lost = following > next_offset >= loaded.recovery_point and not config.compacted
+        lost = following > next_offset >= loaded.recovery_point and not keep_gaps
         if cut or following < next_offset or lost:
             _drop_segments(disk, directory, segments.remove_from(at + 1))
             segment.load_for_append()
