@@ -141,9 +141,17 @@ def _looks_old(disk: Disk, directory: str, name: str) -> bool:
             index = b""
         last = len(index) - len(index) % OFFSET_ENTRY_SIZE
         start = int.from_bytes(index[last - 4 : last], "big") if last else 0
-        if start >= len(data):
-            start = 0
+        if not _is_start(data, start):
+            start = 0  # an index that a crash left half written
         return any(entry.magic in OLD_MAGICS for entry in iter_entries(data, start))
+
+
+def _is_start(data: Data, position: int) -> bool:
+    """Whether entries follow each other from there to the end of the segment."""
+    end = position
+    for entry in iter_entries(data, position):
+        end = entry.end
+    return end == len(data)
 
 
 def _old_entries(data: Data) -> Iterator[Entry]:
