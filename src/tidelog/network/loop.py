@@ -38,6 +38,16 @@ ROUNDS_PER_TURN: Final = 4
 """Work that keeps asking for more work is interrupted after this many rounds by a poll that does not wait."""
 
 
+WATCH_NS: Final = 60_000
+QUICK_NS: Final = 100_000
+"""A wait as short as this, the wake-up included, would have ended sooner by watching."""
+
+QUICK_ENOUGH: Final = 2
+RARELY: Final = 4096
+NEVER: Final = 1 << 62
+"""On a single core the peer could not go on while it is watched."""
+
+
 class DirectSelector(selectors.BaseSelector):
     """An epoll selector that answers asyncio's questions and calls the broker's descriptors itself."""
 
@@ -51,6 +61,9 @@ class DirectSelector(selectors.BaseSelector):
         self.turn_ns = time.perf_counter_ns()
         self.now_ns = self.turn_ns
         self.idle_ns = 0
+        # How many waits in a row were short, and how many make it worth to watch instead of to sleep.
+        self._quick = 0
+        self._quick_enough = QUICK_ENOUGH if len(os.sched_getaffinity(0)) > 1 else NEVER
 
     # The broker's descriptors
 
@@ -73,9 +86,13 @@ class DirectSelector(selectors.BaseSelector):
             self._run_turn()
             timeout = 0.0
         before = time.perf_counter_ns()
-        events = self._poll(timeout, EVENTS_PER_POLL)
+        events = self._watch(before) if self._quick >= self._quick_enough and timeout != 0.0 else None
+        if not events:
+            events = self._poll(timeout, EVENTS_PER_POLL)
         self.turn_ns = self.now_ns = after = time.perf_counter_ns()
-        self.idle_ns += after - before
+        waited = after - before
+        self.idle_ns += waited
+        self._quick = self._quick + 1 if waited < QUICK_NS else 0
         direct = self._direct
         others: list[tuple[selectors.SelectorKey, int]] = []
         for fd, mask in events:
@@ -90,6 +107,23 @@ class DirectSelector(selectors.BaseSelector):
         if turn:
             self._run_turn()
         return others
+
+    def _watch(self, start: int) -> list[tuple[int, int]]:
+        """Look again and again for a moment: a peer that answers at once is not worth a sleep.
+
+        Falling asleep and being woken takes longer than handling a small request. Each time in vain makes it
+        four times rarer, each success half as rare: it stays worth its CPU only where two of three succeed.
+        """
+        poll, end = self._poll, start + WATCH_NS
+        while True:
+            events = poll(0.0, EVENTS_PER_POLL)
+            if events:
+                self._quick_enough = max(self._quick_enough >> 1, QUICK_ENOUGH)
+                return events
+            if time.perf_counter_ns() >= end:
+                self._quick = 0
+                self._quick_enough = min(self._quick_enough << 2, RARELY)
+                return events
 
     def _run_turn(self) -> None:
         turn = self.turn

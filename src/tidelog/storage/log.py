@@ -11,7 +11,14 @@ import logging
 import random
 
 from tidelog.errors import CorruptMessage, KafkaError, KafkaStorageError, OffsetOutOfRange
-from tidelog.records.batch import BatchHeader, EndTransactionMarker, crc_is_valid, iter_batches, patch_header, read_header
+from tidelog.records.batch import (
+    BatchHeader,
+    EndTransactionMarker,
+    crc_is_valid,
+    iter_batches,
+    patch_header,
+    read_header,
+)
 from tidelog.records.check import CheckedBatch, check_produced
 from tidelog.storage.append import (
     AppendOrigin,
