@@ -34,7 +34,7 @@ def selector(monkeypatch: pytest.MonkeyPatch) -> DirectSelector:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look at the time is a microsecond later than the one before."""
-    ticks = itertools.count(0, 1000)
+    ticks = itertools.count(loop.CALM_NS * 2, 1000)
     monkeypatch.setattr(loop.time, "perf_counter_ns", lambda: next(ticks))
 
 
@@ -63,6 +63,14 @@ def test_a_loop_with_something_to_do_at_once_does_not_watch(selector: DirectSele
     for _ in range(50):
         selector.select(0.0)
     assert polls.looks == 50
+
+
+def test_large_frames_and_answers_are_not_watched_for(selector: DirectSelector, clock: None) -> None:
+    polls = selector._poll = Polls(found_by_looking=True)  # type: ignore[assignment]
+    for _ in range(50):
+        selector.bulk_ns = selector.turn_ns
+        selector.select(None)
+    assert (polls.sleeps, polls.looks) == (50, 0)
 
 
 def test_a_single_core_never_watches(monkeypatch: pytest.MonkeyPatch, clock: None) -> None:

@@ -240,6 +240,8 @@ class AnsweringChannel(ABC):
         if self._state & CLOSED:
             self._account(request, parts, responded)
             return
+        clock = self.context.clock
+        clock.bulk_ns = clock.turn_ns
         waited = bool(self._output)
         self._output.add(parts)
         started = perf_counter_ns() if waited else responded

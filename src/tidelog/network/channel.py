@@ -254,7 +254,9 @@ class Channel(AnsweringChannel):
             self.close()
             return
         self._filled += received
-        self.last_active_ns = self.context.clock.now_ns
+        clock = self.context.clock
+        self.last_active_ns = clock.now_ns
+        clock.bulk_ns = clock.turn_ns
         if self._filled < self._filling_size:
             return
         self._state &= ~FILLING

@@ -42,6 +42,9 @@ WATCH_NS: Final = 60_000
 QUICK_NS: Final = 100_000
 """A wait as short as this, the wake-up included, would have ended sooner by watching."""
 
+CALM_NS: Final = 5_000_000
+"""Large frames and answers come in many short waits, in which there is nothing to win by watching."""
+
 QUICK_ENOUGH: Final = 2
 RARELY: Final = 4096
 NEVER: Final = 1 << 62
@@ -63,6 +66,7 @@ class DirectSelector(selectors.BaseSelector):
         self.idle_ns = 0
         # How many waits in a row were short, and how many make it worth to watch instead of to sleep.
         self._quick = 0
+        self.bulk_ns = 0  # when a large frame or answer was last under way
         self._quick_enough = QUICK_ENOUGH if len(os.sched_getaffinity(0)) > 1 else NEVER
 
     # The broker's descriptors
@@ -86,8 +90,9 @@ class DirectSelector(selectors.BaseSelector):
             self._run_turn()
             timeout = 0.0
         before = time.perf_counter_ns()
-        events = self._watch(before) if self._quick >= self._quick_enough and timeout != 0.0 else None
-        if not events:
+        if self._quick >= self._quick_enough and timeout != 0.0 and before - self.bulk_ns > CALM_NS:
+            events = self._watch(before) or self._poll(timeout, EVENTS_PER_POLL)
+        else:
             events = self._poll(timeout, EVENTS_PER_POLL)
         self.turn_ns = self.now_ns = after = time.perf_counter_ns()
         waited = after - before
