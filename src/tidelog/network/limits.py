@@ -32,8 +32,8 @@ class NetworkLimits:
     max_connections_per_ip_overrides: dict[str, int] = field(default_factory=dict)
     max_connection_creation_rate: int = UNLIMITED
     connections_max_idle_ms: int = 600_000
-    socket_send_buffer_bytes: int = 102_400
-    socket_receive_buffer_bytes: int = 102_400
+    socket_send_buffer_bytes: int = -1
+    socket_receive_buffer_bytes: int = -1
     socket_listen_backlog_size: int = 50
     inter_broker_listener_name: str | None = None
     listeners: dict[str, ListenerLimits] = field(default_factory=dict)

@@ -65,9 +65,9 @@ queued.max.requests int 500 high >=1
 replica.high.watermark.checkpoint.interval.ms long 5000 high
 reserved.broker.max.id int 1000 medium >=0 retired
 socket.listen.backlog.size int 50 medium >=1
-socket.receive.buffer.bytes int 102400 high
+socket.receive.buffer.bytes int -1 high kafka=102400
 socket.request.max.bytes int 104857600 high >=1
-socket.send.buffer.bytes int 102400 high
+socket.send.buffer.bytes int -1 high kafka=102400
 """  # noqa: E501
 
 # One broker gives an internal topic one replica; another number is refused at start.
