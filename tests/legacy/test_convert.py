@@ -150,9 +150,11 @@ def test_indexes_are_made_from_the_new_positions() -> None:
     records = records_from(0, 4000)
     disk = disk_with({0: b"".join(message(1, record) for record in records)})
     convert(disk, Limits(grouped_bytes=1000))
+    indexes = [disk.read(log_path(0, suffix)) for suffix in (".index", ".timeindex")]
     segment = load(disk, clean=True).segments[0]
+    assert [disk.read(log_path(0, suffix)) for suffix in (".index", ".timeindex")] == indexes
     data = disk.read(log_path(0))
-    assert len(disk.read(log_path(0, ".index"))) > 8 * 10
+    assert len(indexes[0]) > 8 * 10
     for offset in (0, 1, 777, 2500, 3999):
         found = segment.position_of(offset)
         assert found is not None
@@ -173,6 +175,12 @@ def test_messages_are_grouped_and_wrappers_stay_as_they_were() -> None:
     ]
     assert {h.partition_leader_epoch for h in headers} == {-1}
     assert headers[2].max_timestamp == -1
+
+
+def test_the_end_of_the_log_stays_where_compaction_removed_the_last_records() -> None:
+    disk = disk_with({0: wrapper(0, Codec.GZIP, records_from(10, 3), offset=20)})
+    convert(disk)
+    assert load(disk, clean=True).log_end_offset == 21
 
 
 def test_append_times_stay_append_times() -> None:
