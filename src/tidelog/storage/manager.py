@@ -39,6 +39,9 @@ from tidelog.storage.segmented import SegmentedLog
 logger = logging.getLogger("tidelog.storage")
 
 T = TypeVar("T")
+FLUSH_AFTER_ROLL_SECONDS = 5.0
+"""What a crash in between costs is reading these seconds' segments again."""
+
 Progress = Callable[[int, int, TopicPartition], None]  # done, of how many, which
 
 
@@ -91,6 +94,8 @@ class LogManager:
         self.failed: dict[TopicPartition, str] = {}  # logs that could not be loaded, and why
         self.on_folder_offline: Callable[[str, list[TopicPartition]], None] | None = None
         self.on_flush: Callable[[FlushJob], None] | None = None
+        self.on_truncated: Callable[[SegmentedLog], None] | None = None  # below its recovery point
+        self.on_deleted: Callable[[TopicPartition, LogFolder], None] | None = None
         self._disk = disk
         self._clock = clock
         self._scheduler = scheduler
@@ -100,6 +105,7 @@ class LogManager:
         self._timers: dict[str, TimerHandle] = {}
         self._leftovers: list[str] = []  # folders that were being deleted when the last broker stopped
         self._flushing: set[TopicPartition] = set()
+        self._rolled: set[TopicPartition] = set()  # logs whose flush after a roll is due
         self._closed = False
 
     # -- start
@@ -247,7 +253,7 @@ class LogManager:
 
     def _add(self, log: Log, folder: LogFolder) -> None:
         key = (log.topic, log.partition)
-        log.on_roll = self.flush_later
+        log.on_roll = self._flush_after_roll
         log.on_flush = self._flushed
         log.on_delete = self._unlink_later
         log.on_truncate = self._checkpoint_now
@@ -338,8 +344,13 @@ class LogManager:
         log = self.logs.pop((topic, partition), None)
         self.failed.pop((topic, partition), None)
         if log is not None:
-            self._folder_of.pop((topic, partition), None)
+            folder = self._folder_of.pop((topic, partition))
+            if self.on_deleted is not None:
+                self.on_deleted((topic, partition), folder)
             self._remove_tree_later(log.delete(), log.config.file_delete_delay_ms)
+
+    def folder_of(self, key: TopicPartition) -> LogFolder | None:
+        return self._folder_of.get(key)
 
     def folder_use(self) -> list[FolderUse]:
         uses = []
@@ -358,6 +369,9 @@ class LogManager:
         key = (log.topic, log.partition)
         if self.logs.get(key) is log:  # the files of a deleted log may well be missing
             self._failed(self._folder_of[key], error)
+
+    def folder_failed(self, folder: LogFolder, error: OSError) -> None:
+        self._failed(folder, error)
 
     def _failed(self, folder: LogFolder, error: OSError) -> None:
         if error.errno in PASSING_ERRORS:
@@ -444,6 +458,23 @@ class LogManager:
         for log in self.logs.values():
             log.remove_expired_producers(now_ms)
 
+    def _flush_after_roll(self, log: SegmentedLog) -> None:
+        """Flush a finished segment some time after its roll: one that retention has dropped by then never.
+
+        By then the system has written most of it anyway, and rolls that come meanwhile share the flush.
+        """
+        key = (log.topic, log.partition)
+        if self._scheduler is None or key in self._rolled:
+            return
+        self._rolled.add(key)
+
+        def flush() -> None:
+            self._rolled.discard(key)
+            if not self._closed:
+                self.flush_later(log)
+
+        self._scheduler.schedule(FLUSH_AFTER_ROLL_SECONDS, flush)
+
     def flush_later(self, log: SegmentedLog) -> None:
         """Sync what the log has now, off the loop; one flush a log at a time."""
         key = (log.topic, log.partition)
@@ -478,6 +509,15 @@ class LogManager:
         except OSError as error:
             self._failed(folder, error)
             raise KafkaStorageError(f"{folder.path}/{RECOVERY_POINTS} cannot be written: {error}") from error
+        if self.on_truncated is not None:
+            self.on_truncated(log)
+
+    def recovery_point_writer(self, log: SegmentedLog) -> Callable[[], None]:
+        """Made on the loop, called anywhere: recovery points at least as far as now, durable on return."""
+        folder = self._folder_of[log.topic, log.partition]
+        writer = folder.writer(RECOVERY_POINTS)
+        writer.prepare(encode_offsets(self._values(folder, lambda log: log.recovery_point)))
+        return writer.write
 
     def checkpoint_high_watermarks(self) -> None:
         self._checkpoint(HIGH_WATERMARKS, lambda log: log.high_watermark)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tidelog.errors import CorruptMessage
 from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, BatchHeader, read_header
@@ -44,6 +45,16 @@ CHECK_NEXT = -(1 << 63)  # as roll timestamp: every batch is later than this, so
 
 _PLACE = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
 _SCAN_CHUNK = 8192
+
+
+class CleanedFiles(NamedTuple):
+    """The files of a segment that cleaning made, under their names with `.cleaned`, and what is in them."""
+
+    base_offset: int
+    size: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    has_aborted: bool
 
 
 class Segment:
@@ -132,6 +143,17 @@ class Segment:
         segment._timestamps_known = True
         segment._aborted = []
         segment._grow(GrowingOffsetIndex(index_bytes), GrowingTimeIndex(index_bytes))
+        return segment
+
+    @classmethod
+    def of_cleaned(
+        cls, disk: Disk, files: FileCache, directory: str, cleaned: CleanedFiles, index_bytes: int
+    ) -> Segment:
+        segment = cls(disk, files, directory, cleaned.base_offset, cleaned.size, index_bytes)
+        segment.max_timestamp = cleaned.max_timestamp
+        segment.offset_of_max_timestamp = cleaned.offset_of_max_timestamp
+        segment._timestamps_known = True
+        segment.has_aborted = cleaned.has_aborted
         return segment
 
     def path(self, suffix: str) -> str:

@@ -6,6 +6,7 @@ follow each other without overlap, and only the last one grows.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -26,12 +27,15 @@ from tidelog.storage.retention import count_deletable
 from tidelog.storage.rules import produce_rules
 from tidelog.storage.segment import (
     CHECK_NEXT,
+    CLEANED,
     DELETED,
     LOG,
     NEVER,
     OFFSET_INDEX,
+    SWAP,
     TIME_INDEX,
     TRANSACTION_INDEX,
+    CleanedFiles,
     Segment,
 )
 
@@ -173,7 +177,7 @@ class SegmentedLog:
                 return segment
             return self._roll_to(self._next_offset, now_ms)
         first = segment.first_timestamp
-        wait = self.config.segment_ms - segment.jitter_ms
+        wait = self.config.max_segment_ms - segment.jitter_ms
         if first is not None and first >= 0:
             segment.roll_timestamp = first + wait
             waited_long = max_timestamp > segment.roll_timestamp
@@ -218,7 +222,7 @@ class SegmentedLog:
             raise self._storage_error(f"{self.dir}: no new segment at offset {base_offset}", error) from error
         if config.segment_jitter_ms:
             rng = self._random or random.Random()
-            new.jitter_ms = rng.randrange(min(config.segment_jitter_ms, config.segment_ms) + 1)
+            new.jitter_ms = rng.randrange(min(config.segment_jitter_ms, config.max_segment_ms) + 1)
         new.roll_timestamp = NEVER
         self.segments.append(new)
         self._active = new
@@ -441,10 +445,62 @@ class SegmentedLog:
                 self._disk.fsync_dir(self.dir)
         except OSError as error:
             raise self._storage_error(f"{self.dir}: segments cannot be removed", error) from error
+        self._unlink_later(renamed)
+
+    # -- cleaned segments take the place of those they were made from
+
+    def replace_segments(self, old: list[Segment], cleaned: CleanedFiles) -> bool:
+        """Swap files that are on disk under their names with `.cleaned` for segments that follow each other.
+
+        False, and nothing is changed, where those segments are no longer all there. From the first `.swap` on
+        a start completes what a crash interrupts. Older segments go first, so that no record comes back
+        without the later ones that speak of its key.
+        """
+        at = self.segments.find(old[0].base_offset)
+        present = [self.segments[i] for i in range(at, min(at + len(old), len(self.segments)))]
+        same = len(present) == len(old) and all(a is b for a, b in zip(present, old, strict=True))
+        if self.closed or not same or old[-1] is self._active:
+            return False
+        new = Segment.of_cleaned(self._disk, self._files, self.dir, cleaned, self.config.segment_index_bytes)
+        paths = new.existing_files()
+        try:
+            for path in paths:
+                self._disk.rename(path + CLEANED, path + SWAP)
+        except OSError as error:
+            raise self._storage_error(f"{self.dir}: a cleaned segment cannot be renamed", error) from error
+        self.segments.replace(at, len(old), new)
+        try:
+            renamed = self._mark_replaced(old, new.base_offset)
+            for path in paths:
+                self._disk.rename(path + SWAP, path)
+        except OSError as error:
+            # Names and memory no longer agree: whatever the reason was, the folder cannot be used further.
+            broken = OSError(errno.EIO, f"half of a swap: {error}", self.dir)
+            raise self._storage_error(f"{self.dir}: segments cannot be swapped", broken) from error
+        self._unlink_later(renamed)
+        return True
+
+    def _mark_replaced(self, old: list[Segment], base_offset: int) -> list[str]:
+        renamed: list[str] = []
+        for segment in old:
+            segment.close()
+            for path in segment.existing_files():
+                try:
+                    self._disk.rename(path, path + DELETED)
+                except FileNotFoundError:
+                    continue
+                renamed.append(path + DELETED)
+            if segment.base_offset != base_offset:
+                snapshot = self.snapshots.mark_deleted(segment.base_offset)
+                if snapshot is not None:
+                    renamed.append(snapshot)
+        return renamed
+
+    def _unlink_later(self, paths: list[str]) -> None:
         if self.on_delete is not None:
-            self.on_delete(self, renamed)
+            self.on_delete(self, paths)
         else:
-            for path in renamed:
+            for path in paths:
                 self._disk.unlink(path)
 
     # -- the end of the log moves back
@@ -518,6 +574,15 @@ class SegmentedLog:
     @property
     def active_segment(self) -> Segment:
         return self._active
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    @property
+    def generation(self) -> int:
+        """Another one each time the end moves back: what was read of the log before may not be in it now."""
+        return self._truncations
 
     @property
     def has_pending(self) -> bool:

@@ -46,6 +46,11 @@ class SegmentList:
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
 
+    def replace(self, at: int, count: int, segment: Segment) -> None:
+        """One segment in the place of several that follow each other."""
+        self._segments[at : at + count] = [segment]
+        self._bases[at : at + count] = [segment.base_offset]
+
     def remove_first(self, count: int) -> list[Segment]:
         removed = self._segments[:count]
         del self._segments[:count], self._bases[:count]

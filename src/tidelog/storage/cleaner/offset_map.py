@@ -1,0 +1,86 @@
+"""The last offset of every key in a bounded piece of memory: 24 bytes an entry, 16 of them the key's hash.
+
+The hash is keyed with random bytes, so that nobody who chooses record keys can make two of them collide. The
+memory is taken from the system page by page as it is used, and given back with `close`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+from tidelog.records import loops
+from tidelog.records._pure import OK
+from tidelog.records._pure_cleaner import MAP_FULL, SLOT_SIZE
+from tidelog.records.batch import Buffer
+
+LARGE = 1 << 20
+
+
+class OffsetMap:
+    __slots__ = ("_mapping", "hash_key", "latest_offset", "limit", "slots", "table", "used")
+
+    def __init__(
+        self,
+        memory: int,
+        load_factor: float = 0.9,
+        *,
+        expected: int | None = None,
+        hash_key: bytes | None = None,
+    ) -> None:
+        """`expected`: no more keys than this will come, so that less memory may do."""
+        slots = max(2, memory // SLOT_SIZE)
+        if expected is not None:
+            slots = min(slots, max(2, int(expected / load_factor) + 2))
+        self.slots = slots
+        self.limit = max(1, min(slots - 1, int(slots * load_factor)))
+        self.used = 0
+        self.latest_offset = -1
+        """Everything from where the map was begun up to this offset is in it."""
+        self.hash_key = os.urandom(16) if hash_key is None else hash_key
+        size = slots * SLOT_SIZE
+        self._mapping = mmap.mmap(-1, size) if size >= LARGE else None
+        self.table = memoryview(bytearray(size) if self._mapping is None else self._mapping)
+
+    @property
+    def utilization(self) -> float:
+        return self.used / self.slots
+
+    def put_batches(self, buf: Buffer, start: int, end: int, from_offset: int) -> tuple[int, int, int]:
+        """Plain batches into the map: (status, position of the first that is not done, records read)."""
+        status, at, self.used, latest, records = loops.map_batches(
+            self.table, self.hash_key, self.used, self.limit, buf, start, end, from_offset
+        )
+        self.cover(latest)
+        return status, at, records
+
+    def put_records(
+        self, payload: Buffer, start: int, end: int, count: int, base_offset: int, from_offset: int
+    ) -> int:
+        """The unpacked records of one batch into the map: OK, MAP_FULL, or what is wrong with them."""
+        status, _, self.used, latest = loops.map_records(
+            self.table,
+            self.hash_key,
+            self.used,
+            self.limit,
+            payload,
+            start,
+            end,
+            count,
+            base_offset,
+            from_offset,
+        )
+        if status in (OK, MAP_FULL):
+            self.cover(latest)
+        return status
+
+    def cover(self, offset: int) -> None:
+        """There is nothing more to know of the offsets up to this one."""
+        if offset > self.latest_offset:
+            self.latest_offset = offset
+
+    def close(self) -> None:
+        self.table.release()
+        if self._mapping is not None:
+            self._mapping.close()
+            self._mapping = None

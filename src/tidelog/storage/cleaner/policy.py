@@ -1,0 +1,131 @@
+"""Which range of which log is cleaned, and which segments become one. Pure: values in, values out.
+
+Only whole segments are cleaned, and only what is stable, replicated and on disk: a record may go for the sake
+of a later one only if no crash, truncation or abort can take that later one away again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from tidelog.storage.config import INT_MAX, LONG_MAX, LogConfig
+from tidelog.storage.segments import SegmentList
+
+MAX_GROUP = 64
+"""Segments that become one at most: their files are renamed in one turn of the loop, which must be short."""
+
+K = TypeVar("K")
+
+
+class CleanableRange(NamedTuple):
+    first_dirty_offset: int
+    end: int  # the base offset of the first segment that has to be left alone
+    clean_bytes: int
+    dirty_bytes: int
+    overdue_ms: int  # how much longer than max.compaction.lag.ms the oldest of it waits
+    checkpoint_is_wrong: bool = False
+
+    @property
+    def dirty_ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    def is_due(self, config: LogConfig) -> bool:
+        if self.dirty_bytes == 0:
+            return False
+        return self.overdue_ms > 0 or self.dirty_ratio > config.min_cleanable_dirty_ratio
+
+
+def first_dirty_offset(
+    checkpoint: int | None, log_start_offset: int, log_end_offset: int
+) -> tuple[int, bool]:
+    """Where the uncleaned part begins, and whether the checkpoint spoke of an offset that is not there."""
+    if checkpoint is None:
+        return log_start_offset, False
+    if log_start_offset <= checkpoint <= log_end_offset:
+        return checkpoint, False
+    return log_start_offset, True
+
+
+def cleanable_range(
+    segments: SegmentList,
+    config: LogConfig,
+    *,
+    checkpoint: int | None,
+    log_start_offset: int,
+    log_end_offset: int,
+    last_stable_offset: int,
+    recovery_point: int,
+    now_ms: int,
+) -> CleanableRange:
+    """What of a log could be cleaned now. The last stable offset is never above the high watermark."""
+    first_dirty, wrong = first_dirty_offset(checkpoint, log_start_offset, log_end_offset)
+    limit = min(last_stable_offset, recovery_point)
+    young = now_ms - config.min_compaction_lag_ms
+    end, clean_bytes, dirty_bytes = segments[0].base_offset, 0, 0
+    oldest = LONG_MAX
+    for at, segment in enumerate(segments):
+        following = segments.next_base(at)
+        if following is None or following > limit:
+            break
+        if following <= first_dirty:
+            clean_bytes += segment.size
+        else:
+            if config.min_compaction_lag_ms > 0 and segment.largest_timestamp() > young:
+                break
+            dirty_bytes += segment.size
+            if config.max_compaction_lag_ms < LONG_MAX and segment.size:
+                if segment.first_timestamp is None:
+                    segment.first_timestamp = segment.header_at(0).max_timestamp
+                if segment.first_timestamp > 0:
+                    oldest = min(oldest, segment.first_timestamp)
+        end = following
+    overdue = max(0, now_ms - config.max_compaction_lag_ms - oldest)
+    return CleanableRange(first_dirty, end, clean_bytes, dirty_bytes, overdue, wrong)
+
+
+def dirtiest(candidates: Iterable[tuple[K, CleanableRange]]) -> K | None:
+    """The one with the greatest part uncleaned; the first of equals."""
+    best: K | None = None
+    ratio = -1.0
+    for key, found in candidates:
+        if found.dirty_ratio > ratio:
+            best, ratio = key, found.dirty_ratio
+    return best
+
+
+class SegmentSizes(NamedTuple):
+    """What grouping looks at."""
+
+    base_offset: int
+    next_base: int
+    size: int
+    index_bytes: int
+    time_index_bytes: int
+
+
+def group_segments(
+    segments: Sequence[SegmentSizes], max_bytes: int, max_index_bytes: int, max_count: int = MAX_GROUP
+) -> list[range]:
+    """Runs of segments that fit together into one: by bytes, by their indexes, and by the relative offsets
+    of an index, which have 32 bits. Given as ranges of places in `segments`."""
+    groups: list[range] = []
+    start = 0
+    while start < len(segments):
+        first = segments[start]
+        size, index, times = first.size, first.index_bytes, first.time_index_bytes
+        end = start + 1
+        while end < len(segments) and end - start < max_count:
+            other = segments[end]
+            size += other.size
+            index += other.index_bytes
+            times += other.time_index_bytes
+            if size > max_bytes or index > max_index_bytes or times > max_index_bytes:
+                break
+            if other.size and other.next_base - 1 - first.base_offset > INT_MAX:
+                break
+            end += 1
+        groups.append(range(start, end))
+        start = end
+    return groups
