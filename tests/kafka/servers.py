@@ -142,7 +142,6 @@ class ZooKeeper(JavaServer):
             "clientPort": str(self.port),
             "clientPortAddress": "127.0.0.1",
             "admin.enableServer": "false",
-            "tickTime": "500",
         }
 
 
@@ -185,7 +184,8 @@ class Kafka3(Kafka):
         return {
             "listeners": f"PLAINTEXT://{self.bootstrap}",
             "zookeeper.connect": self.zookeeper.bootstrap,
-            "zookeeper.session.timeout.ms": "3000",
+            # A busy machine must not look like a broker that is gone.
+            "zookeeper.session.timeout.ms": "40000",
             "log.dirs": str(self.data),
             **ONE_BROKER,
             **self.extra,
