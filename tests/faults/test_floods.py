@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.faults.client import Client, batch_of, peak_bytes, surprises
+from tests.faults.client import Client, batch_of, peak_bytes, produce_request, surprises
 from tests.support.broker import Broker
 from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.messages.produce import ProduceResponse
 
 MEGABYTE = 1 << 20
 
@@ -53,6 +54,17 @@ def test_a_request_that_names_thousands_of_unknown_topics_makes_some_of_them(tmp
 
 def few(names: list[str]) -> MetadataRequest:
     return MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=names[-1])])
+
+
+def test_a_partition_that_a_request_names_a_thousand_times_gets_one_batch(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker, Client(broker.address) as client:
+        assert client.create_topic("t") == 0
+        request = produce_request("t", 0, batch_of(b"first"))
+        request.topic_data *= 999
+        request.topic_data += produce_request("t", 0, batch_of(b"last")).topic_data
+        answer = client.ask(request, ProduceResponse, 9)
+        assert [len(topic.partition_responses) for topic in answer.responses] == [1]
+        assert [stored.values for stored in client.read_all("t", 0)] == [[b"last"]]
 
 
 def test_a_topic_of_more_partitions_than_a_request_may_make_is_refused(tmp_path: Path) -> None:

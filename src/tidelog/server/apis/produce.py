@@ -4,6 +4,7 @@
   request of them closes the connection.
 - acks 0 is answered with nothing (an error closes the connection), 1 when the leader has the batch, -1 when
   the high watermark has passed it; others are INVALID_REQUIRED_ACKS.
+- A partition that is named more than once gets the last of its batches, and one answer.
 - v7 allows zstd. v8 tells which records were refused. v13 names topics by id.
 - Transactional batches are refused until transactions are served: INVALID_TXN_STATE, or
   TRANSACTIONAL_ID_AUTHORIZATION_FAILED where the request has no transactional id.
@@ -189,13 +190,16 @@ def _produce_any(
 ) -> None:
     """Any number of topics and partitions, of any size."""
     buffer = request.keep()
-    slots: list[Slot] = []
-    entries: list[tuple[Partition | KafkaError, memoryview]] = []
-    for topic, partitions in topics:
-        for index, start, end in partitions:
-            data = buffer[start:end] if start >= 0 else buffer[:0]
-            slots.append((topic, index))
-            entries.append((_target(services, request, topic, index, acks), data))
+    # As in Kafka the last batch counts where a partition is named more than once.
+    batches: dict[Slot, memoryview] = {
+        (topic, index): buffer[start:end] if start >= 0 else buffer[:0]
+        for topic, partitions in topics
+        for index, start, end in partitions
+    }
+    slots = list(batches)
+    entries: list[tuple[Partition | KafkaError, memoryview]] = [
+        (_target(services, request, topic, index, acks), data) for (topic, index), data in batches.items()
+    ]
     refused = _refuse_transactions(transactional_id, [data for _, data in entries])
     if refused is not None:
         entries = [(refused, data) for _, data in entries]
