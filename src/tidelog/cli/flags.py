@@ -12,6 +12,7 @@ import click
 
 from tidelog.clients.admin import Admin
 from tidelog.config.properties import read_properties
+from tidelog.errors import KafkaError
 
 T = TypeVar("T")
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -58,6 +59,12 @@ def admin_for(bootstrap: str, command_config: str | None) -> Admin:
         connect_timeout=milliseconds(settings, "socket.connection.setup.timeout.ms", 10_000),
         request_timeout=milliseconds(settings, "request.timeout.ms", 30_000),
     )
+
+
+def exception_name(error: KafkaError) -> str:
+    """What Kafka's tools call an error: scripts look for it in their output."""
+    name = type(error).__name__.removesuffix("Error").removesuffix("Exception")
+    return f"org.apache.kafka.common.errors.{name}Exception"
 
 
 def milliseconds(settings: dict[str, str], name: str, default: int) -> float:

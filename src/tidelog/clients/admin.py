@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 from tidelog.clients.connection import Connection, split_address
 from tidelog.errors import (
     KafkaError,
+    LeaderNotAvailable,
     NetworkException,
     NotController,
     UnknownTopicOrPartition,
@@ -22,8 +23,10 @@ from tidelog.errors import (
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tidelog.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -35,6 +38,7 @@ from tidelog.protocol.messages.list_partition_reassignments import (
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 R = TypeVar("R", bound=Message)
+Partition = tuple[str, int]
 
 TOPIC_RESOURCE = 2
 DEFAULT_CONFIG_SOURCE = 5  # nobody set it: the value that the setting is defined with
@@ -104,6 +108,28 @@ class NewTopic:
 class Reassignment:
     adding: list[int]
     removing: list[int]
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicaInfo:
+    """A partition in a log folder; a future one is on its way there from another folder."""
+
+    topic: str
+    partition: int
+    size: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(slots=True, frozen=True)
+class LogDirDescription:
+    """A log folder of a broker: what lies in it, or why nothing can be said about it."""
+
+    path: str
+    error: KafkaError | None
+    replicas: list[ReplicaInfo]
+    total_bytes: int
+    usable_bytes: int
 
 
 class Admin:
@@ -244,6 +270,49 @@ class Admin:
         for result in self._call_controller(request, CreatePartitionsResponse).results:
             raise_for(result.error_code, result.error_message, f"topic {name!r}")
 
+    def log_dirs(self, brokers: Iterable[int]) -> dict[int, list[LogDirDescription]]:
+        """The log folders of each of the brokers, with everything in them."""
+        nodes = {node.id: node for node in self.nodes()}
+        found: dict[int, list[LogDirDescription]] = {}
+        for broker in brokers:
+            if broker not in nodes:
+                raise NetworkException(f"broker {broker} is not in the cluster, which has {sorted(nodes)}")
+            answer = self._call_node(
+                nodes[broker], DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse
+            )
+            raise_for(answer.error_code, None, f"log folders of broker {broker}")
+            found[broker] = [_described_log_dir(result) for result in answer.results]
+        return found
+
+    def delete_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | KafkaError]:
+        """Drop the records below the offset of each partition, all of them where it is -1.
+
+        For each partition the offset that it begins with now, or why that was refused.
+        """
+        results: dict[Partition, int | KafkaError] = {}
+        by_leader: dict[Node, list[Partition]] = {}
+        for partition, leader in self._leaders(offsets).items():
+            if isinstance(leader, Node):
+                by_leader.setdefault(leader, []).append(partition)
+            else:
+                results[partition] = leader
+        for node, partitions in by_leader.items():
+            request = DeleteRecordsRequest(timeout_ms=self._timeout_ms)
+            for topic in sorted({name for name, _ in partitions}):
+                wanted = [
+                    DeleteRecordsRequest.DeleteRecordsPartition(
+                        partition_index=index, offset=offsets[topic, index]
+                    )
+                    for name, index in partitions
+                    if name == topic
+                ]
+                request.topics.append(DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=wanted))
+            for answered in self._call_node(node, request, DeleteRecordsResponse).topics:
+                for result in answered.partitions:
+                    key = (answered.name, result.partition_index)
+                    results[key] = error_of(result.error_code) or result.low_watermark
+        return results
+
     @property
     def _timeout_ms(self) -> int:
         return round(self._request_timeout * 1000)
@@ -306,6 +375,39 @@ class Admin:
             )
         return sorted(descriptions, key=lambda description: description.name)
 
+    def _leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Node | KafkaError]:
+        """Who leads each partition, or why nobody does."""
+        wanted = list(partitions)
+        topics = [
+            MetadataRequest.MetadataRequestTopic(name=name) for name in sorted({name for name, _ in wanted})
+        ]
+        if not topics:
+            return {}
+        answer = self._metadata(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
+        nodes = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in answer.brokers}
+        leaders = {
+            (topic.name, partition.partition_index): partition.leader_id
+            for topic in answer.topics
+            for partition in topic.partitions
+        }
+        refused = {topic.name: error_of(topic.error_code) for topic in answer.topics}
+        found: dict[Partition, Node | KafkaError] = {}
+        for name, index in wanted:
+            leader = leaders.get((name, index))
+            if leader is None:
+                found[name, index] = refused.get(name) or UnknownTopicOrPartition(
+                    f"partition {name}-{index} does not exist"
+                )
+            else:
+                found[name, index] = nodes.get(leader) or LeaderNotAvailable(
+                    f"partition {name}-{index} has no leader at present"
+                )
+        return found
+
+    def _call_node(self, node: Node, request: Message, answer: type[R]) -> R:
+        with self._connect(node.host, node.port) as connection:
+            return connection.call(request, answer, timeout=self._request_timeout + GRACE_SECONDS)
+
     def _connect_to_any(self, bootstrap: str) -> Connection:
         """The first of the given addresses that answers."""
         refusals: list[str] = []
@@ -339,6 +441,28 @@ class Admin:
             if broker.node_id == metadata.controller_id:
                 return self._connect(broker.host, broker.port)
         raise NotController(f"the cluster has no controller at present (it named {metadata.controller_id})")
+
+
+def _described_log_dir(result: DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirDescription:
+    replicas = [
+        ReplicaInfo(
+            topic.name,
+            partition.partition_index,
+            partition.partition_size,
+            partition.offset_lag,
+            partition.is_future_key,
+        )
+        for topic in result.topics
+        for partition in topic.partitions
+    ]
+    return LogDirDescription(
+        result.log_dir, error_of(result.error_code), replicas, result.total_bytes, result.usable_bytes
+    )
+
+
+def error_of(code: int) -> KafkaError | None:
+    """The exception of an error code that came without words, None where there is no error."""
+    return error_class(code)(error_name(code)) if code else None
 
 
 def raise_for(code: int, message: str | None, what: str) -> None:

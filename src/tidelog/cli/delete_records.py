@@ -1,0 +1,101 @@
+"""`tidelog delete-records`: move the start of partitions forward; flags and output of kafka-delete-records.
+
+The offsets come from a file: `{"partitions": [{"topic": "t", "partition": 0, "offset": 10}], "version": 1}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeGuard
+
+import click
+
+from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, exception_name, valued
+from tidelog.clients.admin import Partition
+from tidelog.errors import KafkaError
+
+FILE_VERSION = 1
+
+
+@click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@valued("--command-config", "FILE", "A properties file with settings of the connection.")
+@valued(
+    "--offset-json-file",
+    "FILE",
+    "The first offset to keep of each partition, -1 for none of what is there; required. "
+    '{"partitions": [{"topic": "orders", "partition": 0, "offset": 10}], "version": 1}',
+)
+@click.version_option(package_name="tidelog", message="%(version)s")
+@click.pass_context
+def delete_records(
+    ctx: click.Context,
+    bootstrap_server: str | None,
+    command_config: str | None,
+    offset_json_file: str | None,
+) -> None:
+    """Delete the records of partitions below given offsets."""
+    if bootstrap_server is None:
+        raise WrongUsage("--bootstrap-server must be specified", ctx)
+    if offset_json_file is None:
+        raise WrongUsage("--offset-json-file must be specified", ctx)
+    try:
+        offsets = parse_offsets(Path(offset_json_file).read_text())
+        with admin_for(bootstrap_server, command_config) as admin:
+            click.echo("Executing records delete operation")
+            results = admin.delete_records(offsets)
+    except (KafkaError, ValueError, OSError) as error:
+        click.echo(f"{error}", err=True)
+        ctx.exit(1)
+    click.echo("Records delete operation completed:")
+    for (topic, partition), result in sorted(results.items()):
+        click.echo(f"partition: {topic}-{partition}\t{told(result)}")
+
+
+def told(result: int | KafkaError) -> str:
+    if isinstance(result, KafkaError):
+        return f"error: {exception_name(result)}: {result}"
+    return f"low_watermark: {result}"
+
+
+def parse_offsets(text: str) -> dict[Partition, int]:
+    """What the file asks for; ValueError says what it should have been."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"the file of offsets is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"the file of offsets holds {shortened(found)}; expected an object")
+    version = found.get("version", FILE_VERSION)
+    if not is_integer(version) or version != FILE_VERSION:
+        raise ValueError(f"the file of offsets has version {shortened(version)}; {FILE_VERSION} is known")
+    partitions = found.get("partitions")
+    if not isinstance(partitions, list):
+        raise ValueError("the file of offsets has no list `partitions`")
+    offsets: dict[Partition, int] = {}
+    for entry in partitions:
+        partition, offset = parse_entry(entry)
+        if partition in offsets:
+            raise ValueError(f"the file of offsets names {partition[0]}-{partition[1]} twice")
+        offsets[partition] = offset
+    return offsets
+
+
+def parse_entry(entry: object) -> tuple[Partition, int]:
+    if isinstance(entry, Mapping):
+        topic, partition, offset = (entry.get(name) for name in ("topic", "partition", "offset"))
+        if isinstance(topic, str) and is_integer(partition) and is_integer(offset):
+            return (topic, partition), offset
+    raise ValueError(f"{shortened(entry)}: expected an object with topic, partition and offset")
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """A number that fits an offset; what JSON calls true is an int to Python."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
+
+
+def shortened(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 80 else f"{text[:77]}..."

@@ -1,0 +1,91 @@
+"""`tidelog log-dirs`: sizes of partitions by broker and log folder; flags and output of kafka-log-dirs."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, exception_name, switch, valued
+from tidelog.clients.admin import Admin, LogDirDescription
+from tidelog.errors import KafkaError
+
+JSON_VERSION = 1
+
+
+@click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@valued("--command-config", "FILE", "A properties file with settings of the connection.")
+@switch("--describe", "Print the log folders; required.")
+@valued("--topic-list", "NAME,...", "Only partitions of these topics; of all where none is given.")
+@valued("--broker-list", "ID,...", "Only folders of these brokers; of all where none is given.")
+@click.version_option(package_name="tidelog", message="%(version)s")
+@click.pass_context
+def log_dirs(
+    ctx: click.Context,
+    bootstrap_server: str | None,
+    command_config: str | None,
+    describe: bool,
+    topic_list: str | None,
+    broker_list: str | None,
+) -> None:
+    """Print the log folders of brokers with the sizes of the partitions in them, as one line of JSON."""
+    if bootstrap_server is None:
+        raise WrongUsage("--bootstrap-server must be specified", ctx)
+    if not describe:
+        raise WrongUsage("--describe must be specified", ctx)
+    try:
+        with admin_for(bootstrap_server, command_config) as admin:
+            brokers = wanted_brokers(admin, broker_list)
+            click.echo("Querying brokers for log directories information")
+            found = admin.log_dirs(brokers)
+    except (KafkaError, ValueError, OSError) as error:
+        click.echo(f"ERROR: {error}", err=True)
+        ctx.exit(1)
+    click.echo(f"Received log directory information from brokers {','.join(map(str, brokers))}")
+    click.echo(as_json(found, set(names(topic_list))))
+
+
+def names(text: str | None) -> list[str]:
+    """The parts of a list that commas part; empty ones do not count."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def wanted_brokers(admin: Admin, broker_list: str | None) -> list[int]:
+    present = sorted(node.id for node in admin.nodes())
+    try:
+        asked = sorted({int(name) for name in names(broker_list)})
+    except ValueError:
+        raise ValueError(f"--broker-list {broker_list!r}: expected broker ids such as 0,1,2") from None
+    missing = [broker for broker in asked if broker not in present]
+    if missing:
+        raise ValueError(
+            f"--broker-list names brokers that the cluster does not have: {','.join(map(str, missing))}. "
+            f"It has {','.join(map(str, present))}"
+        )
+    return asked or present
+
+
+def as_json(found: dict[int, list[LogDirDescription]], topics: set[str]) -> str:
+    brokers = [
+        {"broker": broker, "logDirs": [log_dir_as_json(folder, topics) for folder in folders]}
+        for broker, folders in found.items()
+    ]
+    return json.dumps({"brokers": brokers, "version": JSON_VERSION}, separators=(",", ":"))
+
+
+def log_dir_as_json(folder: LogDirDescription, topics: set[str]) -> dict[str, object]:
+    return {
+        "partitions": [
+            {
+                "partition": f"{replica.topic}-{replica.partition}",
+                "size": replica.size,
+                "offsetLag": replica.offset_lag,
+                "isFuture": replica.is_future,
+            }
+            for replica in folder.replicas
+            if not topics or replica.topic in topics
+        ],
+        "error": None if folder.error is None else exception_name(folder.error),
+        "logDir": folder.path,
+    }
