@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidelog.records.batch import BatchHeader, read_records
+from tidelog.records.batch import BatchHeader, record_times
 from tidelog.storage.segment import Segment
 from tidelog.storage.segments import SegmentList
 
@@ -43,9 +44,8 @@ def _search_segment(segment: Segment, timestamp: int, start: int, end: int) -> T
     return None
 
 
-def _times(segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
-    records = read_records(segment.read_batch(position, header), header=header)
-    return [(record.offset, record.timestamp) for record in records]
+def _times(segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    return record_times(segment.read_batch(position, header), 0, header)
 
 
 def greatest(segments: SegmentList, start: int, end: int) -> TimestampAndOffset | None:

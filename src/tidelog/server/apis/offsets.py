@@ -12,8 +12,11 @@ whether their position is still part of the log.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Iterator
 
+from tidelog.clock import Clock
 from tidelog.cluster.partition import Partition
 from tidelog.errors import InvalidRequest, KafkaError, KafkaStorageError, UnsupportedVersion
 from tidelog.network.request import Request
@@ -22,7 +25,7 @@ from tidelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from tidelog.server.apis.api import Api
+from tidelog.server.apis.api import Answer, Api
 from tidelog.server.services import Services
 
 LATEST = -1
@@ -37,43 +40,83 @@ SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST
 CONSUMER = -1
 DEBUGGING_CONSUMER = -2
 
+SECONDS_A_TURN = 0.005
+
 Found = tuple[int, int, int]  # timestamp, offset, leader epoch
 NOT_FOUND: Found = (-1, -1, -1)
 
 
-def list_offsets(services: Services, request: Request, body: ListOffsetsRequest) -> ListOffsetsResponse:
+def list_offsets(services: Services, request: Request, body: ListOffsetsRequest) -> Answer:
+    answer = ListOffsetsResponse()
+    steps = _steps(services, request, body, answer)
+    if any(_reads_records(partition.timestamp) for topic in body.topics for partition in topic.partitions):
+        return _between_requests(services.clock, steps, answer)
+    for _ in steps:
+        pass
+    return answer
+
+
+def _reads_records(timestamp: int) -> bool:
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
+
+
+async def _between_requests(
+    clock: Clock, steps: Iterator[None], answer: ListOffsetsResponse
+) -> ListOffsetsResponse:
+    """A lookup by time unpacks a batch or two of every partition: others have their turns in between."""
+    turn_ends = clock.monotonic() + SECONDS_A_TURN
+    for _ in steps:
+        if clock.monotonic() >= turn_ends:
+            await asyncio.sleep(0)
+            turn_ends = clock.monotonic() + SECONDS_A_TURN
+    return answer
+
+
+def _steps(
+    services: Services, request: Request, body: ListOffsetsRequest, answer: ListOffsetsResponse
+) -> Iterator[None]:
+    """Fill in the answer, one partition in each step."""
     named = Counter(
         (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
     )
-    answers: list[ListOffsetsResponse.ListOffsetsTopicResponse] = []
     for topic in body.topics:
-        partitions = []
+        found = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
+        answer.topics.append(found)
         told: set[int] = set()
         for wanted in topic.partitions:
-            if wanted.partition_index in told:
-                continue
-            told.add(wanted.partition_index)
-            answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
-            try:
-                if named[topic.name, wanted.partition_index] > 1:
-                    raise InvalidRequest(f"{topic.name}-{wanted.partition_index} is named more than once")
-                partition = services.replicas.partition(topic.name, wanted.partition_index)
-                answer.timestamp, answer.offset, leader_epoch = find_offset(
-                    partition,
-                    wanted.timestamp,
-                    wanted.current_leader_epoch,
-                    read_committed=body.isolation_level == 1,
-                    version=request.api_version,
-                )
-                if request.api_version >= 4:
-                    answer.leader_epoch = leader_epoch
-            except KafkaError as error:
-                answer.error_code = error.code
-            except OSError:
-                answer.error_code = KafkaStorageError.code
-            partitions.append(answer)
-        answers.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
-    return ListOffsetsResponse(topics=answers)
+            if wanted.partition_index not in told:
+                told.add(wanted.partition_index)
+                is_twice = named[topic.name, wanted.partition_index] > 1
+                found.partitions.append(_find(services, request, body, topic.name, wanted, is_twice))
+                yield
+
+
+def _find(
+    services: Services,
+    request: Request,
+    body: ListOffsetsRequest,
+    topic: str,
+    wanted: ListOffsetsRequest.ListOffsetsPartition,
+    is_twice: bool,
+) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+    answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+    try:
+        if is_twice:
+            raise InvalidRequest(f"{topic}-{wanted.partition_index} is named more than once")
+        answer.timestamp, answer.offset, leader_epoch = find_offset(
+            services.replicas.partition(topic, wanted.partition_index),
+            wanted.timestamp,
+            wanted.current_leader_epoch,
+            read_committed=body.isolation_level == 1,
+            version=request.api_version,
+        )
+        if request.api_version >= 4:
+            answer.leader_epoch = leader_epoch
+    except KafkaError as error:
+        answer.error_code = error.code
+    except OSError:
+        answer.error_code = KafkaStorageError.code
+    return answer
 
 
 def find_offset(
