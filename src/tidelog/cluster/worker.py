@@ -91,5 +91,10 @@ class ThreadWorker:
 
     def _drain(self) -> None:
         self._signalled = False
-        while self._finished:
-            self._finished.popleft().finish()
+        finished = self._finished
+        try:
+            while finished:
+                finished.popleft().finish()
+        finally:
+            if finished:  # one failed: the others are still to be told, and no later work may come to do it
+                self._post(self._drain)
