@@ -71,19 +71,21 @@ def iter_entries(buf: Buffer, start: int = 0) -> Iterator[Entry]:
 def message_crc_is_valid(buf: Buffer, entry: Entry) -> bool:
     """Whether a message of format 0 or 1 is the one that was written."""
     crc: int = _START.unpack_from(buf, entry.position)[2]
-    with memoryview(buf) as view:
-        return zlib.crc32(view[entry.position + _CRC_START : entry.end]) == crc
+    view = buf if isinstance(buf, memoryview) else memoryview(buf)
+    return zlib.crc32(view[entry.position + _CRC_START : entry.end]) == crc
 
 
 def is_log_append_time(buf: Buffer, entry: Entry) -> bool:
     return entry.magic == 1 and bool(buf[entry.position + 17] & LOG_APPEND_TIME_FLAG)
 
 
-def read_message_set(buf: Buffer, entry: Entry, *, max_unpacked: int = DEFAULT_MAX_UNPACKED) -> MessageSet:
-    """The records of an entry of format 0 or 1."""
+def read_message_set(
+    buf: Buffer, entry: Entry, *, max_unpacked: int = DEFAULT_MAX_UNPACKED, check_crc: bool = True
+) -> MessageSet:
+    """The records of an entry of format 0 or 1; its own CRC may have been checked before."""
     if entry.magic not in OLD_MAGICS:
         raise CorruptMessage(f"the entry at position {entry.position} has magic {entry.magic}, not 0 or 1")
-    attributes, record = _read_message(buf, entry)
+    attributes, record = _read_message(buf, entry, check_crc)
     codec = _codec(attributes, entry)
     append_time = record.timestamp if entry.magic == 1 and attributes & LOG_APPEND_TIME_FLAG else None
     if codec is Codec.NONE:
@@ -97,18 +99,19 @@ def read_message_set(buf: Buffer, entry: Entry, *, max_unpacked: int = DEFAULT_M
     return MessageSet(records, entry.magic, codec, append_time, max(entry.offset, records[-1].offset))
 
 
-def _read_message(buf: Buffer, entry: Entry) -> tuple[int, Record]:
-    """Attributes and contents of one message, its CRC checked; a wrapper's value is what it wraps."""
-    pos, end, magic = entry.position, entry.end, entry.magic
-    if entry.size < _SMALLEST[magic] + LENGTH_OVERHEAD or end > len(buf):
+def _read_message(buf: Buffer, entry: Entry, check_crc: bool = True) -> tuple[int, Record]:
+    """Attributes and contents of one message; a wrapper's value is what it wraps."""
+    pos, _, size, magic = entry
+    end = pos + size
+    if size < _SMALLEST[magic] + LENGTH_OVERHEAD or end > len(buf):
         raise CorruptMessage(f"the message at offset {entry.offset} is cut")
     offset, _, crc, _, attributes = _MESSAGE.unpack_from(buf, pos)
-    with memoryview(buf) as view:
-        if zlib.crc32(view[pos + _CRC_START : end]) != crc:
-            raise CorruptMessage(f"the message at offset {offset} does not fit its CRC")
-        timestamp: int = NO_TIMESTAMP if magic == 0 else _TIMESTAMP.unpack_from(buf, pos + 18)[0]
-        key, pos = _read_bytes(view, pos + _BODY[magic], end, offset)
-        value, _ = _read_bytes(view, pos, end, offset)
+    view = buf if isinstance(buf, memoryview) else memoryview(buf)
+    if check_crc and zlib.crc32(view[pos + _CRC_START : end]) != crc:
+        raise CorruptMessage(f"the message at offset {offset} does not fit its CRC")
+    timestamp: int = NO_TIMESTAMP if magic == 0 else _TIMESTAMP.unpack_from(buf, pos + 18)[0]
+    key, pos = _read_bytes(view, pos + _BODY[magic], end, offset)
+    value, _ = _read_bytes(view, pos, end, offset)
     return attributes, Record(offset, timestamp, key, value)
 
 

@@ -54,6 +54,8 @@ GROUPED_BYTES = 16 * 1024  # messages that stood alone are put into batches as l
 # A wrapper was accepted when brokers took messages of any size; only what no broker can have held is refused.
 MAX_UNPACKED = 1 << 30
 _WRITE_BYTES = 1 << 20
+_HEAD = 17  # of an entry of any format: up to its magic
+_SMALLEST = 14
 _FILE_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap)?")
 
 Progress = Callable[[int], None]
@@ -131,19 +133,35 @@ def _logs(disk: Disk, directory: str) -> list[tuple[int, str]]:
 
 
 def _looks_old(disk: Disk, directory: str, name: str) -> bool:
-    with memoryview(disk.map(f"{directory}/{name}")) as data:
-        first = next(iter_entries(data), None)
-        if first is None or first.magic in OLD_MAGICS:
-            return first is not None
-        try:
-            index = disk.map(f"{directory}/{name.replace(LOG, OFFSET_INDEX, 1)}")
-        except FileNotFoundError:
-            index = b""
-        last = len(index) - len(index) % OFFSET_ENTRY_SIZE
-        start = int.from_bytes(index[last - 4 : last], "big") if last else 0
-        if not _is_start(data, start):
-            start = 0  # an index that a crash left half written
-        return any(entry.magic in OLD_MAGICS for entry in iter_entries(data, start))
+    """By the first entry, and by those behind the last one that is indexed."""
+    path = f"{directory}/{name}"
+    file = disk.open(path)
+    size = file.size()
+    if _is_old(file.pread(_HEAD, 0)):
+        return True
+    start = _last_indexed(disk, f"{directory}/{name.replace(LOG, OFFSET_INDEX, 1)}")
+    if 0 < start < size and size - start <= _WRITE_BYTES:
+        tail = memoryview(file.pread(size - start, start))
+        if _is_start(tail, 0):
+            return any(entry.magic in OLD_MAGICS for entry in iter_entries(tail))
+    # No index, or one that a crash left half written.
+    with memoryview(disk.map(path)) as data:
+        return any(True for _ in _old_entries(data))
+
+
+def _is_old(head: bytes) -> bool:
+    """Whether a message can begin so; the zeros of a file that was made larger than its contents cannot."""
+    return len(head) == _HEAD and head[-1] in OLD_MAGICS and int.from_bytes(head[8:12], "big") >= _SMALLEST
+
+
+def _last_indexed(disk: Disk, path: str) -> int:
+    """The position in the last entry of an offset index, 0 where there is none."""
+    try:
+        index = disk.open(path)
+    except FileNotFoundError:
+        return 0
+    entries = index.size() // OFFSET_ENTRY_SIZE
+    return int.from_bytes(index.pread(4, entries * OFFSET_ENTRY_SIZE - 4), "big") if entries else 0
 
 
 def _is_start(data: Data, position: int) -> bool:
@@ -408,7 +426,7 @@ class _Conversion:
 
     def _read(self, data: Data, entry: Entry) -> MessageSet:
         try:
-            return read_message_set(data, entry, max_unpacked=self._limits.max_unpacked)
+            return read_message_set(data, entry, max_unpacked=self._limits.max_unpacked, check_crc=False)
         except KafkaError as error:
             raise self._damaged(entry.position, str(error)) from None
 
