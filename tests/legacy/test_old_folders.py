@@ -1,8 +1,8 @@
-"""Folders with old message formats, written by Kafka 2.8, are adopted and served as Kafka served them.
+"""Folders with old message formats, written by Kafka 2.8 and 0.10, are adopted and served as Kafka did it.
 
-tests/data/logdir-old.tar.gz holds one stopped cleanly and one killed, with topics of message.format.version
-0.9.0 (`v0-`) and 0.10.2 (`v1-`) and one that went through both to 2.8 (`mixed`); expected.json is what
-librdkafka read from that Kafka.
+tests/data/logdir-old.tar.gz holds two of 2.8, stopped cleanly and killed, with topics whose
+message.format.version is 0.9.0 (`v0-`) and 0.10.2 (`v1-`) and one that went through both to 2.8 (`mixed`);
+expected.json is what librdkafka read from that Kafka. The third is of 0.10.2, with what its consumer printed.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def unpack(kind: str, target: Path) -> Path:
 
 
 @cache
-def expected() -> dict[Partition, Contents]:
+def expected(name: str = "expected.json") -> dict[Partition, Contents]:
     """What Kafka's reader saw; the formats differ only in that 2 says -1 where 0 says nothing."""
     with tarfile.open(DATA / "logdir-old.tar.gz") as archive:
-        file = archive.extractfile("old/expected.json")
+        file = archive.extractfile(f"old/{name}")
         assert file is not None
         found = json.load(file)
     contents: dict[Partition, Contents] = {}
@@ -120,6 +120,19 @@ def seen(broker: Broker) -> dict[Partition, Contents]:
 @pytest.mark.parametrize("partition", PARTITIONS, ids=NAMES)
 def test_a_client_reads_every_record(seen: dict[Partition, Contents], partition: Partition) -> None:
     assert seen[partition] == expected()[partition]
+
+
+def test_a_folder_of_kafka_0_10(tmp_path: Path) -> None:
+    """It knows no topic ids, no producers and no epochs yet, and formats changed while it was written."""
+    wanted = expected("expected010.json")
+    with adopted("kafka010", tmp_path) as running:
+        assert read_with_client(running.bootstrap, sorted(wanted)) == wanted
+        produce(running.bootstrap, {partition: [b"more"] for partition in wanted})
+        running.restart(kill=True)
+        for partition, before in wanted.items():
+            now = read_with_fetch(running.bootstrap, partition)
+            assert now.records[:-1] == before.records
+            assert (now.records[-1].offset, now.records[-1].value) == (before.high, b"more")
 
 
 def test_records_are_found_by_their_time(broker: Broker) -> None:
