@@ -78,6 +78,13 @@ class Scheduler(Protocol):
     ) -> None:
         """Run `work` off the loop (it blocks or releases the GIL), then `done(result, error)` on it."""
 
+    def run_in_background(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], None],
+    ) -> None:
+        """The same for work that nobody waits for: one at a time, and behind everything else."""
+
 
 class _SimulatedTimer:
     __slots__ = ("callback", "due", "order")
@@ -129,6 +136,8 @@ class SimulatedScheduler:
                 done(result, None)
 
         self.schedule(0.0, run)
+
+    run_in_background = run_blocking
 
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass, running what falls due on the way in the order of its time."""

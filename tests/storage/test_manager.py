@@ -20,7 +20,7 @@ from tidelog.storage.checkpoints import (
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.folders import FolderRefused
-from tidelog.storage.manager import Intervals, LogManager
+from tidelog.storage.manager import FLUSH_AFTER_ROLL_SECONDS, Intervals, LogManager
 
 ID = bytes(range(16))
 
@@ -241,8 +241,16 @@ def test_a_roll_is_followed_by_a_flush_of_what_came_before_it() -> None:
     append(log, batch(3))
     assert log.recovery_point == 0
     log.roll(NOW)
-    broker.scheduler.run_pending()
-    assert log.recovery_point == 3
+    append(log, batch(2))
+    log.roll(NOW)
+    broker.scheduler.advance(FLUSH_AFTER_ROLL_SECONDS - 0.1)
+    assert log.recovery_point == 0
+    broker.scheduler.advance(0.2)
+    assert log.recovery_point == 5, "both rolls share the flush"
+    append(log, batch(1))
+    log.roll(NOW)
+    broker.scheduler.advance(FLUSH_AFTER_ROLL_SECONDS + 0.1)
+    assert log.recovery_point == 6
 
 
 def test_a_failed_flush_takes_the_folder_offline_and_not_the_recovery_point_further() -> None:

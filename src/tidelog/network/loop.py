@@ -38,6 +38,9 @@ ROUNDS_PER_TURN: Final = 4
 """Work that keeps asking for more work is interrupted after this many rounds by a poll that does not wait."""
 
 
+BACKGROUND_NICENESS: Final = 10
+"""Deleting a large file keeps a core busy for a tenth of a second, in which requests go first."""
+
 WATCH_NS: Final = 60_000
 QUICK_NS: Final = 100_000
 """A wait as short as this, the wake-up included, would have ended sooner by watching."""
@@ -204,6 +207,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self.direct.on_error = self._report
         self._clock = clock or SystemClock()
         self._pool = _WorkerPool(io_threads, self._wake)
+        self._background = _WorkerPool(1, self._wake, BACKGROUND_NICENESS)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.direct.add(self._wakeup, self._on_wakeup, READ)
 
@@ -234,15 +238,14 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         work: Callable[[], T],
         done: Callable[[T | None, BaseException | None], None],
     ) -> None:
-        def job() -> Callable[[], None]:
-            try:
-                result = work()
-            except BaseException as error:
-                failure = error
-                return lambda: done(None, failure)
-            return lambda: done(result, None)
+        self._pool.submit(_job(work, done))
 
-        self._pool.submit(job)
+    def run_in_background(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], None],
+    ) -> None:
+        self._background.submit(_job(work, done))
 
     def set_io_threads(self, count: int) -> None:
         """Let `count` pieces of blocking work run at a time; threads beyond that end when they are idle."""
@@ -256,6 +259,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
     def close(self) -> None:
         if not self.is_closed():
             self._pool.close()
+            self._background.close()
             self.direct.remove(self._wakeup)
             os.close(self._wakeup)
         super().close()
@@ -265,20 +269,34 @@ class BrokerLoop(asyncio.SelectorEventLoop):
 
     def _on_wakeup(self, mask: int) -> None:
         os.eventfd_read(self._wakeup)
-        for finish in self._pool.take_finished():
-            try:
-                finish()
-            except Exception as error:
-                self._report("the end of blocking work failed", error)
+        for pool in (self._pool, self._background):
+            for finish in pool.take_finished():
+                try:
+                    finish()
+                except Exception as error:
+                    self._report("the end of blocking work failed", error)
 
     def _report(self, message: str, error: BaseException) -> None:
         self.call_exception_handler({"message": message, "exception": error})
 
 
+def _job(work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> Job:
+    def job() -> Callable[[], None]:
+        try:
+            result = work()
+        except BaseException as error:
+            failure = error
+            return lambda: done(None, failure)
+        return lambda: done(result, None)
+
+    return job
+
+
 class _WorkerPool:
     """Threads that run jobs in the order given; what a job returns is run by the loop."""
 
-    def __init__(self, size: int, wake: Callable[[], None]) -> None:
+    def __init__(self, size: int, wake: Callable[[], None], niceness: int = 0) -> None:
+        self._niceness = niceness
         self._size = max(1, size)
         self._wake = wake
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -320,6 +338,9 @@ class _WorkerPool:
         self._ended.clear()
 
     def _work(self) -> None:
+        if self._niceness:
+            # On Linux this is the priority of the thread alone.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         while (job := self._jobs.get()) is not None:
             self._finished.append(job())
             self._wake()

@@ -52,8 +52,9 @@ class FlushJob:
     def run(self) -> None:
         """OSError when the disk refuses: then nothing may be taken as durable."""
         began = time.perf_counter()
-        for file in self._files:
-            file.fsync()
+        while self._files:
+            # Let go of here: where the segment is dropped meanwhile, this is the last to hold its file open.
+            self._files.pop(0).fsync()
         for path in self._paths:
             try:
                 self._disk.fsync(path)

@@ -23,7 +23,7 @@ from tidelog.storage.checkpoints import (
     encode_offsets,
 )
 from tidelog.storage.config import LogConfig
-from tidelog.storage.disk import Disk
+from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.files import FileCache
 from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import (
@@ -566,10 +566,12 @@ class LogManager:
 
     # -- removal
 
-    def _unlink_later(self, log: SegmentedLog, paths: list[str]) -> None:
+    def _unlink_later(self, log: SegmentedLog, paths: list[str], held: list[DiskFile]) -> None:
         def unlink() -> None:
             for path in paths:
                 self._disk.unlink(path)
+            # Closing the last descriptor of a large file can take the kernel long: not on the loop.
+            held.clear()
 
         self._later(log.config.file_delete_delay_ms, unlink)
 
@@ -583,10 +585,13 @@ class LogManager:
             if error is not None and not isinstance(error, FileNotFoundError):
                 logger.warning("deleted files could not be removed: %s", error)
 
-        if self._scheduler is None:
+        scheduler = self._scheduler
+        if scheduler is None:
             self._run(work, done)
         else:
-            self._scheduler.schedule(delay_ms / 1000, lambda: None if self._closed else self._run(work, done))
+            scheduler.schedule(
+                delay_ms / 1000, lambda: None if self._closed else scheduler.run_in_background(work, done)
+            )
 
     # -- end
 

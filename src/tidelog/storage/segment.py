@@ -460,6 +460,9 @@ class Segment:
         suffixes = SEGMENT_SUFFIXES if self.has_aborted else SEGMENT_SUFFIXES[:3]
         return [self.path(suffix) for suffix in suffixes]
 
-    def close(self) -> None:
+    def close(self) -> list[DiskFile]:
+        """Let go of all files; those that were open are given back, for the caller to say where they close."""
         self._files.forget(self)
+        held = [] if self._file is None else [self._file]
         self.release_files()
+        return held

@@ -19,7 +19,7 @@ from tidelog.records.check import ProduceRules
 from tidelog.storage.append import AppendOrigin, PendingAppend
 from tidelog.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from tidelog.storage.config import LogConfig
-from tidelog.storage.disk import Disk
+from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.files import FileCache
 from tidelog.storage.flush import FlushJob
 from tidelog.storage.recovery import LoadedLog, reload_producers
@@ -117,9 +117,8 @@ class SegmentedLog:
         self.on_roll: Callable[[SegmentedLog], None] | None = (
             None  # told after a roll, to flush what came before it
         )
-        self.on_delete: Callable[[SegmentedLog, list[str]], None] | None = (
-            None  # given the files to unlink after a while
-        )
+        # Given the files to unlink after a while, and their descriptors, to be let go of off the loop.
+        self.on_delete: Callable[[SegmentedLog, list[str], list[DiskFile]], None] | None = None
         self.on_flush: Callable[[FlushJob], None] | None = None  # told of every flush that was made
         self.on_truncate: Callable[[SegmentedLog], None] | None = (
             None  # to checkpoint the recovery point at once
@@ -427,9 +426,10 @@ class SegmentedLog:
     def _remove(self, segments: list[Segment], *, durably: bool = False) -> None:
         """Take segments out of the folder: renamed now, so that no restart sees them, unlinked later."""
         renamed: list[str] = []
+        held: list[DiskFile] = []
         try:
             for segment in segments:
-                segment.close()
+                held += segment.close()
                 for path in segment.existing_files():
                     try:
                         self._disk.rename(path, path + DELETED)
@@ -445,7 +445,7 @@ class SegmentedLog:
                 self._disk.fsync_dir(self.dir)
         except OSError as error:
             raise self._storage_error(f"{self.dir}: segments cannot be removed", error) from error
-        self._unlink_later(renamed)
+        self._unlink_later(renamed, held)
 
     # -- cleaned segments take the place of those they were made from
 
@@ -470,20 +470,21 @@ class SegmentedLog:
             raise self._storage_error(f"{self.dir}: a cleaned segment cannot be renamed", error) from error
         self.segments.replace(at, len(old), new)
         try:
-            renamed = self._mark_replaced(old, new.base_offset)
+            held: list[DiskFile] = []
+            renamed = self._mark_replaced(old, new.base_offset, held)
             for path in paths:
                 self._disk.rename(path + SWAP, path)
         except OSError as error:
             # Names and memory no longer agree: whatever the reason was, the folder cannot be used further.
             broken = OSError(errno.EIO, f"half of a swap: {error}", self.dir)
             raise self._storage_error(f"{self.dir}: segments cannot be swapped", broken) from error
-        self._unlink_later(renamed)
+        self._unlink_later(renamed, held)
         return True
 
-    def _mark_replaced(self, old: list[Segment], base_offset: int) -> list[str]:
+    def _mark_replaced(self, old: list[Segment], base_offset: int, held: list[DiskFile]) -> list[str]:
         renamed: list[str] = []
         for segment in old:
-            segment.close()
+            held += segment.close()
             for path in segment.existing_files():
                 try:
                     self._disk.rename(path, path + DELETED)
@@ -496,9 +497,9 @@ class SegmentedLog:
                     renamed.append(snapshot)
         return renamed
 
-    def _unlink_later(self, paths: list[str]) -> None:
+    def _unlink_later(self, paths: list[str], held: list[DiskFile]) -> None:
         if self.on_delete is not None:
-            self.on_delete(self, paths)
+            self.on_delete(self, paths, held)
         else:
             for path in paths:
                 self._disk.unlink(path)
