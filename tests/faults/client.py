@@ -90,6 +90,11 @@ def fetch_request(
 
 
 class Client(RawConnection):
+    """Patient, because a disk that others use as well can take seconds to sync."""
+
+    def __init__(self, address: tuple[str, int] | str, *, timeout: float = 60.0) -> None:
+        super().__init__(address, timeout=timeout)
+
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> int:
         topic = CreateTopicsRequest.CreatableTopic(
             name=name,
