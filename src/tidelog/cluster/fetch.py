@@ -14,6 +14,7 @@ from tidelog.storage.slices import FileSlice
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
+CONSUMER = -1  # as replica id, like all below 0
 
 
 @dataclass(slots=True)
@@ -22,6 +23,7 @@ class FetchParams:
     min_bytes: int
     max_bytes: int
     isolation_level: int
+    replica_id: int = CONSUMER
 
 
 class FetchedPartition:
@@ -121,6 +123,8 @@ class Fetcher:
         for want in wanted:
             try:
                 partition = replicas.partition(want.topic, want.partition)
+                if params.replica_id >= 0:
+                    partition.follower(params.replica_id)
                 answer = read_partition(
                     partition, want, min(want.max_bytes, left), params.isolation_level, min_one
                 )

@@ -144,6 +144,13 @@ class Partition:
             raise KafkaStorageError(f"the folder of {self.name} is offline")
         return self.log
 
+    def follower(self, replica_id: int) -> Replica:
+        """What is known of a replica that fetches; only those the partition has may do so."""
+        found = self.followers.get(replica_id)
+        if found is None:
+            raise NotLeaderOrFollower(f"broker {replica_id} has no replica of {self.name} to keep up")
+        return found
+
     # -- appending ---------------------------------------------------------------------------------
 
     @property

@@ -52,6 +52,7 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> FetchResp
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,
         isolation_level=body.isolation_level,
+        replica_id=body.replica_id if body.replica_state is None else body.replica_state.replica_id,
     )
 
     def done(answers: list[FetchedPartition]) -> None:
