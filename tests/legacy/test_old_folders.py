@@ -250,6 +250,7 @@ def test_kafkas_own_tool_reads_what_was_converted(tmp_path: Path) -> None:
 def test_killed_at_any_moment_nothing_is_lost(tmp_path: Path) -> None:
     """Adopt is killed again and again, and goes on each time; what it ends with is what Kafka served."""
     rng = random.Random(4)
+    killed = 0
     for turn in range(scale(2, 12)):
         target = tmp_path / str(turn)
         broker = Broker(target / "broker")
@@ -257,12 +258,14 @@ def test_killed_at_any_moment_nothing_is_lost(tmp_path: Path) -> None:
         kills = 0
         while kills < scale(6, 40) and not killed_run(broker.data, rng):
             kills += 1
+        killed += kills
         if not (broker.data / FILE_NAME).exists():
             assert run(broker.data).exit_code == 0
         assert magics(broker.data) == {2}
         with broker:
             for partition in PARTITIONS:
                 assert read_with_fetch(broker.bootstrap, partition) == expected()[partition]
+    assert killed > 1
 
 
 SLOWED = """
