@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from tidelog.cluster.worker import Worker
 from tidelog.errors import (
@@ -69,8 +69,66 @@ class Replica:
         self.last_caught_up_ms = 0
 
 
+class AppendRules:
+    """What a topic asks of batches: in all, and of those that are checked on the loop."""
+
+    __slots__ = ("full", "on_loop", "on_loop_without_zstd")
+
+    def __init__(self, rules: ProduceRules) -> None:
+        self.full = rules
+        self.on_loop = replace(rules, max_unpacked=min(rules.max_unpacked, UNPACKED_ON_LOOP))
+        # Produce below version 7 does not know zstd.
+        self.on_loop_without_zstd = replace(self.on_loop, allow_zstd=False)
+
+
+class AppendRulesTable:
+    """One AppendRules for all partitions that ask for the same, so that it is near when it is looked at."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], AppendRules] = {}
+
+    def of(self, rules: ProduceRules) -> AppendRules:
+        key = astuple(rules)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = AppendRules(rules)
+        return found
+
+
 class Partition:
-    def __init__(self, topic: str, index: int, topic_id: bytes, broker_id: int, worker: Worker) -> None:
+    __slots__ = (
+        "_next_flush",
+        "_queue",
+        "_rules_table",
+        "_worker",
+        "broker_id",
+        "flushing",
+        "followers",
+        "index",
+        "isr",
+        "leader_epoch",
+        "leader_id",
+        "log",
+        "offline",
+        "on_high_watermark",
+        "on_write_error",
+        "partition_epoch",
+        "replicas",
+        "rules",
+        "topic",
+        "topic_id",
+        "writing",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        topic_id: bytes,
+        broker_id: int,
+        worker: Worker,
+        rules_table: AppendRulesTable | None = None,
+    ) -> None:
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
@@ -84,10 +142,8 @@ class Partition:
         self.replicas: list[int] = []
         self.isr: list[int] = []
         self.followers: dict[int, Replica] = {}
-        self.rules: ProduceRules | None = None
-        # The same for what is checked on the loop; Produce below version 7 does not know zstd.
-        self.rules_on_loop: ProduceRules | None = None
-        self.rules_on_loop_without_zstd: ProduceRules | None = None
+        self.rules: AppendRules | None = None
+        self._rules_table = rules_table or AppendRulesTable()
         # Called when the high watermark moved: waiting produces and fetches look again.
         self.on_high_watermark: Callable[[Partition], None] | None = None
         self.on_write_error: Callable[[Partition, OSError], None] | None = None
@@ -122,9 +178,7 @@ class Partition:
 
     def config_changed(self) -> None:
         assert self.log is not None
-        self.rules = rules = self.log.produce_rules
-        self.rules_on_loop = replace(rules, max_unpacked=min(rules.max_unpacked, UNPACKED_ON_LOOP))
-        self.rules_on_loop_without_zstd = replace(self.rules_on_loop, allow_zstd=False)
+        self.rules = self._rules_table.of(self.log.produce_rules)
 
     def leader_log(self, current_leader_epoch: int = -1) -> Log:
         """The log to serve from, if the caller's idea of the leader's epoch agrees with ours."""
@@ -183,9 +237,9 @@ class Partition:
         MessageTooLarge where it is not small enough: `submit` can tell whether it is for the log too.
         """
         log = self.log
-        rules = self.rules_on_loop if allow_zstd else self.rules_on_loop_without_zstd
         assert log is not None
-        assert rules is not None
+        assert self.rules is not None
+        rules = self.rules.on_loop if allow_zstd else self.rules.on_loop_without_zstd
         look = look_at(data, rules, now_ms)
         plain = plain_batch(look, data, rules)
         if plain is not None:
@@ -211,9 +265,11 @@ class Partition:
 
     def submit(self, append: Append) -> None:
         """Append with the heavy parts off the loop; `append.done` is called with the outcome."""
+        rules = self.rules
+        assert rules is not None
         if not append.heavy:
             try:
-                self._check(append, self.rules_on_loop)
+                self._check(append, rules.on_loop)
             except MessageTooLarge:
                 append.heavy = True
             except Exception as error:
@@ -221,14 +277,13 @@ class Partition:
                 return
         if append.heavy:
             self._worker.submit(
-                lambda: self._check(append, self.rules), lambda _, error: self._checked(append, error)
+                lambda: self._check(append, rules.full), lambda _, error: self._checked(append, error)
             )
             return
         self._queue.append(append)
         self._drain()
 
-    def _check(self, append: Append, rules: ProduceRules | None) -> None:
-        assert rules is not None
+    def _check(self, append: Append, rules: ProduceRules) -> None:
         from_client = append.origin is AppendOrigin.CLIENT
         if not append.allow_zstd or not from_client:
             rules = replace(rules, allow_zstd=append.allow_zstd, from_client=from_client)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from tidelog.clock import Scheduler
 from tidelog.cluster.delayed import DelayedDeleteRecords, DelayedProduce
-from tidelog.cluster.partition import Append, Partition
+from tidelog.cluster.partition import Append, AppendRulesTable, Partition
 from tidelog.cluster.purgatory import Purgatory
 from tidelog.cluster.topic_metrics import AllTopicMetrics, TopicMetrics
 from tidelog.cluster.worker import Worker
@@ -71,6 +71,7 @@ class ReplicaManager:
         self._scheduler = scheduler
         self.clock = scheduler.clock
         self._worker = worker
+        self._append_rules = AppendRulesTable()
         self.topics: dict[str, HostedTopic] = {}
         self.topics_by_id: dict[bytes, HostedTopic] = {}
         self.produce_purgatory = Purgatory("Produce", scheduler)
@@ -99,7 +100,7 @@ class ReplicaManager:
             self.topics_by_id[topic_id] = hosted
         partition = hosted.partitions.get(index)
         if partition is None:
-            partition = Partition(topic, index, topic_id, self.broker_id, self._worker)
+            partition = Partition(topic, index, topic_id, self.broker_id, self._worker, self._append_rules)
             partition.on_high_watermark = self.high_watermark_moved
             partition.on_write_error = self._io_failed
             hosted.partitions[index] = partition
