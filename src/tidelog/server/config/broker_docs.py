@@ -108,9 +108,11 @@ share.coordinator.state.topic.min.isr: In-sync replicas that the topic of the sh
 share.coordinator.state.topic.replication.factor: Replicas of the topic of the share groups' state. One
   broker gives 1.
 socket.listen.backlog.size: Connections that the system holds for a listener until the broker accepts them.
-socket.receive.buffer.bytes: The receive buffer of a client's socket; -1 lets the system size it by what the connection carries.
+socket.receive.buffer.bytes: The receive buffer of a client's socket; -1 lets the system size it by
+  what the connection carries.
 socket.request.max.bytes: The largest request; a connection that announces a larger one is closed.
-socket.send.buffer.bytes: The send buffer of a client's socket; -1 lets the system size it by what the connection carries.
+socket.send.buffer.bytes: The send buffer of a client's socket; -1 lets the system size it by what
+  the connection carries.
 tidelog.batch.unpacked.max.bytes: What one compressed batch may unpack to; a batch that holds more is
   refused before the memory is spent.
 tidelog.log.level: The level from which the broker's log lines are written.
