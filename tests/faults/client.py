@@ -92,8 +92,10 @@ def fetch_request(
 class Client(RawConnection):
     """Patient, because a disk that others use as well can take seconds to sync."""
 
-    def __init__(self, address: tuple[str, int] | str, *, timeout: float = 60.0) -> None:
-        super().__init__(address, timeout=timeout)
+    def __init__(
+        self, address: tuple[str, int] | str, *, client_id: str | None = "raw", timeout: float = 60.0
+    ) -> None:
+        super().__init__(address, client_id=client_id, timeout=timeout)
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> int:
         topic = CreateTopicsRequest.CreatableTopic(
