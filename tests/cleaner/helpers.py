@@ -8,7 +8,16 @@ from pathlib import Path
 from tests.storage.helpers import NOW, marker
 from tests.support.simdisk import SimulatedDisk
 from tidelog.clock import ManualClock, SimulatedScheduler
-from tidelog.records.batch import BatchHeader, Record, build_batch, crc_is_valid, iter_batches, read_records
+from tidelog.records.batch import (
+    CONTROL_ABORT,
+    BatchHeader,
+    Record,
+    build_batch,
+    control_record_type,
+    crc_is_valid,
+    iter_batches,
+    read_records,
+)
 from tidelog.records.codecs import Codec
 from tidelog.storage.append import AppendOrigin
 from tidelog.storage.cleaner.service import CleanerSettings, LogCleaner
@@ -125,6 +134,7 @@ class World:
         passes = -1
         while passes != self.cleaner.figures.passes:
             passes = self.cleaner.figures.passes
+            assert passes < 2000  # each brings the checkpoint on
             self.scheduler.run_pending()
             self.cleaner.look()
             self.scheduler.run_pending()
@@ -160,18 +170,20 @@ def headers(log: Log) -> list[BatchHeader]:
 
 
 def committed(log: Log) -> list[Record]:
-    """What a reader of committed records gets, by the transaction index."""
+    """What a consumer of committed records gets: as it does, by the transaction index and the markers."""
     aborted = log.aborted_transactions(log.log_start_offset, log.last_stable_offset)
+    aborted.sort(key=lambda transaction: transaction.first_offset)
+    hidden: set[int] = set()
     found: list[Record] = []
     for header, inside in batches(log):
-        if header.is_control or header.last_offset >= log.last_stable_offset:
-            continue
-        hidden = header.is_transactional and any(
-            transaction.producer_id == header.producer_id
-            and transaction.first_offset <= header.base_offset <= transaction.last_offset
-            for transaction in aborted
-        )
-        if not hidden:
+        if header.last_offset >= log.last_stable_offset:
+            break
+        while aborted and aborted[0].first_offset <= header.last_offset:
+            hidden.add(aborted.pop(0).producer_id)
+        if header.is_control:
+            if inside and control_record_type(inside[0]) == CONTROL_ABORT:
+                hidden.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in hidden):
             found += inside
     return found
 

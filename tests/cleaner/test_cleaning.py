@@ -22,6 +22,8 @@ from tidelog.errors import DuplicateSequenceNumber, OutOfOrderSequenceNumber
 from tidelog.records.codecs import Codec
 from tidelog.storage.cleaner.service import CleanerSettings
 from tidelog.storage.disk import RealDisk
+from tidelog.storage.log import Log
+from tidelog.storage.segment import CleanedFiles, Segment
 
 CODECS = list(Codec)
 
@@ -49,6 +51,26 @@ def test_the_active_segment_keeps_everything_and_still_counts_for_nothing() -> N
     world.append((b"a", b"3"))
     world.clean(roll=False)
     assert offsets(world.log) == [0, 1, 2]
+
+
+def test_what_a_pass_builds_on_is_on_disk_before_anything_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.append((b"a", b"1"), producer=(1, 0, 0), transactional=True)
+    world.append((b"a", b"2"))
+    world.log.roll(world.now)
+    marker = world.end_transaction(1, commit=True)
+    world.append((b"b", b"1"))
+    swaps: list[tuple[int, bytes]] = []
+    original = Log.replace_segments
+
+    def noting(log: Log, old: list[Segment], cleaned: CleanedFiles) -> bool:
+        swaps.append((log.recovery_point, world.disk.read("/data/recovery-point-offset-checkpoint")))
+        return original(log, old, cleaned)
+
+    monkeypatch.setattr(Log, "replace_segments", noting)
+    assert world.log.recovery_point == 0
+    world.clean(roll=False)
+    assert swaps == [(marker + 2, b"0\n1\ntopic 0 4\n")]
 
 
 def test_records_without_a_key_go_when_a_topic_becomes_compacted() -> None:
@@ -293,3 +315,24 @@ def test_what_is_cleaned_again_does_not_change() -> None:
     world.append((b"x", b"1"))
     world.clean()
     assert batches(world.log)[: len(before)] == before
+
+
+def test_a_transaction_that_was_aborted_before_the_dirty_part_does_not_count_for_a_later_one() -> None:
+    world = World()
+    world.append((b"a", b"1"), producer=(1, 0, 0), transactional=True)
+    world.end_transaction(1, commit=False)
+    world.clean()
+    world.append((b"b", b"1"))
+    world.append((b"b", None), producer=(1, 0, 1), transactional=True)
+    world.end_transaction(1, commit=True)
+    world.clean()
+    assert bytes_of(records(world.log)) == [(b"b", None)]
+
+
+def test_a_log_start_that_was_moved_is_on_disk_before_anything_changes() -> None:
+    world = World()
+    world.append((b"a", b"1"), (b"b", b"1"))
+    world.append((b"a", b"2"))
+    world.log.delete_records_before(1)
+    world.clean()
+    assert world.disk.read("/data/log-start-offset-checkpoint") == b"0\n1\ntopic 0 1\n"

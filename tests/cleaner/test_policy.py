@@ -110,18 +110,6 @@ def test_what_is_above_the_high_watermark_is_left_alone() -> None:
     assert world.cleaner.range_of(world.log).end == 2
 
 
-def test_what_is_not_on_disk_is_left_alone() -> None:
-    world = World()
-    world.append((b"a", b"1"))
-    world.roll()
-    world.append((b"a", b"1"))
-    world.log.on_roll = None
-    world.log.roll(world.now)
-    assert world.cleaner.range_of(world.log).end == 1
-    world.log.flush(world.now)
-    assert world.cleaner.range_of(world.log).end == 2
-
-
 def test_young_records_are_left_alone_for_the_least_lag() -> None:
     world = World(settings(min_compaction_lag_ms=10_000))
     two_segments(world)

@@ -512,22 +512,25 @@ class LogManager:
         if self.on_truncated is not None:
             self.on_truncated(log)
 
-    def recovery_point_writer(self, log: SegmentedLog) -> Callable[[], None]:
-        """Made on the loop, called anywhere: recovery points at least as far as now, durable on return."""
+    def checkpoint_writer(self, log: SegmentedLog) -> Callable[[], None]:
+        """Made on the loop, called anywhere: recovery points and log starts as they are now, made durable."""
         folder = self._folder_of[log.topic, log.partition]
-        writer = folder.writer(RECOVERY_POINTS)
-        writer.prepare(encode_offsets(self._values(folder, lambda log: log.recovery_point)))
-        return writer.write
+        points, starts = folder.writer(RECOVERY_POINTS), folder.writer(LOG_START_OFFSETS)
+        points.prepare(encode_offsets(self._values(folder, lambda log: log.recovery_point)))
+        starts.prepare(encode_offsets(self._values(folder, _log_start_to_keep)))
+
+        def write() -> None:
+            points.write()
+            starts.write()
+
+        return write
 
     def checkpoint_high_watermarks(self) -> None:
         self._checkpoint(HIGH_WATERMARKS, lambda log: log.high_watermark)
 
     def checkpoint_log_start_offsets(self) -> None:
         """Only logs that do not start with their first segment: for the others the folder says it."""
-        self._checkpoint(
-            LOG_START_OFFSETS,
-            lambda log: log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None,
-        )
+        self._checkpoint(LOG_START_OFFSETS, _log_start_to_keep)
 
     def _checkpoint(self, name: str, value: Callable[[Log], int | None]) -> None:
         for folder in self.folders:
@@ -620,3 +623,7 @@ class LogManager:
             if folder.offline is None and id(folder) not in unclean:
                 folder.write_clean_shutdown_marker(broker_epoch)
         self.unlock()
+
+
+def _log_start_to_keep(log: Log) -> int | None:
+    return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None

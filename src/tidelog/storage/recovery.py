@@ -460,7 +460,9 @@ def _recover(
     for at in range(first, len(segments)):
         segment = segments[at]
         segment.linked = False  # its directory entry may be as young as its bytes
-        if at > 0:
+        # The one that recovery begins with is on disk, and must be after another crash: the batches before it
+        # may have been cleaned away.
+        if at > first or (at > 0 and segment.base_offset not in snapshots):
             snapshots.write(segment.base_offset, producers.encode_snapshot())
         next_offset, cut = recover_segment(segment, next_offset, config, loaded.epochs, producers)
         if cut:

@@ -600,7 +600,7 @@ class SegmentedLog:
         active, synced = self._active, []
         if active.is_growing:
             active.write_indexes(closing=True)
-            synced += [active.path(OFFSET_INDEX), active.path(TIME_INDEX)]
+            synced += self._small_files(active, None)
         if self.log_end_offset > 0 and self.log_end_offset not in self.snapshots:
             self.snapshots.write(self.log_end_offset, self.producers.encode_snapshot())
             synced.append(self.snapshots.path(self.log_end_offset))

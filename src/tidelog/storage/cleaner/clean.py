@@ -1,9 +1,9 @@
 """One cleaning of one log: keys of its dirty part into a map, then segment after segment written without the
 records that the map knows a later one of.
 
-`begin` takes on the loop what it needs to know. `Cleaning.work` then runs anywhere, in steps: between two
-steps it has nothing open that the loop could miss. The only moment that belongs to the loop is the swap of
-a cleaned group for the segments it was made from. Offsets never change, and no batch is split or joined.
+`begin` takes on the loop what it needs to know. `Cleaning.work` then runs anywhere, in steps. Two things in
+between belong to the loop: the end of the flush that it begins with, and the swap of a cleaned group for
+the segments it was made from. Offsets never change, and no batch is split or joined.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from tidelog.storage.cleaner.offset_map import OffsetMap
 from tidelog.storage.cleaner.policy import CleanableRange, SegmentSizes, group_segments
 from tidelog.storage.cleaner.transactions import CleanedTransactions
 from tidelog.storage.disk import Disk, DiskFile
+from tidelog.storage.flush import FlushJob
 from tidelog.storage.index import GrowingOffsetIndex, GrowingTimeIndex
 from tidelog.storage.log import Log
 from tidelog.storage.segment import (
@@ -80,6 +81,9 @@ class CleanedGroup:
     files: CleanedFiles
 
 
+Event = int | FlushJob | CleanedGroup
+
+
 @dataclass(slots=True)
 class _Source:
     """A segment as the pass reads it: a sealed one, which no longer changes."""
@@ -116,6 +120,7 @@ class CleaningPlan:
     largest_batch: int
     max_unpacked: int
     generation: int
+    flush: FlushJob | None
     before_first_swap: Callable[[], None] | None = None
 
 
@@ -157,6 +162,7 @@ def begin(log: Log, range_: CleanableRange, now_ms: int) -> CleaningPlan:
         largest_batch=max(config.max_message_bytes, config.batch_unpacked_max_bytes),
         max_unpacked=config.batch_unpacked_max_bytes,
         generation=log.generation,
+        flush=log.begin_flush(),
     )
 
 
@@ -176,10 +182,13 @@ class Cleaning:
         self._horizon = plan.now_ms + plan.delete_retention_ms
         self._released = 0.0
 
-    def work(self) -> Generator[int | CleanedGroup, None, None]:
-        """Bytes that were read or written, again and again, and each group that is ready to be swapped."""
+    def work(self) -> Generator[Event, None, None]:
+        """Bytes that were read or written, again and again; what was flushed; each group to be swapped."""
         self._released = time.perf_counter()
         try:
+            if self.plan.flush is not None:
+                self.plan.flush.run()
+                yield self.plan.flush
             yield from self._fill_map()
             self.end_offset = self._map.latest_offset + 1
             self.stats.map_utilization = self._map.utilization
@@ -321,9 +330,7 @@ class Cleaning:
 
     # -- cleaning
 
-    def _clean(
-        self, sources: list[_Source], transactions: CleanedTransactions
-    ) -> Iterator[int | CleanedGroup]:
+    def _clean(self, sources: list[_Source], transactions: CleanedTransactions) -> Iterator[Event]:
         plan, stats = self.plan, self.stats
         transactions.still_aborted = []
         target = self._target = _Target(plan, sources[0].base_offset)

@@ -1,7 +1,8 @@
 """Which range of which log is cleaned, and which segments become one. Pure: values in, values out.
 
-Only whole segments are cleaned, and only what is stable, replicated and on disk: a record may go for the sake
-of a later one only if no crash, truncation or abort can take that later one away again.
+Only whole segments are cleaned, and only what is stable and replicated: a record may go for the sake of a
+later one only if no truncation or abort can take that later one away again. No crash may do so either: the
+log as it was when the range was chosen, its markers included, is on disk before anything is swapped.
 """
 
 from __future__ import annotations
@@ -56,18 +57,16 @@ def cleanable_range(
     log_start_offset: int,
     log_end_offset: int,
     last_stable_offset: int,
-    recovery_point: int,
     now_ms: int,
 ) -> CleanableRange:
     """What of a log could be cleaned now. The last stable offset is never above the high watermark."""
     first_dirty, wrong = first_dirty_offset(checkpoint, log_start_offset, log_end_offset)
-    limit = min(last_stable_offset, recovery_point)
     young = now_ms - config.min_compaction_lag_ms
     end, clean_bytes, dirty_bytes = segments[0].base_offset, 0, 0
     oldest = LONG_MAX
     for at, segment in enumerate(segments):
         following = segments.next_base(at)
-        if following is None or following > limit:
+        if following is None or following > last_stable_offset:
             break
         if following <= first_dirty:
             clean_bytes += segment.size

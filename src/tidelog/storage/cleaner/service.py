@@ -16,9 +16,10 @@ from functools import partial
 from tidelog.clock import Scheduler, TimerHandle
 from tidelog.errors import KafkaError, KafkaStorageError
 from tidelog.storage.checkpoints import CLEANER_OFFSETS, TopicPartition, encode_offsets
-from tidelog.storage.cleaner.clean import CleanedGroup, CleanerStats, Cleaning, begin
+from tidelog.storage.cleaner.clean import CleanedGroup, CleanerStats, Cleaning, Event, begin
 from tidelog.storage.cleaner.offset_map import OffsetMap
 from tidelog.storage.cleaner.policy import CleanableRange, cleanable_range, dirtiest
+from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import LogFolder
 from tidelog.storage.log import Log
 from tidelog.storage.manager import LogManager
@@ -55,7 +56,7 @@ class Throttle:
         self._free_at = 0.0
 
     def delay(self, count: int, now: float) -> float:
-        """How many seconds to wait after `count` bytes. Less than a timer can tell is added to the next wait."""
+        """How long to wait after `count` bytes; what is too short for a timer is added to the next wait."""
         if self.rate <= 0:
             return 0.0
         self._free_at = max(now, self._free_at) + count / self.rate
@@ -80,16 +81,16 @@ class _Pass:
         self.started = started
         self.aborted: str | None = None
 
-    def step(self, limit: int) -> tuple[int, CleanedGroup | None, bool]:
-        """Off the loop: some work; bytes, a group to swap, and whether that was all."""
+    def step(self, limit: int) -> tuple[int, Event, bool]:
+        """Off the loop: some work; bytes, what the loop has to do with it, and whether that was all."""
         done = 0
         for event in self.steps:
-            if isinstance(event, CleanedGroup):
+            if not isinstance(event, int):
                 return done, event, False
             done += event
             if done >= limit:
-                return done, None, False
-        return done, None, True
+                return done, 0, False
+        return done, 0, True
 
     def stop(self) -> None:
         """Off the loop: throw away what was not swapped."""
@@ -229,7 +230,6 @@ class LogCleaner:
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
             last_stable_offset=log.last_stable_offset,
-            recovery_point=log.recovery_point,
             now_ms=self._scheduler.clock.ms(),
         )
 
@@ -260,7 +260,6 @@ class LogCleaner:
             except (KafkaError, OSError) as error:
                 self._failed(key, log, error)
                 continue
-            self._flush_for_next(log)
             most = max(most, found.dirty_ratio)
             delay_ms = max(delay_ms, found.overdue_ms)
             if found.is_due(log.config):
@@ -273,11 +272,6 @@ class LogCleaner:
         self.figures.max_compaction_delay_secs = delay_ms // 1000
         self.figures.last_look = clock.monotonic()
         self._choose(due)
-
-    def _flush_for_next(self, log: Log) -> None:
-        """Only what is on disk is cleaned. A roll has it flushed; this is for what came in between."""
-        if log.recovery_point < log.active_segment.base_offset <= log.last_stable_offset:
-            self._manager.flush_later(log)
 
     def _choose(self, due: list[tuple[TopicPartition, CleanableRange]]) -> None:
         if self._closed:
@@ -311,8 +305,8 @@ class LogCleaner:
             hash_key=self._hash_key,
         )
         plan = begin(log, range_, clock.ms())
-        # Recovery reads from the recovery point on, and must not begin in a segment that cleaning changed.
-        plan.before_first_swap = self._manager.recovery_point_writer(log)
+        if plan.flush is None:
+            plan.before_first_swap = self._manager.checkpoint_writer(log)
         cleaning = Cleaning(plan, offsets, settings.io_buffer_size // threads)
         running = self._passes[key] = _Pass(key, log, folder, cleaning, clock.monotonic())
         self._step(running)
@@ -324,7 +318,7 @@ class LogCleaner:
             self._give_up(running, running.aborted or "the log has changed")
             return
 
-        def done(result: tuple[int, CleanedGroup | None, bool] | None, error: BaseException | None) -> None:
+        def done(result: tuple[int, Event, bool] | None, error: BaseException | None) -> None:
             running.working = False
             if result is None:
                 self._broken(running, error)
@@ -334,19 +328,16 @@ class LogCleaner:
         running.working = True
         self._scheduler.run_blocking(lambda: running.step(self._step_bytes), done)
 
-    def _stepped(self, running: _Pass, count: int, group: CleanedGroup | None, is_last: bool) -> None:
+    def _stepped(self, running: _Pass, count: int, event: Event, is_last: bool) -> None:
         if self._closed or running.aborted is not None or running.is_stale:
             self._give_up(running, running.aborted or "the log has changed")
             return
-        if group is not None:
-            try:
-                swapped = running.log.replace_segments(group.old, group.files)
-            except KafkaStorageError as error:
-                self._give_up(running, str(error))
-                return
-            if not swapped:
-                self._give_up(running, "its segments have changed")
-                return
+        hindrance = self._flushed(running, event) if isinstance(event, FlushJob) else None
+        if isinstance(event, CleanedGroup):
+            hindrance = self._swap(running, event)
+        if hindrance is not None:
+            self._give_up(running, hindrance)
+            return
         if is_last:
             self._complete(running)
             return
@@ -356,13 +347,34 @@ class LogCleaner:
         else:
             self._step(running)
 
+    def _flushed(self, running: _Pass, job: FlushJob) -> str | None:
+        log, plan = running.log, running.cleaning.plan
+        log.end_flush(job, self._scheduler.clock.ms())
+        if log.recovery_point < plan.range.end:
+            return "not all of it is on disk yet"
+        # Recovery reads from the recovery point on, and must not begin in a segment that cleaning changed. A
+        # log start that a crash took back would show what was cleaned as if it were nobody's to see.
+        plan.before_first_swap = self._manager.checkpoint_writer(log)
+        return None
+
+    def _swap(self, running: _Pass, group: CleanedGroup) -> str | None:
+        try:
+            swapped = running.log.replace_segments(group.old, group.files)
+        except KafkaStorageError as error:
+            return str(error)
+        return None if swapped else "its segments have changed"
+
     def _complete(self, running: _Pass) -> None:
+        came_on = running.cleaning.end_offset > running.cleaning.plan.range.first_dirty_offset
         self.checkpoints[running.key] = running.cleaning.end_offset
         self._note(running)
 
         def then() -> None:
             self._passes.pop(running.key, None)
-            self.look()
+            if came_on:
+                self.look()
+            else:
+                self._later(self.settings.backoff_ms)
 
         self._write_checkpoint(running.folder, then)
 

@@ -24,15 +24,17 @@ class CleanedTransactions:
         self.still_aborted: list[AbortedTransaction] = []
         """Those of which batches were met: the transaction index still has to name them."""
 
-    def _advance(self, offset: int) -> None:
-        while self._next < len(self._aborted) and self._aborted[self._next].first_offset <= offset:
-            transaction = self._aborted[self._next]
-            self._ongoing.setdefault(transaction.producer_id, transaction)
+    def _advance(self, header: BatchHeader) -> None:
+        aborted = self._aborted
+        while self._next < len(aborted) and aborted[self._next].first_offset <= header.last_offset:
+            transaction = aborted[self._next]
+            if transaction.last_offset >= header.base_offset:  # the others ended before the pass began
+                self._ongoing.setdefault(transaction.producer_id, transaction)
             self._next += 1
 
     def batch(self, header: BatchHeader) -> bool:
         """A batch of records is met: whether its transaction was aborted."""
-        self._advance(header.last_offset)
+        self._advance(header)
         if not header.is_transactional:
             return False
         if header.producer_id in self._ongoing:
@@ -43,7 +45,7 @@ class CleanedTransactions:
 
     def control(self, header: BatchHeader, kind: int | None) -> bool:
         """A control batch is met, of a kind or empty: whether nothing needs it any more."""
-        self._advance(header.last_offset)
+        self._advance(header)
         producer_id = header.producer_id
         if kind is None:
             return True
