@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 
 from tidelog.records import loops
 from tidelog.records._pure import OK
@@ -15,6 +16,7 @@ from tidelog.records._pure_cleaner import MAP_FULL, SLOT_SIZE
 from tidelog.records.batch import Buffer
 
 LARGE = 1 << 20
+PIECE = 4 << 20
 
 
 class OffsetMap:
@@ -81,6 +83,11 @@ class OffsetMap:
 
     def close(self) -> None:
         self.table.release()
-        if self._mapping is not None:
-            self._mapping.close()
-            self._mapping = None
+        mapping, self._mapping = self._mapping, None
+        if mapping is not None:
+            # To unmap it all at once takes milliseconds, for which the GIL is held.
+            if hasattr(mmap, "MADV_DONTNEED"):
+                for start in range(0, len(mapping), PIECE):
+                    mapping.madvise(mmap.MADV_DONTNEED, start, min(PIECE, len(mapping) - start))
+                    time.sleep(0.00005)
+            mapping.close()
