@@ -244,7 +244,8 @@ class Life:
             for batch in self.model.history
             if batch.last < log.log_end_offset and (batch.base < on_disk or batch.base in present)
         ]
-        self.has_hole |= kept != self.model.history[: len(kept)]
+        end = kept[-1].last + 1 if kept else 0
+        self.has_hole |= kept != self.model.history[: len(kept)] or end < log.log_end_offset
         self.model.history = kept
         if self.has_hole and not log.config.compacted:
             self.world.config = replace(log.config, cleanup_policy=COMPACT)

@@ -512,6 +512,7 @@ def _settle(
         )
         loaded.log_end_offset = start
         loaded.producers.clear(start)
+        loaded.snapshots.delete_outside(start, start - 1)  # they speak of transactions whose ends are gone
         loaded.epochs.clear()
         loaded.recovery_point = min(loaded.recovery_point, start)
     loaded.epochs.truncate_from_end(loaded.log_end_offset + 1)
