@@ -16,11 +16,19 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.controller.hosts import ADDRESS, BROKER, FewRules
-from tidelog.controller.interface import ConfigEntity, ConfigKind, NewPartitions, NewTopic, TopicToDelete
+from tidelog.controller.interface import (
+    ConfigEntity,
+    ConfigKind,
+    LogsOfTopic,
+    NewPartitions,
+    NewTopic,
+    TopicToDelete,
+)
 from tidelog.controller.single import SingleController
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
 from tidelog.metadata.state import ClusterState, PartitionState
@@ -35,12 +43,24 @@ class FolderHost:
         self.root = root
         root.mkdir(exist_ok=True)
 
+    async def make_logs(self, topics: Sequence[LogsOfTopic]) -> set[tuple[str, int]]:
+        def make() -> None:
+            for topic, topic_id, partitions in topics:
+                for partition in partitions:
+                    (self.root / f"{topic}-{partition}.{topic_id.hex()}").mkdir(exist_ok=True)
+
+        await asyncio.to_thread(make)
+        return set()
+
     def become_leader(self, topic: str, topic_id: bytes, partition: int, state: PartitionState) -> None:
-        (self.root / f"{topic}-{partition}.{topic_id.hex()}").mkdir(exist_ok=True)
+        assert (self.root / f"{topic}-{partition}.{topic_id.hex()}").is_dir()
 
     def delete_partition(self, topic: str, partition: int) -> None:
         for folder in self.root.glob(f"{topic}-{partition}.*"):
             folder.rmdir()
+
+    async def sync_deletions(self) -> None:
+        await asyncio.to_thread(time.sleep, 0)
 
     def update_topic_config(self, topic: str, overrides: dict[str, str]) -> None: ...
 

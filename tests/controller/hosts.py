@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tidelog.clock import ManualClock
-from tidelog.controller.interface import ConfigEntity
+from tidelog.controller.interface import ConfigEntity, LogsOfTopic
 from tidelog.controller.planning import ControllerSettings
 from tidelog.controller.single import SingleController
 from tidelog.errors import InvalidConfig, KafkaStorageError
@@ -27,9 +27,15 @@ class RecordingHost:
         self.configs: dict[str, dict[str, str]] = {}
         self.states: list[ClusterState] = []
         self.broken: set[tuple[str, int]] = set()
+        self.no_room: set[tuple[str, int]] = set()
+        self.syncs = 0
+
+    async def make_logs(self, topics: Sequence[LogsOfTopic]) -> set[tuple[str, int]]:
+        wanted = {(topic.topic, partition) for topic in topics for partition in topic.partitions}
+        return wanted & self.no_room
 
     def become_leader(self, topic: str, topic_id: bytes, partition: int, state: PartitionState) -> None:
-        if (topic, partition) in self.broken:
+        if (topic, partition) in self.broken | self.no_room:
             raise KafkaStorageError("the disk is gone")
         self.leads[topic, partition] = state
         self.ids[topic] = topic_id
@@ -39,6 +45,9 @@ class RecordingHost:
             raise KafkaStorageError("the disk is gone")
         self.leads.pop((topic, partition), None)
         self.deleted.append((topic, partition))
+
+    async def sync_deletions(self) -> None:
+        self.syncs += 1
 
     def update_topic_config(self, topic: str, overrides: dict[str, str]) -> None:
         self.configs[topic] = overrides

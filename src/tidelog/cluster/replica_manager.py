@@ -91,7 +91,10 @@ class ReplicaManager:
         is_internal: bool = False,
         is_new: bool = True,
     ) -> Partition:
-        """Open or create the log of a partition and lead it; one that is not new should have a log."""
+        """Open or create the log of a partition and lead it; one that is not new should have a log.
+
+        Nothing is synced here where `LogManager.make_later` has made the log before.
+        """
         hosted = self.topics.get(topic)
         if hosted is None:
             hosted = self.topics[topic] = HostedTopic(
@@ -104,12 +107,17 @@ class ReplicaManager:
             partition.on_high_watermark = self.high_watermark_moved
             partition.on_write_error = self._io_failed
             hosted.partitions[index] = partition
+        if (topic, index) in self.logs.unmade:
+            raise KafkaStorageError(f"there is no room for the log of {topic}-{index} at present")
         log_of_partition = self.logs.get_or_create(topic, index, topic_id, config, is_new=is_new)
         partition.become_leader(log_of_partition, state)
         return partition
 
     def delete_partition(self, topic: str, index: int) -> None:
-        """Stop serving a partition and delete its files; whoever waits on it is answered."""
+        """Stop serving a partition and delete its files; whoever waits on it is answered.
+
+        A crash can bring the files back until `LogManager.sync_deletions` is done.
+        """
         hosted = self.topics.get(topic)
         partition = hosted.partitions.pop(index, None) if hosted is not None else None
         if hosted is not None and not hosted.partitions:

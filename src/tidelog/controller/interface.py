@@ -18,21 +18,42 @@ from tidelog.metadata.state import BrokerState, ClusterState, Endpoint, Partitio
 ZERO_ID = bytes(16)
 
 
+class LogsOfTopic(NamedTuple):
+    """Partitions of a topic that are to have logs."""
+
+    topic: str
+    topic_id: bytes
+    partitions: Sequence[int]
+
+
 class PartitionHost(Protocol):
     """The broker's side: it holds logs and answers requests. All calls are made on the loop."""
 
+    async def make_logs(self, topics: Sequence[LogsOfTopic]) -> set[tuple[str, int]]:
+        """Make the logs that are missing, durably, while others are served.
+
+        What goes wrong is told by `become_leader`. Gives the partitions that can be asked for again, because
+        what their logs lack, such as room on the disk, may come back.
+        """
+
     def become_leader(self, topic: str, topic_id: bytes, partition: int, state: PartitionState) -> None:
-        """Lead a partition from now on, with the log made if there is none.
+        """Lead a partition from now on; its log was made by `make_logs`.
 
         Called again with the same state it changes nothing. Raises KafkaStorageError where no log can be
         had; the controller then takes the partition offline.
         """
 
     def delete_partition(self, topic: str, partition: int) -> None:
-        """Stop serving a partition and remove its log, so that it does not come back after a crash.
+        """Stop serving a partition and remove its log; a crash may bring it back until `sync_deletions`.
 
         Nothing happens where there is none. Raises KafkaStorageError where it could not be removed; it is
         tried again at the next start.
+        """
+
+    async def sync_deletions(self) -> None:
+        """Bring the deletions so far to the disk, while others are served.
+
+        Raises KafkaStorageError where that fails; the deletions are tried again at the next start.
         """
 
     def update_topic_config(self, topic: str, overrides: dict[str, str]) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from tidelog.clock import Clock, SystemClock
@@ -26,6 +27,7 @@ from tidelog.controller.interface import (
     ConfigRules,
     DeletedTopic,
     EntityConfigListener,
+    LogsOfTopic,
     NewPartitions,
     NewTopic,
     PartitionHost,
@@ -62,6 +64,10 @@ SECONDS_A_TURN = 0.005
 """How long logs are made or deleted, of however many topics, before other requests get a turn of the loop."""
 
 
+RETRY_SECONDS = 5.0
+"""How long a partition whose log lacked room on the disk waits until it is tried again."""
+
+
 HAVE_DEFAULTS = (ConfigKind.BROKER, ConfigKind.CLIENT, ConfigKind.USER, ConfigKind.IP)
 """Kinds whose default entity holds for all of them."""
 
@@ -79,6 +85,7 @@ class SingleController:
         on_entity_config: EntityConfigListener | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self.broker_id = broker_id
         self.settings = settings or ControllerSettings()
@@ -93,6 +100,9 @@ class SingleController:
         self._lock = asyncio.Lock()
         self._turn_ends = 0.0
         self._running: set[asyncio.Task[object]] = set()
+        self._without_log: set[tuple[str, int]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._retry_seconds = retry_seconds
         # One thread: the tree takes one change at a time anyway. It starts with the first call.
         self._worker = ThreadPoolExecutor(1, "tidelog-controller")
 
@@ -150,15 +160,15 @@ class SingleController:
     async def activate(self, host: PartitionHost) -> None:
         self._host = host
         async with self._lock:
-            for topic in list(self._state.topics.values()):
-                await self._lead(topic, topic.partitions)
-            for topic in list(self._deleting.values()):
-                await self._finish_deletion(topic)
+            await self._lead({name: topic.partitions for name, topic in self._state.topics.items()})
+            await self._finish_deletions(list(self._deleting.values()))
         self._publish(self._state)
 
     async def close(self) -> None:
         while self._running:
             await asyncio.wait(self._running)
+        if self._retry is not None:
+            self._retry.cancel()
         await asyncio.to_thread(self._worker.shutdown)
 
     # --- making topics
@@ -176,8 +186,7 @@ class SingleController:
                 names = {topic.name for topic in made}
                 return [TopicResult(r.name, error=error) if r.name in names else r for r in results]
             self._state = self._state.with_topics(made)
-            for topic in made:
-                await self._lead(topic, topic.partitions)
+            await self._lead({topic.name: topic.partitions for topic in made})
             self._publish(self._state)
         return results
 
@@ -197,25 +206,42 @@ class SingleController:
         # Marked: now nothing can bring the topics back, so clients may be told before the files are gone.
         self._deleting.update((topic.name, topic) for topic in doomed)
         self._publish(self._state.with_topics(removed=names))
-        for topic in doomed:
-            await self._finish_deletion(topic)
+        await self._finish_deletions(doomed)
         return results
 
-    async def _finish_deletion(self, topic: TopicState) -> None:
-        """Remove logs, then nodes. What fails is tried again at the next start, from the mark in the tree."""
+    async def _finish_deletions(self, topics: Sequence[TopicState]) -> None:
+        """Remove logs, then nodes. What fails is tried again at the next start, by the marks in the tree."""
         assert self._host is not None
+        gone = [topic.name for topic in topics if await self._delete_logs(topic)]
+        if not gone:
+            return
         try:
-            for index in topic.partitions:
-                self._host.delete_partition(topic.name, index)
-                await self._give_way()
+            await self._host.sync_deletions()
         except KafkaError as error:
-            _log.error("topic %s is marked for deletion, but its logs stay for now: %s", topic.name, error)
+            _log.error("topics %s are deleted, but stay marked for now: %s", ", ".join(gone), error)
             return
-        failure = await self._write(lambda: self._store.remove_topic(topic.name))
+        for name in gone:
+            await self._remove_nodes(name)
+
+    async def _delete_logs(self, topic: TopicState) -> bool:
+        """Whether all of them could be removed."""
+        assert self._host is not None
+        failed: list[int] = []
+        for index in topic.partitions:
+            try:
+                self._host.delete_partition(topic.name, index)
+            except KafkaError as error:
+                _log.error("%s-%d is marked for deletion, but its log stays: %s", topic.name, index, error)
+                failed.append(index)
+            await self._give_way()
+        return not failed
+
+    async def _remove_nodes(self, name: str) -> None:
+        failure = await self._write(lambda: self._store.remove_topic(name))
         if failure is not None:
-            _log.error("topic %s is deleted, but its nodes stay for now: %s", topic.name, failure)
+            _log.error("topic %s is deleted, but its nodes stay for now: %s", name, failure)
             return
-        self._deleting.pop(topic.name, None)
+        self._deleting.pop(name, None)
 
     # --- more partitions
 
@@ -235,10 +261,12 @@ class SingleController:
             return [replace(result, error=result.error or error) for result in results]
         before = self._state
         self._state = before.with_topics(grown)
+        added: dict[str, dict[int, PartitionState]] = {}
         for topic in grown:
             known = before.topics[topic.name].partitions
-            added = {index: state for index, state in topic.partitions.items() if index not in known}
-            await self._lead(topic, added)
+            new = {index: state for index, state in topic.partitions.items() if index not in known}
+            added[topic.name] = new
+        await self._lead(added)
         self._publish(self._state)
         return results
 
@@ -324,14 +352,31 @@ class SingleController:
 
     # --- how changes are made
 
-    async def _lead(self, topic: TopicState, partitions: Mapping[int, PartitionState]) -> None:
+    async def _lead(self, topics: Mapping[str, Mapping[int, PartitionState]]) -> None:
         """Have the host lead those of the partitions that this broker leads."""
         if self._host is None:
             return
+        ours = {
+            name: {index: state for index, state in partitions.items() if state.leader == self.broker_id}
+            for name, partitions in topics.items()
+        }
+        self._lead_later(await self._host.make_logs(self._logs_of(ours)))
+        for name, partitions in ours.items():
+            failed = await self._lead_topic(self._state.topics[name], partitions)
+            if failed:
+                await self._replace_states(self._state.topics[name], failed)
+
+    def _logs_of(self, topics: Mapping[str, Mapping[int, PartitionState]]) -> list[LogsOfTopic]:
+        known = self._state.topics
+        return [LogsOfTopic(name, known[name].topic_id, list(states)) for name, states in topics.items()]
+
+    async def _lead_topic(
+        self, topic: TopicState, partitions: Mapping[int, PartitionState]
+    ) -> dict[int, PartitionState]:
+        """Gives the states of those that could not be led."""
+        assert self._host is not None
         failed: dict[int, PartitionState] = {}
         for index, state in partitions.items():
-            if state.leader != self.broker_id:
-                continue
             try:
                 self._host.become_leader(topic.name, topic.topic_id, index, state)
             except KafkaError as error:
@@ -340,8 +385,42 @@ class SingleController:
                 if offline is not None:
                     failed[index] = offline
             await self._give_way()
-        if failed:
-            await self._replace_states(topic, failed)
+        return failed
+
+    def _lead_later(self, without_log: Collection[tuple[str, int]]) -> None:
+        """There was no room for the logs of these: they are offline, but not until the next start."""
+        self._without_log.update(without_log)
+        if self._without_log and self._retry is None:
+            again = asyncio.get_running_loop().call_later
+            self._retry = again(self._retry_seconds, lambda: self._begin(self._lead_those_without_log()))
+
+    async def _lead_those_without_log(self) -> None:
+        assert self._host is not None
+        self._retry, offline = None, self._without_log
+        self._without_log = set()
+        elected: dict[str, dict[int, PartitionState]] = {}
+        for name, index in sorted(offline):
+            state = self._state.partition(name, index)
+            leading = elect(state, {self.broker_id}, self._state.controller_epoch) if state else None
+            if leading is not None:
+                elected.setdefault(name, {})[index] = leading
+        # First the log, so that the tree hears only of those that can be led.
+        still = await self._host.make_logs(self._logs_of(elected))
+        led: dict[str, dict[int, PartitionState]] = {}
+        for name, states in elected.items():
+            possible = {index: state for index, state in states.items() if (name, index) not in still}
+            if not possible:
+                continue
+            if await self._write(partial(self._store.write_partitions, name, possible)) is not None:
+                still.update((name, index) for index in possible)
+                continue
+            topic = self._state.topics[name]
+            self._state = self._state.with_topics([replace(topic, partitions=topic.partitions | possible)])
+            led[name] = possible
+        if led:
+            await self._lead(led)
+            self._publish(self._state)
+        self._lead_later(still)
 
     def _publish(self, state: ClusterState) -> None:
         self._state = state
@@ -353,7 +432,9 @@ class SingleController:
 
     async def _one_at_a_time(self, change: Coroutine[object, object, T]) -> T:
         """Make a change when those before are done, and to its end even if the caller is cancelled."""
+        return await asyncio.shield(self._begin(change))
 
+    def _begin(self, change: Coroutine[object, object, T]) -> asyncio.Task[T]:
         async def locked() -> T:
             async with self._lock:
                 return await change
@@ -361,7 +442,7 @@ class SingleController:
         task = asyncio.create_task(locked())
         self._running.add(task)
         task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
+        return task
 
     def _finished(self, task: asyncio.Task[T]) -> None:
         self._running.discard(task)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.controller.interface import LogsOfTopic
+from tidelog.errors import KafkaStorageError
 from tidelog.metadata.state import INTERNAL_TOPICS, ClusterState, PartitionState
 from tidelog.server.config.topic import TopicConfigs
+from tidelog.storage.creation import WantedLog
 
 
 class BrokerHost:
@@ -27,6 +31,20 @@ class BrokerHost:
         # Whether the partitions that were there before the start are led: those from now on are new.
         self.takes_new_partitions = False
 
+    async def make_logs(self, topics: Sequence[LogsOfTopic]) -> set[tuple[str, int]]:
+        wanted: list[WantedLog] = []
+        for topic, topic_id, partitions in topics:
+            config = self._topic_configs.log_config(self._overrides_of(topic))
+            wanted += [WantedLog(topic, partition, topic_id, config) for partition in partitions]
+        made: asyncio.Future[set[tuple[str, int]]] = asyncio.get_running_loop().create_future()
+
+        def done(unmade: set[tuple[str, int]]) -> None:
+            if not made.done():
+                made.set_result(unmade)
+
+        self._replicas.logs.make_later(wanted, done, is_new=self.takes_new_partitions)
+        return await made
+
     def become_leader(self, topic: str, topic_id: bytes, partition: int, state: PartitionState) -> None:
         self._replicas.become_leader(
             topic,
@@ -40,6 +58,18 @@ class BrokerHost:
 
     def delete_partition(self, topic: str, partition: int) -> None:
         self._replicas.delete_partition(topic, partition)
+
+    async def sync_deletions(self) -> None:
+        synced: asyncio.Future[KafkaStorageError | None] = asyncio.get_running_loop().create_future()
+
+        def done(error: KafkaStorageError | None) -> None:
+            if not synced.done():
+                synced.set_result(error)
+
+        self._replicas.logs.sync_deletions(done)
+        error = await synced
+        if error is not None:
+            raise error
 
     def update_topic_config(self, topic: str, overrides: dict[str, str]) -> None:
         self._replicas.update_config(topic, self._topic_configs.log_config(overrides))

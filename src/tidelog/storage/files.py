@@ -36,6 +36,10 @@ class FileCache:
     def __len__(self) -> int:
         return len(self._holders)
 
+    @property
+    def is_full(self) -> bool:
+        return len(self._holders) >= self._capacity
+
     def opened(self, holder: HoldsFiles) -> None:
         """`holder` has opened a file; somebody else may have to close one for it."""
         holders = self._holders

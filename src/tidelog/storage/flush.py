@@ -20,6 +20,7 @@ class FlushJob:
         "_paths",
         "_save_epochs",
         "linked",
+        "names_topic",
         "sealed",
         "seconds",
         "truncations",
@@ -38,6 +39,7 @@ class FlushJob:
         self._directory: str | None = None
         self.linked: list[Segment] = []  # those whose directory entries become durable with it
         self.sealed: list[Segment] = []  # those whose indexes do
+        self.names_topic = False  # whether the log's topic id does
 
     def add_file(self, file: DiskFile) -> None:
         self._files.append(file)

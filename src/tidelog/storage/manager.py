@@ -23,6 +23,7 @@ from tidelog.storage.checkpoints import (
     encode_offsets,
 )
 from tidelog.storage.config import LogConfig
+from tidelog.storage.creation import EmptiestFolder, LogCreation, NewLog, WantedLog
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.files import FileCache
 from tidelog.storage.flush import FlushJob
@@ -34,7 +35,7 @@ from tidelog.storage.folders import (
     parse_partition,
 )
 from tidelog.storage.log import Log
-from tidelog.storage.segmented import SegmentedLog
+from tidelog.storage.segmented import SegmentedLog, path_for_deletion
 
 logger = logging.getLogger("tidelog.storage")
 
@@ -91,7 +92,8 @@ class LogManager:
         self.folders = [LogFolder(disk, path) for path in dirs]
         self.defaults = defaults
         self.logs: dict[TopicPartition, Log] = {}
-        self.failed: dict[TopicPartition, str] = {}  # logs that could not be loaded, and why
+        self.failed: dict[TopicPartition, str] = {}  # logs that could not be loaded or made, and why
+        self.unmade: dict[TopicPartition, LogFolder] = {}  # new logs that can be tried again, and where
         self.on_folder_offline: Callable[[str, list[TopicPartition]], None] | None = None
         self.on_flush: Callable[[FlushJob], None] | None = None
         self.on_truncated: Callable[[SegmentedLog], None] | None = None  # below its recovery point
@@ -102,6 +104,7 @@ class LogManager:
         self._files = files if files is not None else FileCache()
         self.recovery_threads_per_dir = recovery_threads_per_dir
         self._folder_of: dict[TopicPartition, LogFolder] = {}
+        self._unsynced: dict[str, LogFolder] = {}  # folders whose deletions are not on the disk yet
         self._timers: dict[str, TimerHandle] = {}
         self._leftovers: list[str] = []  # folders that were being deleted when the last broker stopped
         self._flushing: set[TopicPartition] = set()
@@ -289,12 +292,12 @@ class LogManager:
             if key in self.failed:
                 raise KafkaStorageError(f"{topic}-{partition} could not be loaded: {self.failed[key]}")
             offline = [folder.path for folder in self.folders if folder.offline is not None]
-            if offline and not is_new:
+            if offline and not is_new and key not in self.unmade:
                 raise KafkaStorageError(
                     f"the log of {topic}-{partition} is in no folder that works: it may be in "
                     + ", ".join(offline)
                 )
-            return self._create(topic, partition, topic_id, config or self.defaults)
+            return self._create(WantedLog(topic, partition, topic_id, config or self.defaults))
         if topic_id is not None and log.topic_id != topic_id:
             if log.topic_id is not None:
                 raise InconsistentTopicId(
@@ -305,49 +308,142 @@ class LogManager:
             log.update_config(config)
         return log
 
-    def _create(self, topic: str, partition: int, topic_id: bytes | None, config: LogConfig) -> Log:
-        folder = self._emptiest_folder()
-        path = f"{folder.path}/{topic}-{partition}"
-        try:
-            self._disk.make_dir(path)
-            log = Log.open(
-                topic,
-                partition,
-                path,
-                config,
-                disk=self._disk,
-                files=self._files,
-                now_ms=self._clock.ms(),
-            )
-            if topic_id is not None:
-                log.set_topic_id(topic_id)
-            self._disk.fsync_dir(folder.path)
-        except OSError as error:
-            self._failed(folder, error)
-            raise KafkaStorageError(f"{path} cannot be made: {error}") from error
-        self._add(log, folder)
-        return log
+    def _create(self, wanted: WantedLog) -> Log:
+        folder = self.unmade.get(wanted.key)
+        new = NewLog(wanted, folder if folder is not None else self._emptiest_folder().take())
+        creation = LogCreation(self._disk, self._files, self._clock.ms())
+        creation.logs.append(new)
+        creation.run()
+        self._take_in(creation)
+        if new.error is not None:
+            raise new.kafka_error() from new.error
+        return self.logs[wanted.key]
 
-    def _emptiest_folder(self) -> LogFolder:
-        online = [folder for folder in self.folders if folder.offline is None]
-        if not online:
-            raise KafkaStorageError("every folder of log.dirs is offline")
-        if len(online) == 1:
-            return online[0]
-        counts = {id(folder): 0 for folder in self.folders}
-        for folder in self._folder_of.values():
-            counts[id(folder)] += 1
-        return min(online, key=lambda folder: counts[id(folder)])
+    def make_later(
+        self,
+        wanted: Iterable[WantedLog],
+        done: Callable[[set[TopicPartition]], None],
+        *,
+        is_new: bool = True,
+    ) -> None:
+        """Make the logs that are missing, off the loop, for `get_or_create` to find or to say why not.
+
+        `done` hears of those that lacked room on the disk, or something else that may come back. They can be
+        asked for again, and are made in the same folder then: a start must not find parts of them in two.
+        """
+        creation = self._choose(wanted, is_new)
+        if not creation.logs:
+            done(set())
+            return
+
+        def made(_: None, error: BaseException | None) -> None:
+            self._files.evicting = True
+            if error is not None:
+                creation.failed(error)
+            done(self._take_in(creation))
+
+        self._files.evicting = False  # only the loop may take files from logs that it uses
+        self._run(creation.run, made)
+
+    def _choose(self, wanted: Iterable[WantedLog], is_new: bool) -> LogCreation:
+        creation = LogCreation(self._disk, self._files, self._clock.ms())
+        emptiest = self._emptiest_folder()
+        may_choose = emptiest.any if is_new else not any(folder.offline for folder in self.folders)
+        for one in wanted:
+            log = self.logs.get(one.key)
+            if log is not None:
+                if log.topic_id is None and one.topic_id is not None:
+                    creation.logs.append(NewLog(one, self._folder_of[one.key], present=log))
+            elif one.key in self.unmade:
+                creation.logs.append(NewLog(one, self.unmade[one.key]))
+            elif one.key not in self.failed and may_choose:
+                creation.logs.append(NewLog(one, emptiest.take()))
+        return creation
+
+    def _take_in(self, creation: LogCreation) -> set[TopicPartition]:
+        """Serve the logs that were made; gives those that may be asked for again."""
+        unmade: set[TopicPartition] = set()
+        failures: dict[str, tuple[LogFolder, OSError]] = {}
+        for new in creation.logs:
+            key, error = new.wanted.key, new.error
+            self.unmade.pop(key, None)
+            if error is None and new.log is not None and new.folder.offline is not None:
+                error = new.error = KafkaStorageError(f"its folder {new.folder.path} is offline")
+            if error is None:
+                if new.log is not None:
+                    self._add(new.log, new.folder)
+                continue
+            if new.log is not None:
+                new.log.release()
+            if isinstance(error, OSError):
+                failures.setdefault(new.folder.path, (new.folder, error))
+            if new.may_be_tried_again:
+                self.unmade[key] = new.folder
+                unmade.add(key)
+            elif new.present is None:
+                self.failed[key] = str(error)
+        for folder, failure in failures.values():
+            self._failed(folder, failure)
+        return unmade
+
+    def _emptiest_folder(self) -> EmptiestFolder:
+        return EmptiestFolder(self.folders, (*self._folder_of.values(), *self.unmade.values()))
 
     def delete(self, topic: str, partition: int) -> None:
-        """The partition is gone at once, its files after file.delete.delay.ms."""
-        log = self.logs.pop((topic, partition), None)
-        self.failed.pop((topic, partition), None)
-        if log is not None:
-            folder = self._folder_of.pop((topic, partition))
-            if self.on_deleted is not None:
-                self.on_deleted((topic, partition), folder)
-            self._remove_tree_later(log.delete(), log.config.file_delete_delay_ms)
+        """The partition is gone at once, its files after file.delete.delay.ms.
+
+        It stays gone after a crash once `sync_deletions` is done.
+        """
+        key = (topic, partition)
+        log = self.logs.pop(key, None)
+        self.failed.pop(key, None)
+        self.unmade.pop(key, None)
+        if log is None:
+            self._delete_unopened(f"{topic}-{partition}")
+            return
+        folder = self._folder_of.pop(key)
+        self._unsynced[folder.path] = folder
+        if self.on_deleted is not None:
+            self.on_deleted(key, folder)
+        self._remove_tree_later(log.delete(), log.config.file_delete_delay_ms)
+
+    def _delete_unopened(self, name: str) -> None:
+        """A log that could not be loaded, or not be made to its end: no later one may find its folder."""
+        for folder in self.folders:
+            path = f"{folder.path}/{name}"
+            if folder.offline is None and self._disk.is_dir(path):
+                target = path_for_deletion(path)
+                try:
+                    self._disk.rename(path, target)
+                except OSError as error:
+                    raise KafkaStorageError(f"{path} cannot be renamed for deletion: {error}") from error
+                self._unsynced[folder.path] = folder
+                self._remove_tree_later(target, self.defaults.file_delete_delay_ms)
+
+    def sync_deletions(self, done: Callable[[KafkaStorageError | None], None]) -> None:
+        """Bring the deletions so far to the disk, off the loop."""
+        folders = [folder for folder in self._unsynced.values() if folder.offline is None]
+        self._unsynced.clear()
+        if not folders:
+            done(None)
+            return
+        at: LogFolder = folders[0]
+
+        def sync() -> None:
+            nonlocal at
+            for at in folders:
+                self._disk.fsync_dir(at.path)
+
+        def synced(_: None, error: BaseException | None) -> None:
+            if error is None:
+                done(None)
+                return
+            self._unsynced.update((folder.path, folder) for folder in folders)
+            if isinstance(error, OSError):
+                self._failed(at, error)
+            done(KafkaStorageError(f"{at.path} cannot be synced: {error}"))
+
+        self._run(sync, synced)
 
     def folder_of(self, key: TopicPartition) -> LogFolder | None:
         return self._folder_of.get(key)
@@ -385,6 +481,9 @@ class LogManager:
         folder.offline = str(error)
         lost = [key for key, owner in self._folder_of.items() if owner is folder]
         logger.error("log folder %s is offline with %d partitions: %s", folder.path, len(lost), error)
+        for key in [key for key, owner in self.unmade.items() if owner is folder]:
+            self.failed[key] = f"its folder {folder.path} is offline: {error}"
+            del self.unmade[key]
         for key in lost:
             self.failed[key] = f"its folder {folder.path} is offline: {error}"
             del self._folder_of[key]

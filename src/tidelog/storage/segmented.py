@@ -44,6 +44,13 @@ logger = logging.getLogger("tidelog.storage")
 MAX_NAME = 255  # what file systems allow a file to be called
 
 
+def path_for_deletion(directory: str) -> str:
+    """What a partition's folder is called from when it is deleted until it is removed."""
+    parent, name = os.path.split(directory)
+    suffix = f".{uuid.uuid4().hex}-delete"
+    return f"{parent}/{name[: MAX_NAME - len(suffix)]}{suffix}"
+
+
 class SegmentedLog:
     __slots__ = (
         "_active",
@@ -55,6 +62,7 @@ class SegmentedLog:
         "_outstanding",
         "_random",
         "_segment_bytes",
+        "_topic_id_is_loose",
         "_truncations",
         "closed",
         "config",
@@ -101,6 +109,7 @@ class SegmentedLog:
         self._files = files
         self._random = rng
         self.topic_id = loaded.topic_id
+        self._topic_id_is_loose = False
         self.segments = loaded.segments
         self._active = loaded.segments[-1]
         self.leader_epochs = loaded.epochs
@@ -143,11 +152,18 @@ class SegmentedLog:
             return self.produce_rules
         return produce_rules(self.config, from_client=False)
 
-    def set_topic_id(self, topic_id: bytes) -> None:
-        """Remember which topic this is, durably; a log belongs to one topic for life."""
-        path = f"{self.dir}/{PARTITION_METADATA}"
-        self._disk.atomic_write(path, encode_partition_metadata(topic_id))
+    def set_topic_id(self, topic_id: bytes, *, durably: bool = True) -> None:
+        """Remember which topic this is: a log belongs to one topic for life.
+
+        A new log need not do so durably: until its first flush nothing of it is, and the flush sees to it.
+        """
+        path, data = f"{self.dir}/{PARTITION_METADATA}", encode_partition_metadata(topic_id)
+        if durably:
+            self._disk.atomic_write(path, data)
+        else:
+            self._disk.write(path, data)
         self.topic_id = topic_id
+        self._topic_id_is_loose = not durably
 
     def __repr__(self) -> str:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
@@ -338,6 +354,10 @@ class SegmentedLog:
         if up_to <= self.recovery_point:
             return None
         job = FlushJob(self._disk, up_to, self.leader_epochs, self._truncations)
+        if self._topic_id_is_loose:
+            job.add_path(f"{self.dir}/{PARTITION_METADATA}")
+            job.add_directory(self.dir)
+            job.names_topic = True
         for segment in self.segments.starting_from(self.recovery_point):
             if segment.base_offset >= up_to and segment.base_offset > self.recovery_point:
                 break
@@ -359,6 +379,8 @@ class SegmentedLog:
             self.on_flush(job)
         if job.truncations != self._truncations:
             return
+        if job.names_topic:
+            self._topic_id_is_loose = False
         for segment in job.linked:
             segment.linked = True
         for segment in job.sealed:
@@ -617,15 +639,21 @@ class SegmentedLog:
         for segment in self.segments:
             segment.close()
 
+    def release_files(self) -> None:
+        """Keep no descriptor while nobody uses the log: they are opened again when needed."""
+        for segment in self.segments:
+            segment.release_files()
+            self._files.forget(segment)
+
     def delete(self) -> str:
-        """Close the log and rename its folder so that it is no partition any more; returns the new path."""
+        """Close the log and rename its folder so that it is no partition any more; returns the new path.
+
+        Once the folder above is synced it stays so, whatever happens.
+        """
         self.release()
-        parent, name = os.path.split(self.dir)
-        suffix = f".{uuid.uuid4().hex}-delete"
-        target = f"{parent}/{name[: MAX_NAME - len(suffix)]}{suffix}"
+        target = path_for_deletion(self.dir)
         try:
             self._disk.rename(self.dir, target)
-            self._disk.fsync_dir(parent)
         except OSError as error:
             raise self._storage_error(f"{self.dir} cannot be renamed for deletion", error) from error
         self._moved(target)
