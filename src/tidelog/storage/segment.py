@@ -461,7 +461,7 @@ class Segment:
         return [self.path(suffix) for suffix in suffixes]
 
     def close(self) -> list[DiskFile]:
-        """Let go of all files; those that were open are given back, for the caller to close where it likes."""
+        """Let go of all files; those that were open are given back, for the caller to close."""
         self._files.forget(self)
         held = [] if self._file is None else [self._file]
         self.release_files()
