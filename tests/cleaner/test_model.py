@@ -238,11 +238,12 @@ class Life:
         self.watch()
         log = self.world.log
         assert log.log_end_offset >= on_disk
+        known = max(on_disk, log.log_start_offset)
         present = {header.base_offset for segment in log.segments for _, header in segment.batches()}
         kept = [
             batch
             for batch in self.model.history
-            if batch.last < log.log_end_offset and (batch.base < on_disk or batch.base in present)
+            if batch.last < log.log_end_offset and (batch.base < known or batch.base in present)
         ]
         end = kept[-1].last + 1 if kept else 0
         self.has_hole |= kept != self.model.history[: len(kept)] or end < log.log_end_offset
@@ -404,23 +405,23 @@ def believes_aborted_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = service.begin
+    original = clean.begin
 
     def planted(*arguments: object) -> clean.CleaningPlan:
         plan = original(*arguments)  # type: ignore[arg-type]
         del plan.retained[:]
         return plan
 
-    monkeypatch.setattr(service, "begin", planted)
+    monkeypatch.setattr(clean, "begin", planted)
 
 
 def cleans_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = service.begin
+    original = clean.begin
 
     def planted(*arguments: object) -> clean.CleaningPlan:
         return replace(original(*arguments), flush=None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(service, "begin", planted)
+    monkeypatch.setattr(clean, "begin", planted)
 
 
 def cleans_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,7 @@ PYTHON_TYPES = {
     ConfigType.INT: int,
     ConfigType.SHORT: int,
     ConfigType.LONG: int,
+    ConfigType.DOUBLE: float,
     ConfigType.LIST: tuple[str, ...],
     ConfigType.STRING: str,
 }

@@ -48,6 +48,7 @@ from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
 from tidelog.storage.checkpoints import TopicPartition
+from tidelog.storage.cleaner.service import CleanerSettings, LogCleaner
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.folders import FolderRefused, parse_partition
@@ -86,6 +87,7 @@ class Broker:
         self._clock = loop.clock
         self._tree: EmbeddedTree | None = None
         self._logs: LogManager | None = None
+        self._cleaner: LogCleaner | None = None
         self._controller: SingleController | None = None
         self._replicas: ReplicaManager | None = None
         self._server: SocketServer | None = None
@@ -125,8 +127,11 @@ class Broker:
             await controller.activate(host)
             host.takes_new_partitions = True
             self._name_strays(logs)
-            self._follow_settings(host, server)
             logs.start(self._intervals())
+            self._cleaner = cleaner = LogCleaner(logs, self._loop, self._cleaner_settings())
+            cleaner.start()
+            services.metrics.add_cleaner(cleaner, logs.folders)
+            self._follow_settings(host, server, cleaner)
             await self._serve_metrics()
             server.start()
         except (FolderRefused, TreeUnavailable, TreeError) as error:
@@ -345,13 +350,26 @@ class Broker:
             replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
         )
 
-    def _follow_settings(self, host: BrokerHost, server: SocketServer) -> None:
+    def _cleaner_settings(self) -> CleanerSettings:
+        config = self.config
+        return CleanerSettings(
+            enable=config.log_cleaner_enable,
+            threads=config.log_cleaner_threads,
+            dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size,
+            io_buffer_size=config.log_cleaner_io_buffer_size,
+            io_buffer_load_factor=config.log_cleaner_io_buffer_load_factor,
+            io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+            backoff_ms=config.log_cleaner_backoff_ms,
+        )
+
+    def _follow_settings(self, host: BrokerHost, server: SocketServer, cleaner: LogCleaner) -> None:
         def changed(names: frozenset[str]) -> None:
             log.info("settings changed", extra={"fields": {"names": ",".join(sorted(names))}})
             assert self._controller is not None
             self._controller.settings = self._controller_settings()
             server.update_limits(self._network_limits())
             self._loop.set_io_threads(self.config.num_io_threads)
+            cleaner.update_settings(self._cleaner_settings())
             host.broker_settings_changed()
 
         self.config.on_change(changed)
@@ -482,6 +500,10 @@ class Broker:
             await self._controller.close()
         if self._replicas is not None:
             self._replicas.shutdown()
+        if self._cleaner is not None:
+            self._cleaner.close()
+            while self._cleaner.is_busy:  # a step that is under way ends within moments
+                await asyncio.sleep(0.005)
         if self._logs is not None:
             if running:
                 await asyncio.to_thread(self._logs.shutdown, self._registered_epoch)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from tidelog import __version__
 from tidelog.cluster.fetch_session import FetchSessionCache
@@ -10,6 +11,8 @@ from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.metrics.registry import Family, MetricName, Registry
+from tidelog.storage.cleaner.service import LogCleaner
+from tidelog.storage.folders import LogFolder
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -123,6 +126,35 @@ class BrokerMetrics:
                     name,
                     lambda field=field: _disk_bytes(field) or 0,  # type: ignore[misc]
                 )
+
+    def add_cleaner(self, cleaner: LogCleaner, folders: Iterable[LogFolder]) -> None:
+        gauge, figures = self.registry.gauge, cleaner.figures
+        kind = "LogCleaner"
+        gauge("kafka.log", kind, "cleaner-recopy-percent", lambda: figures.recopy_percent)
+        gauge(
+            "kafka.log",
+            kind,
+            "max-buffer-utilization-percent",
+            lambda: figures.max_buffer_utilization_percent,
+        )
+        gauge("kafka.log", kind, "max-clean-time-secs", lambda: figures.max_clean_time_secs)
+        gauge("kafka.log", kind, "max-compaction-delay-secs", lambda: figures.max_compaction_delay_secs)
+        gauge("kafka.log", kind, "DeadThreadCount", lambda: 0)  # no thread of its own that could die
+        kind = "LogCleanerManager"
+        gauge("kafka.log", kind, "max-dirty-percent", lambda: figures.max_dirty_percent)
+        gauge("kafka.log", kind, "time-since-last-run-ms", cleaner.ms_since_last_look)
+        for folder in folders:
+            labels = {"logDirectory": folder.path}
+            gauge(
+                "kafka.log",
+                kind,
+                "uncleanable-partitions-count",
+                partial(cleaner.uncleanable_count, folder),
+                **labels,
+            )
+            gauge(
+                "kafka.log", kind, "uncleanable-bytes", partial(cleaner.uncleanable_bytes, folder), **labels
+            )
 
     def _log_families(self) -> Iterator[Family]:
         sizes: list[tuple[Labels, float]] = []

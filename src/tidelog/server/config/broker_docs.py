@@ -33,6 +33,22 @@ listener.security.protocol.map: Which protocol a listener's name stands for, as 
   PLAINTEXT listeners are served.
 listeners: Where the broker listens, as NAME://host:port; an empty host means every interface, port 0 lets
   the system choose. Ours is the loopback address, so that nothing is open before somebody decides it.
+log.cleaner.backoff.ms: How long the cleaner rests when it finds nothing to compact.
+log.cleaner.dedupe.buffer.size: Memory for the map of keys, 24 bytes each, shared by the logs that are
+  compacted at a time. Where the keys of a log do not fit, it takes several passes.
+log.cleaner.delete.retention.ms: How long a tombstone stays after compaction, so that readers have time to
+  see it.
+log.cleaner.enable: Whether compaction runs at all.
+log.cleaner.io.buffer.load.factor: How full the map of keys may get: fuller takes more keys in a pass, and
+  longer to find them.
+log.cleaner.io.buffer.size: Memory for the cleaner's reads and writes, shared by its threads.
+log.cleaner.io.max.bytes.per.second: Bytes a second that the cleaner may read and write together.
+log.cleaner.max.compaction.lag.ms: The longest a record of a compacted topic may wait to be compacted.
+log.cleaner.min.cleanable.ratio: The share of a log that has to be uncompacted before the cleaner takes it
+  up.
+log.cleaner.min.compaction.lag.ms: How long a record of a compacted topic is left alone at least.
+log.cleaner.threads: Logs that are compacted at a time, each by short pieces of work in the threads of
+  num.io.threads; 0 compacts none.
 log.cleanup.policy: What happens to old segments of topics that do not say: `delete` drops them by age and
   size, `compact` keeps the last record of each key, and both can be combined. Compaction itself is not
   served, so compacted topics grow.

@@ -138,20 +138,6 @@ leader.imbalance.check.interval.seconds: How often the controller looks for brok
 leader.imbalance.per.broker.percentage: The share of leaderships away from the preferred replica that is
   tolerated on a broker.
 leader.replication.throttled.rate: Bytes a second that this broker sends to followers of throttled replicas.
-log.cleaner.backoff.ms: How long the cleaner rests when it finds nothing to compact.
-log.cleaner.dedupe.buffer.size: Memory for the cleaner's map of keys, shared by its threads.
-log.cleaner.delete.retention.ms: How long a tombstone stays after compaction, so that readers have time to
-  see it.
-log.cleaner.enable: Whether compaction runs at all.
-log.cleaner.io.buffer.load.factor: How full the map of keys may get: fuller takes more keys in a pass, with
-  more collisions.
-log.cleaner.io.buffer.size: Memory for the cleaner's reads and writes, shared by its threads.
-log.cleaner.io.max.bytes.per.second: Bytes a second that the cleaner may read and write together.
-log.cleaner.max.compaction.lag.ms: The longest a record of a compacted topic may wait to be compacted.
-log.cleaner.min.cleanable.ratio: The share of a log that has to be uncompacted before the cleaner takes it
-  up.
-log.cleaner.min.compaction.lag.ms: How long a record of a compacted topic is left alone at least.
-log.cleaner.threads: Threads that compact logs.
 log.dir.failure.timeout.ms: A broker that cannot report a broken data folder within this time stops.
 log.local.retention.bytes: Bytes of a tiered partition that stay on local disks; -2 takes
   log.retention.bytes.

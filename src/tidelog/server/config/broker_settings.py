@@ -23,6 +23,17 @@ fetch.max.bytes int 57671680 medium >=1024
 inter.broker.listener.name string null medium
 listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT low per-broker
 listeners list PLAINTEXT://127.0.0.1:9092 high per-broker kafka=PLAINTEXT://:9092
+log.cleaner.backoff.ms long 15000 medium >=0 cluster-wide
+log.cleaner.dedupe.buffer.size long 134217728 medium cluster-wide
+log.cleaner.delete.retention.ms long 86400000 medium >=0 cluster-wide
+log.cleaner.enable boolean true medium
+log.cleaner.io.buffer.load.factor double 0.9 medium cluster-wide
+log.cleaner.io.buffer.size int 524288 medium >=0 cluster-wide
+log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 medium cluster-wide
+log.cleaner.max.compaction.lag.ms long 9223372036854775807 medium >=1 cluster-wide
+log.cleaner.min.cleanable.ratio double 0.5 medium 0..1 cluster-wide
+log.cleaner.min.compaction.lag.ms long 0 medium >=0 cluster-wide
+log.cleaner.threads int 1 medium >=0 cluster-wide
 log.cleanup.policy list delete medium each(compact,delete) cluster-wide
 log.dir list ./tidelog-data high kafka=/tmp/kafka-logs
 log.dirs list null high
@@ -95,20 +106,6 @@ _PURGATORY = """\
 delete.records.purgatory.purge.interval.requests int 1 medium
 fetch.purgatory.purge.interval.requests int 1000 medium
 producer.purgatory.purge.interval.requests int 1000 medium
-"""
-
-_COMPACTION = """\
-log.cleaner.backoff.ms long 15000 medium >=0 cluster-wide
-log.cleaner.dedupe.buffer.size long 134217728 medium cluster-wide
-log.cleaner.delete.retention.ms long 86400000 medium >=0 cluster-wide
-log.cleaner.enable boolean true medium
-log.cleaner.io.buffer.load.factor double 0.9 medium cluster-wide
-log.cleaner.io.buffer.size int 524288 medium >=0 cluster-wide
-log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 medium cluster-wide
-log.cleaner.max.compaction.lag.ms long 9223372036854775807 medium >=1 cluster-wide
-log.cleaner.min.cleanable.ratio double 0.5 medium 0..1 cluster-wide
-log.cleaner.min.compaction.lag.ms long 0 medium >=0 cluster-wide
-log.cleaner.threads int 1 medium >=0 cluster-wide
 """
 
 _OLD_FORMATS = """\
@@ -476,7 +473,6 @@ telemetry.max.bytes int 1048576 low >=1
 NOT_SERVED = {
     "one event loop does this work, whatever the number": _LOOP,
     "a waiting request leaves the purgatory the moment it is answered": _PURGATORY,
-    "compaction is not served: segments of compacted topics are kept": _COMPACTION,
     "only the current record format is written and sent": _OLD_FORMATS,
     "a segment's file grows as it is written": _PREALLOCATE,
     "new partitions go to the folder with the fewest": _CORDON,

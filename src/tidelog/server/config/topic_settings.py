@@ -8,14 +8,18 @@ compression.gzip.level int -1 medium 1..9|-1 else=compression.gzip.level
 compression.lz4.level int 9 medium 1..17 else=compression.lz4.level
 compression.type string producer medium in(uncompressed,zstd,lz4,snappy,gzip,producer) else=compression.type
 compression.zstd.level int 3 medium -131072..22 else=compression.zstd.level
+delete.retention.ms long 86400000 medium >=0 else=log.cleaner.delete.retention.ms
 file.delete.delay.ms long 60000 medium >=0 else=log.segment.delete.delay.ms
 flush.messages long 9223372036854775807 medium >=1 else=log.flush.interval.messages
 flush.ms long 9223372036854775807 medium >=0 else=log.flush.interval.ms
 index.interval.bytes int 4096 medium >=0 else=log.index.interval.bytes
+max.compaction.lag.ms long 9223372036854775807 medium >=1 else=log.cleaner.max.compaction.lag.ms
 max.message.bytes int 1048588 medium >=0 else=message.max.bytes
 message.timestamp.after.max.ms long 3600000 medium >=0 else=log.message.timestamp.after.max.ms
 message.timestamp.before.max.ms long 9223372036854775807 medium >=0 else=log.message.timestamp.before.max.ms
 message.timestamp.type string CreateTime medium in(CreateTime,LogAppendTime) else=log.message.timestamp.type
+min.cleanable.dirty.ratio double 0.5 medium 0..1 else=log.cleaner.min.cleanable.ratio
+min.compaction.lag.ms long 0 medium >=0 else=log.cleaner.min.compaction.lag.ms
 min.insync.replicas int 1 medium >=1 else=min.insync.replicas
 retention.bytes long -1 medium else=log.retention.bytes
 retention.ms long 604800000 medium >=-1 else=log.retention.ms
@@ -28,13 +32,6 @@ segment.ms long 604800000 medium >=1 else=log.roll.ms
 # Smaller segments than a topic may ask for, so that a test sees many of them; never shown, as in Kafka.
 INTERNAL = """\
 internal.segment.bytes int null low >=1 unlisted
-"""
-
-_COMPACTION = """\
-delete.retention.ms long 86400000 medium >=0 else=log.cleaner.delete.retention.ms
-max.compaction.lag.ms long 9223372036854775807 medium >=1 else=log.cleaner.max.compaction.lag.ms
-min.cleanable.dirty.ratio double 0.5 medium 0..1 else=log.cleaner.min.cleanable.ratio
-min.compaction.lag.ms long 0 medium >=0 else=log.cleaner.min.compaction.lag.ms
 """
 
 _PREALLOCATE = """\
@@ -62,7 +59,6 @@ message.timestamp.difference.max.ms long 9223372036854775807 medium >=0 retired
 """
 
 NOT_SERVED = {
-    "compaction is not served: segments of compacted topics are kept": _COMPACTION,
     "a segment's file grows as it is written": _PREALLOCATE,
     "replication comes with the cluster": _REPLICATION,
     "tiered storage is not served": _TIERED,

@@ -12,18 +12,20 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tidelog.clock import Scheduler, TimerHandle
 from tidelog.errors import KafkaError, KafkaStorageError
 from tidelog.storage.checkpoints import CLEANER_OFFSETS, TopicPartition, encode_offsets
-from tidelog.storage.cleaner.clean import CleanedGroup, CleanerStats, Cleaning, Event, begin
-from tidelog.storage.cleaner.offset_map import OffsetMap
 from tidelog.storage.cleaner.policy import CleanableRange, cleanable_range, dirtiest
 from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import LogFolder
 from tidelog.storage.log import Log
 from tidelog.storage.manager import LogManager
 from tidelog.storage.segmented import SegmentedLog
+
+if TYPE_CHECKING:
+    from tidelog.storage.cleaner.clean import CleanedGroup, CleanerStats, Cleaning, Event
 
 logger = logging.getLogger("tidelog.storage.cleaner")
 
@@ -291,6 +293,10 @@ class LogCleaner:
     # -- cleaning
 
     def _begin(self, key: TopicPartition, log: Log, folder: LogFolder, range_: CleanableRange) -> None:
+        # A broker starts without these: importing them takes longer than looking for work.
+        from tidelog.storage.cleaner.clean import Cleaning, begin
+        from tidelog.storage.cleaner.offset_map import OffsetMap
+
         settings, clock = self.settings, self._scheduler.clock
         if range_.checkpoint_is_wrong and "delete" not in log.config.cleanup_policy:
             logger.warning(
@@ -332,8 +338,10 @@ class LogCleaner:
         if self._closed or running.aborted is not None or running.is_stale:
             self._give_up(running, running.aborted or "the log has changed")
             return
-        hindrance = self._flushed(running, event) if isinstance(event, FlushJob) else None
-        if isinstance(event, CleanedGroup):
+        hindrance = None
+        if isinstance(event, FlushJob):
+            hindrance = self._flushed(running, event)
+        elif not isinstance(event, int):
             hindrance = self._swap(running, event)
         if hindrance is not None:
             self._give_up(running, hindrance)
