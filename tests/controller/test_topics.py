@@ -357,6 +357,62 @@ def test_a_partition_whose_log_cannot_be_had_is_offline_until_it_can(tmp_path: P
     asyncio.run(run())
 
 
+def test_a_partition_whose_log_lacked_room_is_led_once_there_is_some(tmp_path: Path) -> None:
+    async def run() -> None:
+        host = RecordingHost()
+        host.no_room = {("demo", 1), ("gone", 0)}
+        async with running(tmp_path, host) as controller:
+            controller.retry_seconds = 0.001
+            await create(controller, NewTopic("demo", 2, 1), NewTopic("gone", 1, 1))
+            assert controller.state.topics["demo"].partitions[1].leader == NO_LEADER
+            assert sorted(host.leads) == [("demo", 0)]
+            await controller.delete_topics([TopicToDelete("gone")])
+            host.no_room.clear()
+            async with asyncio.timeout(30):
+                while host.states[-1].topics["demo"].partitions[1].leader != BROKER:
+                    await asyncio.sleep(0.001)
+            led = host.leads["demo", 1]
+            assert (led.leader_epoch, led.partition_epoch) == (2, 2)
+            assert ("gone", 0) not in host.leads
+        async with running(tmp_path) as controller:
+            assert controller.state.topics["demo"].partitions[1].leader_epoch == 2
+
+    asyncio.run(run())
+
+
+def test_a_log_that_cannot_be_removed_keeps_no_other_from_being_removed(tmp_path: Path) -> None:
+    async def run() -> None:
+        host = RecordingHost()
+        async with running(tmp_path, host) as controller:
+            await create(controller, NewTopic("stuck", 3, 1), NewTopic("free", 2, 1))
+            host.broken.add(("stuck", 1))
+            await controller.delete_topics([TopicToDelete("stuck"), TopicToDelete("free")])
+            assert host.deleted == [("stuck", 0), ("stuck", 2), ("free", 0), ("free", 1)]
+            assert host.syncs == 1, "for all topics of a request"
+            assert (await create_one(controller, NewTopic("free"))).error is None
+            assert type((await create_one(controller, NewTopic("stuck"))).error) is TopicAlreadyExists
+
+    asyncio.run(run())
+
+
+def test_nodes_stay_while_a_crash_could_bring_logs_back(tmp_path: Path) -> None:
+    class Unsynced(RecordingHost):
+        async def sync_deletions(self) -> None:
+            raise KafkaStorageError("the disk is gone")
+
+    async def run() -> None:
+        async with running(tmp_path, Unsynced()) as controller:
+            await create_one(controller, NewTopic("demo", 2, 1))
+            (result,) = await controller.delete_topics([TopicToDelete("demo")])
+            assert result.error is None
+            assert type((await create_one(controller, NewTopic("demo"))).error) is TopicAlreadyExists
+        host = RecordingHost()
+        async with running(tmp_path, host):
+            assert host.deleted == [("demo", 0), ("demo", 1)]
+
+    asyncio.run(run())
+
+
 def test_partitions_of_a_failed_folder_lose_their_leader(tmp_path: Path) -> None:
     async def run() -> None:
         host = RecordingHost()

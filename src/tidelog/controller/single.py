@@ -64,16 +64,14 @@ SECONDS_A_TURN = 0.005
 """How long logs are made or deleted, of however many topics, before other requests get a turn of the loop."""
 
 
-RETRY_SECONDS = 5.0
-"""How long a partition whose log lacked room on the disk waits until it is tried again."""
-
-
 HAVE_DEFAULTS = (ConfigKind.BROKER, ConfigKind.CLIENT, ConfigKind.USER, ConfigKind.IP)
 """Kinds whose default entity holds for all of them."""
 
 
 class SingleController:
     """Implements tidelog.controller.interface.Controller, where the docs of the public methods are."""
+
+    retry_seconds = 5.0  # how long a partition waits whose log lacked room on the disk
 
     def __init__(
         self,
@@ -85,7 +83,6 @@ class SingleController:
         on_entity_config: EntityConfigListener | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
-        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self.broker_id = broker_id
         self.settings = settings or ControllerSettings()
@@ -102,7 +99,6 @@ class SingleController:
         self._running: set[asyncio.Task[object]] = set()
         self._without_log: set[tuple[str, int]] = set()
         self._retry: asyncio.TimerHandle | None = None
-        self._retry_seconds = retry_seconds
         # One thread: the tree takes one change at a time anyway. It starts with the first call.
         self._worker = ThreadPoolExecutor(1, "tidelog-controller")
 
@@ -392,7 +388,7 @@ class SingleController:
         self._without_log.update(without_log)
         if self._without_log and self._retry is None:
             again = asyncio.get_running_loop().call_later
-            self._retry = again(self._retry_seconds, lambda: self._begin(self._lead_those_without_log()))
+            self._retry = again(self.retry_seconds, lambda: self._begin(self._lead_those_without_log()))
 
     async def _lead_those_without_log(self) -> None:
         assert self._host is not None
