@@ -1,0 +1,218 @@
+"""Kafka 4.3 and we clean the same log, and leave the same: batch by batch, twice in a row."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.kafka.jars import run_tool
+from tests.kafka.servers import Kafka4
+from tests.support.raw import RawConnection
+from tests.support.wait import eventually
+from tidelog.clients.admin import Admin, NewTopic
+from tidelog.clock import SimulatedScheduler, SystemClock
+from tidelog.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tidelog.records.batch import BatchHeader, Record, iter_batches, read_records
+from tidelog.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    decode_offsets,
+    encode_clean_shutdown,
+)
+from tidelog.storage.cleaner.service import CleanerSettings, LogCleaner
+from tidelog.storage.config import LogConfig
+from tidelog.storage.disk import RealDisk
+from tidelog.storage.manager import LogManager
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+RETENTION_MS = 3_000
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "1.0",  # not yet
+    "delete.retention.ms": str(RETENTION_MS),
+    "index.interval.bytes": "0",
+    "segment.index.bytes": "96",
+    "file.delete.delay.ms": "0",
+}
+TOPICS: dict[str, dict[str, str]] = {
+    **{f"codec-{codec}": COMPACTED for codec in CODECS},
+    "appendtime": {**COMPACTED, "message.timestamp.type": "LogAppendTime"},
+    "txn": COMPACTED,
+}
+Batches = list[tuple[BatchHeader, list[Record]]]
+
+
+def fill(bootstrap: str, turn: int) -> None:
+    for topic in TOPICS:
+        codec = topic.removeprefix("codec-") if topic.startswith("codec-") else "none"
+        settings = {"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": "5"}
+        if topic != "txn":
+            producer = Producer({**settings, "enable.idempotence": str(topic == "codec-lz4").lower()})
+            write(producer, topic, turn, range(100))
+            continue
+        producer = Producer({**settings, "transactional.id": "compacted"})
+        producer.init_transactions(60.0)
+        for number in range(12):
+            producer.begin_transaction()
+            write(producer, topic, turn, range(5 * number, 5 * number + 5))
+            (producer.abort_transaction if number % 3 == 1 else producer.commit_transaction)(60.0)
+
+
+def write(producer: Producer, topic: str, turn: int, numbers: range) -> None:
+    for number in numbers:
+        key = b"key-%d" % (number * 7 % 23)
+        value = None if (number + turn) % 5 == 0 else b"%d of turn %d" % (number, turn) * 3
+        producer.produce(topic, value, key, partition=0, headers=[("n", b"%d" % number)])
+        if number % 4 == 3:
+            producer.flush(30.0)
+    producer.flush(30.0)
+
+
+def set_ratio(bootstrap: str, ratio: str) -> None:
+    change = IncrementalAlterConfigsRequest.AlterableConfig(
+        name="min.cleanable.dirty.ratio", config_operation=0, value=ratio
+    )
+    resources = [
+        IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=2, resource_name=topic, configs=[change]
+        )
+        for topic in TOPICS
+    ]
+    with RawConnection(bootstrap) as connection:
+        answer = connection.ask(
+            IncrementalAlterConfigsRequest(resources=resources), IncrementalAlterConfigsResponse, 1
+        )
+    assert {result.error_code for result in answer.responses} == {0}
+
+
+def log_files(folder: Path, topic: str) -> list[Path]:
+    return sorted((folder / f"{topic}-0").glob("*.log"))
+
+
+def cleaned_by_kafka(data: Path) -> bool:
+    path = data / CLEANER_OFFSETS
+    offsets = decode_offsets(str(path), path.read_bytes()) if path.stat().st_size else {}
+    return all(offsets.get((topic, 0)) == int(log_files(data, topic)[-1].stem) for topic in TOPICS)
+
+
+def clean_by_us(data: Path) -> None:
+    """Every log of a folder, with the settings of the topics."""
+    scheduler = SimulatedScheduler()
+    scheduler.clock.jump_to(SystemClock().ms())
+    config = LogConfig(
+        cleanup_policy=frozenset({"compact"}),
+        min_cleanable_dirty_ratio=0.0,
+        delete_retention_ms=RETENTION_MS,
+        index_interval_bytes=0,
+        segment_index_bytes=96,
+        file_delete_delay_ms=0,
+    )
+    manager = LogManager([str(data)], config, disk=RealDisk(), clock=scheduler.clock, scheduler=scheduler)
+    manager.lock()
+    manager.load()
+    for log in manager.logs.values():
+        log.update_high_watermark(log.log_end_offset)
+    cleaner = LogCleaner(manager, scheduler, CleanerSettings(backoff_ms=10))
+    cleaner.start()
+    scheduler.advance(1.0)
+    assert not cleaner.is_busy
+    assert not cleaner.uncleanable
+    cleaner.close()
+    manager.shutdown()
+
+
+def contents(folder: Path, topic: str) -> dict[str, Batches]:
+    """The batches of each segment but the active one. When a horizon was set is left out."""
+    found: dict[str, Batches] = {}
+    for path in log_files(folder, topic)[:-1]:
+        data = path.read_bytes()
+        batches = found[path.name] = []
+        for position, header in iter_batches(data):
+            inside = read_records(data, position)
+            if header.has_delete_horizon:
+                header = header._replace(base_timestamp=0)
+            batches.append((header._replace(crc=0, batch_length=0), inside))
+    return found
+
+
+class Cleaned:
+    """The same logs before, cleaned by Kafka, and cleaned by us."""
+
+    def __init__(self, folder: Path) -> None:
+        self.before, self.kafka, self.ours = folder / "before", folder / "kafka", folder / "ours"
+
+
+def copy(data: Path, target: Path) -> None:
+    for topic in TOPICS:
+        shutil.copytree(data / f"{topic}-0", target / f"{topic}-0")
+    shutil.copy(data / CLEANER_OFFSETS, target)
+
+
+@pytest.fixture(scope="module")
+def turns(tmp_path_factory: pytest.TempPathFactory) -> list[Cleaned]:
+    folder = tmp_path_factory.mktemp("compaction")
+    kafka = Kafka4(
+        folder / "server", folder / "data", {"log.cleaner.backoff.ms": "100", "log.retention.ms": "-1"}
+    )
+    kafka.format()
+    done: list[Cleaned] = []
+    with kafka:
+        with Admin(kafka.bootstrap) as admin:
+            for topic, configs in TOPICS.items():
+                admin.create_topic(NewTopic(topic, partitions=1, configs=configs))
+        for turn in range(3):
+            fill(kafka.bootstrap, turn)
+            logs = Cleaned(folder / f"turn-{turn}")
+            copy(kafka.data, logs.before)
+            copy(kafka.data, logs.ours)
+            # Nothing is written now: only the active segment has to be read again.
+            (logs.ours / CLEAN_SHUTDOWN).write_bytes(encode_clean_shutdown())
+            set_ratio(kafka.bootstrap, "0.0")
+            eventually(lambda: cleaned_by_kafka(kafka.data), "Kafka has cleaned its logs", 60.0, 0.2)
+            set_ratio(kafka.bootstrap, "1.0")
+            clean_by_us(logs.ours)
+            copy(kafka.data, logs.kafka)
+            done.append(logs)
+            horizon = SystemClock().ms() + RETENTION_MS + 500
+            eventually(lambda end=horizon: SystemClock().ms() > end, "the tombstones are old", 10.0)  # type: ignore[misc]
+    return done
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("turn", range(3))
+def test_what_is_left_is_the_same(turns: list[Cleaned], topic: str, turn: int) -> None:
+    logs = turns[turn]
+    kafka, ours = contents(logs.kafka, topic), contents(logs.ours, topic)
+    assert contents(logs.before, topic) != kafka
+    assert list(ours) == list(kafka)
+    for name, batches in kafka.items():
+        assert ours[name] == batches
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_the_transaction_indexes_are_the_same(turns: list[Cleaned], turn: int) -> None:
+    logs = turns[turn]
+
+    def indexes(folder: Path) -> dict[str, bytes]:
+        found = {path.name: path.read_bytes() for path in (folder / "txn-0").glob("*.txnindex")}
+        return {name: data for name, data in found.items() if data}
+
+    assert indexes(logs.ours) == indexes(logs.kafka)
+
+
+def test_kafkas_tools_find_no_fault_with_our_files(turns: list[Cleaned]) -> None:
+    for topic in ("txn", "codec-zstd", "codec-none"):
+        for path in log_files(turns[-1].ours, topic):
+            files = ",".join(str(path.with_suffix(suffix)) for suffix in (".log", ".index", ".timeindex"))
+            done = run_tool(
+                "kafka4", "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", files
+            )
+            assert done.returncode == 0, done.stderr
+            assert "isvalid: false" not in done.stdout
+            assert "Found" not in done.stdout, done.stdout[-2000:]
