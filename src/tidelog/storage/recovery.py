@@ -432,7 +432,8 @@ def reload_producers(
     assume_none: bool = False,
 ) -> None:
     """Producer state at the log's end, from the newest snapshot and the batches behind it."""
-    snapshots.delete_outside(0, end)
+    # One from before the first segment cannot be brought up to date: how its transactions ended is gone.
+    snapshots.delete_outside(segments[0].base_offset, end)
     latest = snapshots.load_latest(end)
     if latest is not None:
         producers.load(latest[1], latest[0], now_ms)
