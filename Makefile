@@ -13,6 +13,7 @@ help:            ## what can be made
 $(STAMP): pyproject.toml setup.py src/tidelog/records/_speed.pyx
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m compileall -q src
 	@touch $(STAMP)
 
 run: $(STAMP)    ## start a broker on 127.0.0.1:9092, data in ./tidelog-data
