@@ -119,7 +119,7 @@ def test_a_crash_while_logs_are_made_leaves_what_the_next_start_finishes(seed: i
     rng = random.Random(seed)
     storage = Storage("/1", "/2")
     storage.begin(4)
-    storage.disk.crash_at = storage.disk.operations + rng.randint(1, 60)
+    storage.disk.crash_at = storage.disk.operations + rng.randint(1, 150)
     acknowledged = False
     try:
         storage.settle()
@@ -130,13 +130,13 @@ def test_a_crash_while_logs_are_made_leaves_what_the_next_start_finishes(seed: i
     except Crash:
         pass
     again = Storage("/1", "/2", disk=storage.disk.after_crash(rng))
-    found = dict(again.manager.logs)
+    ids = {key: log.topic_id for key, log in again.manager.logs.items()}
     assert again.make(4) == set()
     for partition in range(4):
         log = again.manager.get_or_create("t", partition, ID, CONFIG)
         assert log.topic_id == ID
         if acknowledged:
-            assert found["t", partition].topic_id == ID, "a flush makes it durable whose log it is"
+            assert ids["t", partition] == ID, "a flush makes it durable whose log it is"
             assert log.log_end_offset > 0
         append(log)
 
