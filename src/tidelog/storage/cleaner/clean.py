@@ -55,6 +55,8 @@ from tidelog.storage.segment import (
 from tidelog.storage.txnindex import AbortedTransaction, CorruptTransactionIndex, decode_transaction_index
 
 SMALLEST_BUFFER = 1024
+SYNC_BYTES = 32 << 20
+"""Written before it is synced: a disk that has to take a whole segment at once keeps appends waiting."""
 BREATH_AFTER = 0.0005
 BREATH = 0.00005
 """Seconds of work in Python after which the GIL is let go for a moment that the loop can use."""
@@ -513,6 +515,7 @@ class _Target:
     position: int = field(init=False, default=0)
     offsets: GrowingOffsetIndex = field(init=False)
     times: GrowingTimeIndex = field(init=False)
+    unsynced: int = field(init=False, default=0)
     since_index: int = field(init=False, default=0)
     max_timestamp: int = field(init=False, default=-1)
     offset_of_max: int = field(init=False)
@@ -530,6 +533,10 @@ class _Target:
     def append(self, data: memoryview) -> None:
         """Whole batches."""
         self.file.pwrite(data, self.position)
+        self.unsynced += len(data)
+        if self.unsynced >= SYNC_BYTES:
+            self.file.fsync()
+            self.unsynced = 0
         entries, self.since_index, self.max_timestamp, self.offset_of_max = loops.index_batches(
             data, 0, len(data), self.position, self.plan.index_interval_bytes, self.since_index,
             self.max_timestamp, self.offset_of_max,
