@@ -6,16 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.config.changes import incremented_broker, incremented_topic
 from tests.config.kafka import answers, kafka_broker, ours, theirs
+from tidelog.controller.config_changes import replaced
 from tidelog.errors import KafkaError
 from tidelog.server.config.broker import BrokerConfig
-from tidelog.server.config.changes import (
-    ConfigOp,
-    check_broker,
-    incremented_broker,
-    incremented_topic,
-    replaced,
-)
+from tidelog.server.config.changes import ConfigOp, check_broker
 from tidelog.server.config.loggers import BrokerLoggers
 from tidelog.server.config.topic import TopicConfigs
 

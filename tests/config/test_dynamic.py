@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.config.changes import incremented_broker
+from tidelog.controller.config_changes import replaced
 from tidelog.errors import InvalidConfig, InvalidRequest
 from tidelog.server.config.broker import BrokerConfig
-from tidelog.server.config.changes import AlterOperation, ConfigOp, check_broker, incremented_broker, replaced
+from tidelog.server.config.changes import AlterOperation, ConfigOp, check_broker
 from tidelog.server.config.loggers import TRACE, BrokerLoggers
 
 

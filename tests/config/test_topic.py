@@ -6,10 +6,11 @@ import dataclasses
 
 import pytest
 
+from tests.config.changes import incremented_topic
 from tidelog.config.values import ConfigError
 from tidelog.errors import InvalidConfig
 from tidelog.server.config.broker import BrokerConfig
-from tidelog.server.config.changes import AlterOperation, ConfigOp, incremented_topic
+from tidelog.server.config.changes import AlterOperation, ConfigOp
 from tidelog.server.config.entries import ConfigSource
 from tidelog.server.config.topic import TopicConfigs, topic_definition
 from tidelog.storage.config import LogConfig

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.config.definition import ConfigKey, Dynamic
-from tidelog.config.values import ConfigError, ConfigType
-from tidelog.errors import InvalidConfig, InvalidRequest, UnknownServerError
+from tidelog.config.values import ConfigError
+from tidelog.errors import InvalidRequest, UnknownServerError
 from tidelog.server.config.broker import LISTENER_LIMITS, LISTENER_PREFIX, BrokerConfig, base_name, key_of
 from tidelog.server.config.topic import TopicConfigs
 
@@ -59,15 +59,6 @@ _PER_LISTENER_ONLY = frozenset(
 _JAVA_CLASSES = ("metric.reporters", "principal.builder.class", "ssl.engine.factory.class")
 
 
-def replaced(entries: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """What AlterConfigs makes of an entity's settings: exactly the given ones."""
-    result: dict[str, str] = {}
-    for name, value in entries:
-        _check_new(name, result)
-        result[name] = _needed(name, value)
-    return result
-
-
 def check_operations(ops: Iterable[ConfigOp]) -> None:
     """What is wrong with the request itself, before any setting is looked at."""
     seen: set[str] = set()
@@ -89,60 +80,6 @@ def _needed(name: str, value: str | None) -> str:
     if value is None:
         raise InvalidRequest(f"{name} has no value")
     return value
-
-
-def incremented_topic(
-    configs: TopicConfigs, current: Mapping[str, str], ops: list[ConfigOp]
-) -> dict[str, str]:
-    """A topic's settings after the operations, checked; raises InvalidConfig or InvalidRequest."""
-    return checked_topic(
-        configs,
-        _incremented(current, ops, configs.definition.get, lambda name: configs.text(name, {})[0]),
-    )
-
-
-def checked_topic(configs: TopicConfigs, overrides: dict[str, str]) -> dict[str, str]:
-    configs.validate(overrides)
-    return overrides
-
-
-def incremented_broker(config: BrokerConfig, ops: list[ConfigOp], *, cluster_default: bool) -> dict[str, str]:
-    """A broker's (or all brokers') changed settings after the operations, checked as `check_broker` does."""
-    current = config.dynamic(cluster_default=cluster_default)
-    new = _incremented(current, ops, key_of, config.default)
-    check_broker(config, new, cluster_default=cluster_default)
-    return new
-
-
-def _incremented(
-    current: Mapping[str, str],
-    ops: list[ConfigOp],
-    key: Callable[[str], ConfigKey | None],
-    default: Callable[[str], str | None],
-) -> dict[str, str]:
-    check_operations(ops)
-    result = dict(current)
-    for name, operation, value in ops:
-        if operation == AlterOperation.DELETE:
-            result.pop(name, None)
-        elif operation == AlterOperation.SET:
-            result[name] = _needed(name, value)
-        else:
-            known = key(name)
-            if known is None or known.type is not ConfigType.LIST:
-                raise InvalidConfig(f"{name} is not a list: nothing can be added to it or taken from it")
-            items = _items(result[name] if name in result else default(name))
-            given = _items(value)
-            if operation == AlterOperation.APPEND:
-                items += [item for item in given if item not in items]
-            else:
-                items = [item for item in items if item not in given]
-            result[name] = ",".join(items)
-    return result
-
-
-def _items(text: str | None) -> list[str]:
-    return [item.strip() for item in text.split(",")] if text else []
 
 
 def check_broker(config: BrokerConfig, properties: Mapping[str, str], *, cluster_default: bool) -> None:
