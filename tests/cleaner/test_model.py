@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.cleaner.helpers import COMPACT, KEY, World, batches, committed, settings
+from tests.cleaner.helpers import KEY, World, batches, committed, settings
 from tests.storage.helpers import marker
 from tests.support.scale import scale
 from tests.support.simdisk import Crash, SimulatedDisk
@@ -101,7 +101,6 @@ class Life:
         self.rng = random.Random(seed)
         self.model = Model([], [])
         self.values = 0
-        self.has_hole = False  # left by a crash behind the recovery point: only a compacted log keeps it
         self.disk = SimulatedDisk()
         self.world = World(
             self.settings(),
@@ -118,8 +117,6 @@ class Life:
     def settings(self) -> object:
         rng = self.rng
         policy = rng.choice([{"compact"}, {"compact"}, {"compact"}, {"compact", "delete"}, {"delete"}])
-        if self.has_hole:
-            policy = policy | {"compact"}
         return settings(
             cleanup_policy=frozenset(policy),
             segment_bytes=rng.choice([1200, 2500]),
@@ -240,17 +237,11 @@ class Life:
         assert log.log_end_offset >= on_disk
         known = max(on_disk, log.log_start_offset)
         present = {header.base_offset for segment in log.segments for _, header in segment.batches()}
-        kept = [
+        self.model.history = [
             batch
             for batch in self.model.history
             if batch.last < log.log_end_offset and (batch.base < known or batch.base in present)
         ]
-        end = kept[-1].last + 1 if kept else 0
-        self.has_hole |= kept != self.model.history[: len(kept)] or end < log.log_end_offset
-        self.model.history = kept
-        if self.has_hole and not log.config.compacted:
-            self.world.config = replace(log.config, cleanup_policy=COMPACT)
-            log.update_config(self.world.config)
 
     # -- what has to be true
 

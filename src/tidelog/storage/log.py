@@ -80,6 +80,11 @@ class Log(SegmentedLog):
         )
         log = cls(topic, partition, directory, config, loaded, disk=disk, files=files, now_ms=now_ms, rng=rng)
         log.update_high_watermark(high_watermark)
+        job = log.begin_flush() if loaded.has_gap else None
+        if job is not None:
+            # Another crash, when the log is no longer compacted, must not take what comes from now on.
+            job.run()
+            log.end_flush(job, now_ms)
         return log
 
     # -- append

@@ -107,6 +107,7 @@ class LogManager:
         self._unsynced: dict[str, LogFolder] = {}  # folders whose deletions are not on the disk yet
         self._timers: dict[str, TimerHandle] = {}
         self._leftovers: list[str] = []  # folders that were being deleted when the last broker stopped
+        self._settled: set[TopicPartition] = set()  # logs that were flushed while they were loaded
         self._flushing: set[TopicPartition] = set()
         self._rolled: set[TopicPartition] = set()  # logs whose flush after a roll is due
         self._closed = False
@@ -180,6 +181,16 @@ class LogManager:
         for item in clean:
             load_one(item)
         self._in_threads(load_one, crashed)
+        self._checkpoint_settled()
+
+    def _checkpoint_settled(self) -> None:
+        """Logs with gaps were flushed: that has to be known before anything is written to them."""
+        for log in [self.logs[key] for key in self._settled if key in self.logs]:
+            try:
+                self._write_recovery_points(self._folder_of[log.topic, log.partition])
+            except KafkaStorageError as error:
+                logger.error("%s-%d: %s", log.topic, log.partition, error)
+        self._settled.clear()
 
     def _list(self, folder: LogFolder) -> list[_ToLoad]:
         folder.take_clean_shutdown_marker()
@@ -239,6 +250,8 @@ class LogManager:
             logger.error("partition %s is not served: %s", item.name, error)
         else:
             self._add(log, item.folder)
+            if not item.folder.had_clean_shutdown and log.recovery_point > (item.recovery_point or 0):
+                self._settled.add(item.key)
 
     def _in_threads(self, work: Callable[[T], None], items: list[T]) -> None:
         workers = min(len(items), self.recovery_threads_per_dir * len(self.folders))
@@ -600,7 +613,11 @@ class LogManager:
 
     def _checkpoint_now(self, log: SegmentedLog) -> None:
         """The recovery points of a log's folder, durable on return."""
-        folder = self._folder_of[log.topic, log.partition]
+        self._write_recovery_points(self._folder_of[log.topic, log.partition])
+        if self.on_truncated is not None:
+            self.on_truncated(log)
+
+    def _write_recovery_points(self, folder: LogFolder) -> None:
         writer = folder.writer(RECOVERY_POINTS)
         writer.prepare(encode_offsets(self._values(folder, lambda log: log.recovery_point)))
         try:
@@ -608,8 +625,6 @@ class LogManager:
         except OSError as error:
             self._failed(folder, error)
             raise KafkaStorageError(f"{folder.path}/{RECOVERY_POINTS} cannot be written: {error}") from error
-        if self.on_truncated is not None:
-            self.on_truncated(log)
 
     def checkpoint_writer(self, log: SegmentedLog) -> Callable[[], None]:
         """Made on the loop, called anywhere: recovery points and log starts as they are now, made durable."""

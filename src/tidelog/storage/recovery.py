@@ -78,6 +78,7 @@ class LoadedLog:
     log_end_offset: int
     recovery_point: int
     truncated_bytes: int = 0
+    has_gap: bool = False  # behind the recovery point, and kept
 
 
 # -- batches
@@ -475,9 +476,10 @@ def _recover(
         segment.seal()
         segment.close()
         # What was never synced may be lost from the end of a file that a later one followed: the log ends
-        # there. In compacted logs a gap is what cleaning left.
-        lost = following > next_offset >= loaded.recovery_point and not keep_gaps
-        if cut or following < next_offset or lost:
+        # there. In compacted logs a gap is what cleaning left, or the records are gone that it would take.
+        gap = following > next_offset >= loaded.recovery_point
+        loaded.has_gap |= gap and keep_gaps
+        if cut or following < next_offset or (gap and not keep_gaps):
             _drop_segments(disk, directory, segments.remove_from(at + 1))
             segment.load_for_append()
             break

@@ -1,0 +1,82 @@
+"""A gap that a crash left in a compacted log costs nothing that is written later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.storage.helpers import NOW, batch
+from tidelog.clock import ManualClock
+from tidelog.records.batch import iter_batches
+from tidelog.storage.checkpoints import RECOVERY_POINTS
+from tidelog.storage.config import LogConfig
+from tidelog.storage.disk import RealDisk
+from tidelog.storage.log import Log
+from tidelog.storage.manager import LogManager
+
+COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}))
+DELETED = LogConfig(cleanup_policy=frozenset({"delete"}))
+
+
+class Start:
+    """A broker's storage on a folder; `crash` ends it with what it wrote, and nothing more."""
+
+    def __init__(self, folder: Path, config: LogConfig) -> None:
+        self.manager = LogManager([str(folder)], config, disk=RealDisk(), clock=ManualClock(NOW))
+        self.manager.lock()
+        self.manager.claim("cluster", 0)
+        self.manager.load()
+        self.log = self.manager.get_or_create("topic", 0, None, config)
+
+    def append(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
+
+    def crash(self) -> None:
+        self.log.release()
+        self.manager.unlock()
+
+
+def offsets(log: Log) -> list[int]:
+    return [header.base_offset for segment in log.segments for _, header in segment.batches()]
+
+
+@pytest.fixture
+def with_gap(tmp_path: Path) -> Path:
+    """Three segments of two batches; the last one of the second did not reach the disk."""
+    start = Start(tmp_path, COMPACTED)
+    for _ in range(3):
+        start.append(2)
+        start.log.roll(NOW)
+    path = Path(start.log.segments[1].path(".log"))
+    start.crash()
+    data = path.read_bytes()
+    path.write_bytes(data[: list(iter_batches(data))[1][0]])
+    return tmp_path
+
+
+def test_a_compacted_log_keeps_what_is_behind_a_gap(with_gap: Path) -> None:
+    assert offsets(Start(with_gap, COMPACTED).log) == [0, 1, 2, 4, 5]
+
+
+def test_any_other_log_ends_at_a_gap(with_gap: Path) -> None:
+    assert offsets(Start(with_gap, DELETED).log) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_a_gap_that_was_kept_stays_so_when_the_log_is_no_longer_compacted(
+    with_gap: Path, flush: bool
+) -> None:
+    start = Start(with_gap, COMPACTED)
+    start.append()
+    if flush:
+        start.log.flush(NOW)  # and nothing has written down yet how far
+    start.crash()
+    assert offsets(Start(with_gap, DELETED).log) == [0, 1, 2, 4, 5, 6]
+
+
+def test_how_far_a_log_with_a_gap_is_on_disk_is_written_down_before_it_is_served(with_gap: Path) -> None:
+    start = Start(with_gap, COMPACTED)
+    assert start.log.recovery_point == 6
+    assert "topic 0 6" in (with_gap / RECOVERY_POINTS).read_text()
