@@ -1,7 +1,8 @@
 """The controller of a broker that is alone: it decides, writes the tree, and tells the one broker.
 
 Changes are made one after the other. Each is checked against the snapshot on the loop, written to the tree
-in a worker thread (a disk sync takes longer than a request), then shown to the host on the loop.
+in a worker thread (a disk sync takes longer than a request), then shown to the host, which also makes logs
+and brings deletions to the disk off the loop.
 A client that goes away does not stop a change that has begun.
 """
 
