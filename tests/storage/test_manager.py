@@ -202,6 +202,32 @@ def test_retention_renames_at_once_and_unlinks_after_the_delay() -> None:
     assert not [name for name in broker.disk.listdir("/data/t-0") if name.endswith(".deleted")]
 
 
+def test_retention_of_many_logs_gives_way_to_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(defaults=config(retention_ms=1000, segment_bytes=100, file_delete_delay_ms=60_000))
+    manager = broker.start(Intervals(log_retention_check_interval_ms=2000))
+    for partition in range(10):
+        log = manager.get_or_create("t", partition, ID)
+        append(log)
+        append(log)
+        log.update_high_watermark(2)
+    rename, clock = broker.disk.rename, broker.scheduler.clock
+
+    def slow_rename(source: str, target: str) -> None:
+        clock.advance(0.002)
+        rename(source, target)
+
+    monkeypatch.setattr(broker.disk, "rename", slow_rename)
+    meanwhile: list[int] = []
+
+    def done() -> int:
+        return sum(log.log_start_offset == 2 for log in manager.logs.values())
+
+    broker.scheduler.schedule(2.001, lambda: meanwhile.append(done()))
+    broker.scheduler.advance(2.5)
+    assert meanwhile == [1]
+    assert done() == 10
+
+
 def test_leftovers_of_a_deletion_are_removed_by_the_next_start() -> None:
     broker = Broker(defaults=config(retention_ms=1000, segment_bytes=100))
     manager = broker.start()

@@ -7,7 +7,7 @@ A folder whose disk fails goes offline with its logs; the broker and the other f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -42,6 +42,9 @@ logger = logging.getLogger("tidelog.storage")
 T = TypeVar("T")
 FLUSH_AFTER_ROLL_SECONDS = 5.0
 """What a crash in between costs is reading these seconds' segments again."""
+
+RETENTION_TURN_SECONDS = 0.003
+"""What one turn of retention may keep the loop from its requests."""
 
 Progress = Callable[[int, int, TopicPartition], None]  # done, of how many, which
 
@@ -110,6 +113,7 @@ class LogManager:
         self._settled: set[TopicPartition] = set()  # logs that were flushed while they were loaded
         self._flushing: set[TopicPartition] = set()
         self._rolled: set[TopicPartition] = set()  # logs whose flush after a roll is due
+        self._retaining = False  # another turn of it is due
         self._closed = False
 
     # -- start
@@ -510,7 +514,7 @@ class LogManager:
         """Do the regular work from now on, by the scheduler."""
         while self._leftovers:
             self._remove_tree_later(self._leftovers.pop(), self.defaults.file_delete_delay_ms)
-        self._every("retention", intervals.log_retention_check_interval_ms, self.run_retention)
+        self._every("retention", intervals.log_retention_check_interval_ms, self._retain_in_turns)
         self._every("flush", intervals.log_flush_scheduler_interval_ms, self.run_flush)
         self._every(
             "recovery points",
@@ -548,15 +552,35 @@ class LogManager:
 
     def run_retention(self) -> int:
         """Drop what retention no longer wants; how many segments went."""
-        now_ms, count = self._clock.ms(), 0
-        for log in list(self.logs.values()):
-            try:
-                count += log.delete_old_segments(now_ms)
-            except KafkaStorageError as error:
-                logger.error("retention of %s-%d: %s", log.topic, log.partition, error)
-            except OSError as error:
-                self.storage_failed(log, error)
-        return count
+        return sum(self._retain(key, log) for key, log in list(self.logs.items()))
+
+    def _retain_in_turns(self) -> None:
+        """The same, a few milliseconds at a time: when segments go from every log, their renames add up."""
+        if not self._retaining:
+            self._retain_on(iter(list(self.logs.items())))
+
+    def _retain_on(self, logs: Iterator[tuple[TopicPartition, Log]]) -> None:
+        assert self._scheduler is not None
+        self._retaining = False
+        until = self._clock.monotonic() + RETENTION_TURN_SECONDS
+        for key, log in logs:
+            if self._closed:
+                return
+            if self.logs.get(key) is log:
+                self._retain(key, log)
+            if self._clock.monotonic() > until:
+                self._retaining = True
+                self._scheduler.schedule(0.0, lambda: self._retain_on(logs))
+                return
+
+    def _retain(self, key: TopicPartition, log: Log) -> int:
+        try:
+            return log.delete_old_segments(self._clock.ms())
+        except KafkaStorageError as error:
+            logger.error("retention of %s-%d: %s", log.topic, log.partition, error)
+        except OSError as error:
+            self.storage_failed(log, error)
+        return 0
 
     def run_flush(self) -> None:
         """Flush logs whose flush.ms has passed since their last flush."""

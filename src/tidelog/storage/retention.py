@@ -17,8 +17,8 @@ def count_deletable(
 ) -> int:
     """How many segments at the start of the log may go. What is not below the high watermark stays."""
     by_policy = "delete" in config.cleanup_policy
-    excess = sum(segment.size for segment in segments) - config.retention_bytes
     limit_size = by_policy and config.retention_bytes >= 0
+    excess = sum(segment.size for segment in segments) - config.retention_bytes if limit_size else 0
     limit_time = by_policy and config.retention_ms >= 0
     for at, segment in enumerate(segments):
         following = segments.next_base(at)
