@@ -6,23 +6,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
+from tests.kafka.compacted import RETENTION_MS, TOPICS, fill, is_cleaned, log_files, set_ratio
 from tests.kafka.jars import run_tool
 from tests.kafka.servers import Kafka4
-from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
 from tidelog.clock import SimulatedScheduler, SystemClock
-from tidelog.protocol.messages.incremental_alter_configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 from tidelog.records.batch import BatchHeader, Record, iter_batches, read_records
 from tidelog.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
-    decode_offsets,
     encode_clean_shutdown,
 )
 from tidelog.storage.cleaner.service import CleanerSettings, LogCleaner
@@ -30,75 +24,7 @@ from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.manager import LogManager
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-RETENTION_MS = 3_000
-COMPACTED = {
-    "cleanup.policy": "compact",
-    "min.cleanable.dirty.ratio": "1.0",  # not yet
-    "delete.retention.ms": str(RETENTION_MS),
-    "index.interval.bytes": "0",
-    "segment.index.bytes": "96",
-    "file.delete.delay.ms": "0",
-}
-TOPICS: dict[str, dict[str, str]] = {
-    **{f"codec-{codec}": COMPACTED for codec in CODECS},
-    "appendtime": {**COMPACTED, "message.timestamp.type": "LogAppendTime"},
-    "txn": COMPACTED,
-}
 Batches = list[tuple[BatchHeader, list[Record]]]
-
-
-def fill(bootstrap: str, turn: int) -> None:
-    for topic in TOPICS:
-        codec = topic.removeprefix("codec-") if topic.startswith("codec-") else "none"
-        settings = {"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": "5"}
-        if topic != "txn":
-            producer = Producer({**settings, "enable.idempotence": str(topic == "codec-lz4").lower()})
-            write(producer, topic, turn, range(100))
-            continue
-        producer = Producer({**settings, "transactional.id": "compacted"})
-        producer.init_transactions(60.0)
-        for number in range(12):
-            producer.begin_transaction()
-            write(producer, topic, turn, range(5 * number, 5 * number + 5))
-            (producer.abort_transaction if number % 3 == 1 else producer.commit_transaction)(60.0)
-
-
-def write(producer: Producer, topic: str, turn: int, numbers: range) -> None:
-    for number in numbers:
-        key = b"key-%d" % (number * 7 % 23)
-        value = None if (number + turn) % 5 == 0 else b"%d of turn %d" % (number, turn) * 3
-        producer.produce(topic, value, key, partition=0, headers=[("n", b"%d" % number)])
-        if number % 4 == 3:
-            producer.flush(30.0)
-    producer.flush(30.0)
-
-
-def set_ratio(bootstrap: str, ratio: str) -> None:
-    change = IncrementalAlterConfigsRequest.AlterableConfig(
-        name="min.cleanable.dirty.ratio", config_operation=0, value=ratio
-    )
-    resources = [
-        IncrementalAlterConfigsRequest.AlterConfigsResource(
-            resource_type=2, resource_name=topic, configs=[change]
-        )
-        for topic in TOPICS
-    ]
-    with RawConnection(bootstrap) as connection:
-        answer = connection.ask(
-            IncrementalAlterConfigsRequest(resources=resources), IncrementalAlterConfigsResponse, 1
-        )
-    assert {result.error_code for result in answer.responses} == {0}
-
-
-def log_files(folder: Path, topic: str) -> list[Path]:
-    return sorted((folder / f"{topic}-0").glob("*.log"))
-
-
-def cleaned_by_kafka(data: Path) -> bool:
-    path = data / CLEANER_OFFSETS
-    offsets = decode_offsets(str(path), path.read_bytes()) if path.stat().st_size else {}
-    return all(offsets.get((topic, 0)) == int(log_files(data, topic)[-1].stem) for topic in TOPICS)
 
 
 def clean_by_us(data: Path) -> None:
@@ -174,7 +100,7 @@ def turns(tmp_path_factory: pytest.TempPathFactory) -> list[Cleaned]:
             # Nothing is written now: only the active segment has to be read again.
             (logs.ours / CLEAN_SHUTDOWN).write_bytes(encode_clean_shutdown())
             set_ratio(kafka.bootstrap, "0.0")
-            eventually(lambda: cleaned_by_kafka(kafka.data), "Kafka has cleaned its logs", 60.0, 0.2)
+            eventually(lambda: is_cleaned(kafka.data), "Kafka has cleaned its logs", 60.0, 0.2)
             set_ratio(kafka.bootstrap, "1.0")
             clean_by_us(logs.ours)
             copy(kafka.data, logs.kafka)
