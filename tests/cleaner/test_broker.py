@@ -90,12 +90,14 @@ def test_a_compacted_topic_under_load_stays_bounded_and_right(tmp_path: Path) ->
             written += len(value)
         producer.flush()
         producer.close()
-        eventually(lambda: log_size(broker) < 4 << 20, "the log is small", timeout=20)
+        eventually(lambda: log_size(broker) < 4 << 20, "the log is small", timeout=60)
         assert written > 10 << 20
         found = read(broker)
         assert {key: value for _, key, value in found} == newest
         assert [offset for offset, _, _ in found] == sorted(offset for offset, _, _ in found)
-        assert not list((broker.data / f"{TOPIC}-0").glob("*.cleaned"))
+        # One more pass may be under way; what it leaves is nothing.
+        folder = broker.data / f"{TOPIC}-0"
+        eventually(lambda: not list(folder.glob("*.cleaned")), "no pass is left over", timeout=20)
         assert "cannot be cleaned" not in broker.log()
 
 
@@ -129,4 +131,4 @@ def test_settings_change_what_the_running_cleaner_does(tmp_path: Path) -> None:
         producer.close()
         assert log_size(broker) > 3 << 20
         set_for_all_brokers(broker, "log.cleaner.backoff.ms", "10")
-        eventually(lambda: log_size(broker) < 2 << 20, "the log is compacted", timeout=20)
+        eventually(lambda: log_size(broker) < 2 << 20, "the log is compacted", timeout=60)
