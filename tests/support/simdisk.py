@@ -173,6 +173,8 @@ class SimulatedDisk:
         rest = []
         for change, inode in self._changes:
             if path in (posixpath.dirname(change[1]), posixpath.dirname(change[2])):
+                if change[0] == "rename" and change[1] in self._durable_dirs:
+                    rest = [(_below(other, change[1], change[2]), inode) for other, inode in rest]
                 _change(self._durable_files, self._durable_dirs, change, inode)
             else:
                 rest.append((change, inode))
@@ -300,6 +302,13 @@ def _change(files: dict[str, Inode], dirs: set[str], change: Change, inode: Inod
             files[other] = files.pop(path)
         if path in dirs:
             _move_tree(files, dirs, path, other)
+
+
+def _below(change: Change, path: str, other: str) -> Change:
+    """A change within a directory that has another name now: it waits there for that directory's sync."""
+    what, *paths = change
+    moved = [other + name[len(path) :] if name.startswith(path + "/") else name for name in paths]
+    return what, moved[0], moved[1]
 
 
 def _move_tree(files: dict[str, Inode], dirs: set[str], path: str, other: str) -> None:

@@ -97,6 +97,8 @@ class AppendRulesTable:
 
 class Partition:
     __slots__ = (
+        "_hold",
+        "_is_held",
         "_next_flush",
         "_queue",
         "_rules_table",
@@ -152,7 +154,9 @@ class Partition:
         self._next_flush: list[FlushWaiter] = []
         self._worker = worker
         self._queue: deque[Append] = deque()
-        self.writing = False
+        self._hold: Callable[[], None] | None = None
+        self._is_held = False
+        self.writing = False  # or held: in both cases later appends wait
 
     @property
     def name(self) -> str:
@@ -296,7 +300,23 @@ class Partition:
         self._queue.append(append)
         self._drain()
 
+    def hold(self, held: Callable[[], None]) -> None:
+        """Let no append begin from when `held` is called until `release`: those that come wait their turn."""
+        self._hold = held
+        self._drain()
+
+    def release(self) -> None:
+        self._hold = None
+        if self._is_held:
+            self._is_held = self.writing = False
+            self._drain()
+
     def _drain(self) -> None:
+        if self._hold is not None and not self.writing:
+            held, self._hold = self._hold, None
+            self._is_held = self.writing = True
+            held()
+            return
         while self._queue and not self.writing:
             append = self._queue.popleft()
             try:

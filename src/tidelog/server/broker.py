@@ -22,6 +22,7 @@ from tidelog import __version__
 from tidelog.cluster.fetch import Fetcher
 from tidelog.cluster.fetch_session import FetchSessionCache
 from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.moves import MoveSettings, ReplicaMoves
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.topic_metrics import AllTopicMetrics
 from tidelog.cluster.worker import ThreadWorker
@@ -88,6 +89,7 @@ class Broker:
         self._tree: EmbeddedTree | None = None
         self._logs: LogManager | None = None
         self._cleaner: LogCleaner | None = None
+        self._moves: ReplicaMoves | None = None
         self._controller: SingleController | None = None
         self._replicas: ReplicaManager | None = None
         self._server: SocketServer | None = None
@@ -131,7 +133,11 @@ class Broker:
             self._cleaner = cleaner = LogCleaner(logs, self._loop, self._cleaner_settings())
             cleaner.start()
             services.metrics.add_cleaner(cleaner, logs.folders)
-            self._follow_settings(host, server, cleaner)
+            self._moves = services.moves = ReplicaMoves(
+                services.replicas, self._loop, cleaner, self._move_settings()
+            )
+            self._moves.start()
+            self._follow_settings(host, server, cleaner, self._moves)
             await self._serve_metrics()
             server.start()
         except (FolderRefused, TreeUnavailable, TreeError) as error:
@@ -362,7 +368,15 @@ class Broker:
             backoff_ms=config.log_cleaner_backoff_ms,
         )
 
-    def _follow_settings(self, host: BrokerHost, server: SocketServer, cleaner: LogCleaner) -> None:
+    def _move_settings(self) -> MoveSettings:
+        return MoveSettings(
+            threads=self.config.num_replica_alter_log_dirs_threads,
+            io_max_bytes_per_second=self.config.replica_alter_log_dirs_io_max_bytes_per_second,
+        )
+
+    def _follow_settings(
+        self, host: BrokerHost, server: SocketServer, cleaner: LogCleaner, moves: ReplicaMoves
+    ) -> None:
         def changed(names: frozenset[str]) -> None:
             log.info("settings changed", extra={"fields": {"names": ",".join(sorted(names))}})
             assert self._controller is not None
@@ -370,6 +384,7 @@ class Broker:
             server.update_limits(self._network_limits())
             self._loop.set_io_threads(self.config.num_io_threads)
             cleaner.update_settings(self._cleaner_settings())
+            moves.update_settings(self._move_settings())
             host.broker_settings_changed()
 
         self.config.on_change(changed)
@@ -500,6 +515,10 @@ class Broker:
             await self._controller.close()
         if self._replicas is not None:
             self._replicas.shutdown()
+        if self._moves is not None:
+            self._moves.close()
+            while self._moves.is_busy:  # so does a step of a move
+                await asyncio.sleep(0.005)
         if self._cleaner is not None:
             self._cleaner.close()
             while self._cleaner.is_busy:  # a step that is under way ends within moments

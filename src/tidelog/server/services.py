@@ -10,6 +10,7 @@ from tidelog.clock import Clock
 from tidelog.cluster.fetch import Fetcher
 from tidelog.cluster.fetch_session import FetchSessionCache
 from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.moves import ReplicaMoves
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.network.request import Request
 from tidelog.protocol.message import Message
@@ -41,6 +42,8 @@ class Services:
     auto_create_topic: Callable[[str], None]
     # Set when the router is made: it needs the services, and they need its way of answering.
     respond: Callable[[Request, Message], None] = field(init=False)
+    # Set when the logs are loaded, before anything is asked of it.
+    moves: ReplicaMoves = field(init=False)
     apis: dict[int, Api] = field(default_factory=dict)
     # Features by name with the range of levels that this broker can serve.
     supported_features: dict[str, tuple[int, int]] = field(default_factory=dict)

@@ -34,12 +34,15 @@ from tidelog.storage.folders import (
     is_marked_for_deletion,
     parse_partition,
 )
+from tidelog.storage.futures import Future, future_name, parse_future, settle_twins
 from tidelog.storage.log import Log
 from tidelog.storage.segmented import SegmentedLog, path_for_deletion
 
 logger = logging.getLogger("tidelog.storage")
 
 T = TypeVar("T")
+MAX_WISHES = 10_000
+"""Folders that are remembered for partitions that do not exist; anybody can wish."""
 FLUSH_AFTER_ROLL_SECONDS = 5.0
 """What a crash in between costs is reading these seconds' segments again."""
 
@@ -68,6 +71,7 @@ class FolderUse:
     total_bytes: int
     usable_bytes: int
     sizes: dict[TopicPartition, int]
+    futures: dict[TopicPartition, tuple[int, int]]  # size and offset lag of those on their way into it
 
 
 @dataclass(slots=True)
@@ -97,6 +101,8 @@ class LogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self.failed: dict[TopicPartition, str] = {}  # logs that could not be loaded or made, and why
         self.unmade: dict[TopicPartition, LogFolder] = {}  # new logs that can be tried again, and where
+        self.futures: dict[TopicPartition, Future] = {}  # logs on their way into another folder
+        self.wished: dict[TopicPartition, LogFolder] = {}  # where logs that do not exist yet are to be made
         self.on_folder_offline: Callable[[str, list[TopicPartition]], None] | None = None
         self.on_flush: Callable[[FlushJob], None] | None = None
         self.on_truncated: Callable[[SegmentedLog], None] | None = None  # below its recovery point
@@ -172,7 +178,11 @@ class LogManager:
                 self._take_offline(folder, error)
                 continue
             (clean if folder.had_clean_shutdown else crashed).extend(found)
-        self._refuse_twins(clean + crashed)
+        all_online = all(folder.offline is None for folder in self.folders)
+        kept, removed = settle_twins(self._disk, clean + crashed, all_online=all_online)
+        self._leftovers += removed
+        clean = [item for item in kept if item.folder.had_clean_shutdown]
+        crashed = [item for item in kept if not item.folder.had_clean_shutdown]
         total, done = len(clean) + len(crashed), 0
 
         def load_one(item: _ToLoad) -> None:
@@ -205,8 +215,14 @@ class LogManager:
         for name in self._disk.listdir(folder.path):
             key = parse_partition(name)
             path = f"{folder.path}/{name}"
+            future = parse_future(name)
             if is_marked_for_deletion(name):
                 self._leftovers.append(path)
+            elif future is not None:
+                if future in self.futures:
+                    self._leftovers.append(path)
+                else:
+                    self.futures[future] = Future(future, folder, path)
             elif key is not None and self._disk.is_dir(path):
                 found.append(
                     _ToLoad(
@@ -219,16 +235,6 @@ class LogManager:
                     )
                 )
         return found
-
-    def _refuse_twins(self, items: list[_ToLoad]) -> None:
-        seen: dict[TopicPartition, _ToLoad] = {}
-        for item in items:
-            other = seen.setdefault(item.key, item)
-            if other is not item:
-                raise FolderRefused(
-                    f"partition {item.name} is in {other.folder.path} and in {item.folder.path}; "
-                    "one of the two has to be moved away"
-                )
 
     def _load_one(self, item: _ToLoad, config_of: Callable[[str], LogConfig] | None) -> None:
         topic, partition = item.key
@@ -326,7 +332,7 @@ class LogManager:
         return log
 
     def _create(self, wanted: WantedLog) -> Log:
-        folder = self.unmade.get(wanted.key)
+        folder = self.unmade.get(wanted.key) or self._wish(wanted.key)
         new = NewLog(wanted, folder if folder is not None else self._emptiest_folder().take())
         creation = LogCreation(self._disk, self._files, self._clock.ms())
         creation.logs.append(new)
@@ -374,8 +380,19 @@ class LogManager:
             elif one.key in self.unmade:
                 creation.logs.append(NewLog(one, self.unmade[one.key]))
             elif one.key not in self.failed and may_choose:
-                creation.logs.append(NewLog(one, emptiest.take()))
+                creation.logs.append(NewLog(one, self._wish(one.key) or emptiest.take()))
         return creation
+
+    def wish(self, key: TopicPartition, folder: LogFolder) -> None:
+        """Let a log that does not exist yet be made in this folder."""
+        self.wished.pop(key, None)
+        while len(self.wished) >= MAX_WISHES:
+            del self.wished[next(iter(self.wished))]
+        self.wished[key] = folder
+
+    def _wish(self, key: TopicPartition) -> LogFolder | None:
+        folder = self.wished.pop(key, None)
+        return folder if folder is not None and folder.offline is None else None
 
     def _take_in(self, creation: LogCreation) -> set[TopicPartition]:
         """Serve the logs that were made; gives those that may be asked for again."""
@@ -404,7 +421,8 @@ class LogManager:
         return unmade
 
     def _emptiest_folder(self) -> EmptiestFolder:
-        return EmptiestFolder(self.folders, (*self._folder_of.values(), *self.unmade.values()))
+        futures = [future.folder for future in self.futures.values() if not future.is_promoted]
+        return EmptiestFolder(self.folders, (*self._folder_of.values(), *self.unmade.values(), *futures))
 
     def delete(self, topic: str, partition: int) -> None:
         """The partition is gone at once, its files after file.delete.delay.ms.
@@ -415,6 +433,13 @@ class LogManager:
         log = self.logs.pop(key, None)
         self.failed.pop(key, None)
         self.unmade.pop(key, None)
+        self.wished.pop(key, None)
+        future = self.futures.pop(key, None)
+        if future is not None:
+            try:
+                self._put_away(*future.leftover(), self.defaults.file_delete_delay_ms)
+            except KafkaStorageError as error:
+                logger.error("%s-%d is deleted, but not all of it: %s", topic, partition, error)
         if log is None:
             self._delete_unopened(f"{topic}-{partition}")
             return
@@ -429,13 +454,19 @@ class LogManager:
         for folder in self.folders:
             path = f"{folder.path}/{name}"
             if folder.offline is None and self._disk.is_dir(path):
-                target = path_for_deletion(path)
-                try:
-                    self._disk.rename(path, target)
-                except OSError as error:
-                    raise KafkaStorageError(f"{path} cannot be renamed for deletion: {error}") from error
-                self._unsynced[folder.path] = folder
-                self._remove_tree_later(target, self.defaults.file_delete_delay_ms)
+                self._put_away(folder, path, self.defaults.file_delete_delay_ms)
+
+    def _put_away(self, folder: LogFolder, path: str, delay_ms: int) -> None:
+        """Rename a folder so that no start finds it, for `sync_deletions` to make that durable."""
+        if folder.offline is not None:
+            return
+        target = path_for_deletion(path)
+        try:
+            self._disk.rename(path, target)
+        except OSError as error:
+            raise KafkaStorageError(f"{path} cannot be renamed for deletion: {error}") from error
+        self._unsynced[folder.path] = folder
+        self._remove_tree_later(target, delay_ms)
 
     def sync_deletions(self, done: Callable[[KafkaStorageError | None], None]) -> None:
         """Bring the deletions so far to the disk, off the loop."""
@@ -462,6 +493,69 @@ class LogManager:
 
         self._run(sync, synced)
 
+    # -- logs on their way into another folder
+
+    def begin_future(self, key: TopicPartition, folder: LogFolder) -> Future:
+        """A new folder for a copy of the log."""
+        path = f"{folder.path}/{future_name(key)}"
+        try:
+            self._disk.make_dir(path)
+        except OSError as error:
+            self._failed(folder, error)
+            raise KafkaStorageError(f"{path} cannot be made: {error}") from error
+        future = self.futures[key] = Future(key, folder, path)
+        return future
+
+    def drop_future(self, future: Future) -> None:
+        """The copy is not wanted any more."""
+        if self.futures.get(future.key) is future and not future.is_promoted:
+            del self.futures[future.key]
+            try:
+                self._put_away(future.folder, future.path, self.defaults.file_delete_delay_ms)
+            except KafkaStorageError as error:
+                logger.error("a future log is left where it is: %s", error)
+
+    def arrival_writer(self, future: Future) -> Callable[[], None]:
+        """Made on the loop, called anywhere: the checkpoints of a folder with the log that is to come there.
+
+        Without them a start would take nothing of the log for synced.
+        """
+        future.arriving = True
+        folder = future.folder
+        writers = []
+        for name, value in _CHECKPOINTS:
+            writer = folder.writer(name)
+            writer.prepare(encode_offsets(self._values(folder, value)))
+            writers.append(writer)
+
+        def write() -> None:
+            for writer in writers:
+                writer.write()
+
+        return write
+
+    def promote(self, future: Future) -> list[DiskFile]:
+        """The copy becomes the log. OSError, and nothing has changed, where its folder cannot be renamed.
+
+        Gives back the descriptors of the files that it replaces.
+        """
+        key = future.key
+        log, folder = self.logs[key], self._folder_of[key]
+        path = f"{future.folder.path}/{key[0]}-{key[1]}"
+        self._disk.rename(future.path, path)
+        future.leaves = folder, log.dir
+        future.path = path
+        future.arriving = False
+        self._folder_of[key] = future.folder
+        return log.moved_to(path)
+
+    def retire(self, future: Future) -> None:
+        """Rename what a promoted log replaced, once the new name is durable."""
+        self._put_away(*future.leftover(), self.logs[future.key].config.file_delete_delay_ms)
+
+    def is_flushing(self, key: TopicPartition) -> bool:
+        return key in self._flushing
+
     def folder_of(self, key: TopicPartition) -> LogFolder | None:
         return self._folder_of.get(key)
 
@@ -472,7 +566,12 @@ class LogManager:
             if folder.offline is None:
                 total, usable = self._disk.usage(folder.path)
             sizes = {key: self.logs[key].size for key, owner in self._folder_of.items() if owner is folder}
-            uses.append(FolderUse(folder.path, folder.offline, total, usable, sizes))
+            futures = {
+                key: (future.size, max(0, self.logs[key].log_end_offset - future.next_offset))
+                for key, future in self.futures.items()
+                if future.folder is folder and not future.is_promoted and key in self.logs
+            }
+            uses.append(FolderUse(folder.path, folder.offline, total, usable, sizes, futures))
         return uses
 
     # -- failures
@@ -501,6 +600,8 @@ class LogManager:
         for key in [key for key, owner in self.unmade.items() if owner is folder]:
             self.failed[key] = f"its folder {folder.path} is offline: {error}"
             del self.unmade[key]
+        for key in [key for key, future in self.futures.items() if future.folder is folder]:
+            del self.futures[key]
         for key in lost:
             self.failed[key] = f"its folder {folder.path} is offline: {error}"
             del self._folder_of[key]
@@ -574,6 +675,9 @@ class LogManager:
                 return
 
     def _retain(self, key: TopicPartition, log: Log) -> int:
+        future = self.futures.get(key)
+        if future is not None and future.arriving:
+            return 0  # its last bytes are being copied: next time
         try:
             return log.delete_old_segments(self._clock.ms())
         except KafkaStorageError as error:
@@ -682,6 +786,14 @@ class LogManager:
                 offset = value(self.logs[key])
                 if offset is not None:
                     values[key] = offset
+        for key, future in self.futures.items():
+            # Until one of the two folders is out of the way, a start may use either.
+            concerned = future.arriving and future.folder is folder
+            concerned = concerned or (future.leaves is not None and future.leaves[0] is folder)
+            if concerned and key in self.logs:
+                offset = value(self.logs[key])
+                if offset is not None:
+                    values[key] = offset
         return values
 
     def _write_later(self, folder: LogFolder, name: str, data: bytes) -> None:
@@ -765,3 +877,10 @@ class LogManager:
 
 def _log_start_to_keep(log: Log) -> int | None:
     return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None
+
+
+_CHECKPOINTS: tuple[tuple[str, Callable[[Log], int | None]], ...] = (
+    (RECOVERY_POINTS, lambda log: log.recovery_point),
+    (LOG_START_OFFSETS, _log_start_to_keep),
+    (HIGH_WATERMARKS, lambda log: log.high_watermark),
+)

@@ -659,6 +659,17 @@ class SegmentedLog:
         self._moved(target)
         return target
 
+    def moved_to(self, directory: str) -> list[DiskFile]:
+        """The same files lie in another folder: everything from now on is done there.
+
+        Descriptors of the old files are given back, for the caller to close; whoever reads a slice keeps his.
+        """
+        held: list[DiskFile] = []
+        for segment in self.segments:
+            held += segment.close()
+        self._moved(directory)
+        return held
+
     def _moved(self, directory: str) -> None:
         """What is still written on its way out must not reach the next log of this name."""
         self.dir = directory

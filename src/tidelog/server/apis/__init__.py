@@ -20,6 +20,7 @@ FAMILIES = (
     "delete_records",
     "configs",
     "cluster",
+    "log_dirs",
     "producers",
 )
 

@@ -2,8 +2,8 @@
 
 - DescribeCluster v1 tells brokers and controllers apart; controllers have no endpoint of their own here:
   MISMATCHED_ENDPOINT_TYPE, and an unknown type is UNSUPPORTED_ENDPOINT_TYPE.
-- DescribeLogDirs tells for each folder its partitions, their sizes and (v4) the room on its disk;
-  a folder that failed is told with KAFKA_STORAGE_ERROR.
+- DescribeLogDirs tells for each folder its partitions, those on their way into it (is_future_key), their
+  sizes and (v4) the room on its disk; a folder that failed is told with KAFKA_STORAGE_ERROR.
 """
 
 from __future__ import annotations
@@ -70,6 +70,12 @@ def describe_log_dirs(
                 # The leader's own log never lags behind its high watermark.
                 partition = DescribeLogDirsResponse.DescribeLogDirsPartition(
                     partition_index=index, partition_size=size
+                )
+                by_topic.setdefault(topic, []).append(partition)
+        for (topic, index), (size, lag) in folder.futures.items():
+            if wanted is None or (topic, index) in wanted:
+                partition = DescribeLogDirsResponse.DescribeLogDirsPartition(
+                    partition_index=index, partition_size=size, offset_lag=lag, is_future_key=True
                 )
                 by_topic.setdefault(topic, []).append(partition)
         result.topics = [

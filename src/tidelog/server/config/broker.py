@@ -115,10 +115,12 @@ class BrokerConfig:
     num_io_threads: int
     num_partitions: int
     num_recovery_threads_per_data_dir: int
+    num_replica_alter_log_dirs_threads: int | None
     offsets_topic_replication_factor: int
     producer_id_expiration_ms: int
     queued_max_request_bytes: int
     queued_max_requests: int
+    replica_alter_log_dirs_io_max_bytes_per_second: int | None
     replica_high_watermark_checkpoint_interval_ms: int
     reserved_broker_max_id: int
     share_coordinator_state_topic_min_isr: int

@@ -111,12 +111,16 @@ num.io.threads: Threads for work that would block the event loop, such as forcin
 num.partitions: Partitions of a topic that is created without saying how many.
 num.recovery.threads.per.data.dir: Threads that open logs at start and repair them after a crash, for each
   data folder.
+num.replica.alter.log.dirs.threads: Partitions that move between data folders at a time, each by short
+  pieces of work in the threads of num.io.threads; left out, as many as there are folders.
 offsets.topic.replication.factor: Replicas of the topic that keeps the groups' offsets. One broker gives 1,
   and a larger number is refused.
 producer.id.expiration.ms: How long a partition remembers an idempotent producer that is silent.
 queued.max.request.bytes: Memory for requests that are being received or handled; when it is used up,
   sockets are not read. -1 sets no bound.
 queued.max.requests: Requests that may be in progress at once; beyond it, sockets are not read.
+replica.alter.log.dirs.io.max.bytes.per.second: Bytes a second that all partitions moving between data
+  folders may copy together; 0 lets the moves stand still, and left out there is no bound.
 replica.high.watermark.checkpoint.interval.ms: How often the high watermarks are written to disk.
 reserved.broker.max.id: The largest number an operator gives by hand; generated ones start above it.
 share.coordinator.state.topic.min.isr: In-sync replicas that the topic of the share groups' state needs. One

@@ -164,7 +164,6 @@ metrics.recording.level: How detailed the recorded metrics are.
 metrics.sample.window.ms: Length of one such sample.
 num.network.threads: Threads that read requests and write answers, for each listener. Here the event loop
   does both.
-num.replica.alter.log.dirs.threads: Threads that move replicas between data folders.
 num.replica.fetchers: Fetchers for each leader that a broker follows.
 offset.metadata.max.bytes: The longest text that may come with a committed offset.
 offsets.commit.required.acks: Replicas that have to have a commit before it is answered.
@@ -215,7 +214,6 @@ remote.log.storage.manager.class.name: The class that stores segments remotely.
 remote.log.storage.manager.class.path: Where that class is loaded from.
 remote.log.storage.manager.impl.prefix: The prefix of settings that are handed to that class.
 remote.log.storage.system.enable: Whether segments can be moved to a remote tier at all.
-replica.alter.log.dirs.io.max.bytes.per.second: Bytes a second for moving replicas between data folders.
 replica.fetch.backoff.ms: How long a follower waits after a failed fetch.
 replica.fetch.max.bytes: Bytes that a follower asks for from each partition.
 replica.fetch.min.bytes: Bytes that a leader collects before it answers a follower.

@@ -70,9 +70,11 @@ node.id int null high >=0
 num.io.threads int 8 high >=1 cluster-wide
 num.partitions int 1 medium >=1
 num.recovery.threads.per.data.dir int 2 high >=1 cluster-wide
+num.replica.alter.log.dirs.threads int null high
 producer.id.expiration.ms int 86400000 low >=1 cluster-wide
 queued.max.request.bytes long -1 medium
 queued.max.requests int 500 high >=1
+replica.alter.log.dirs.io.max.bytes.per.second long null medium >=0 cluster-wide unlisted
 replica.high.watermark.checkpoint.interval.ms long 5000 high
 reserved.broker.max.id int 1000 medium >=0 retired
 socket.listen.backlog.size int 50 medium >=1
@@ -134,9 +136,7 @@ leader.imbalance.check.interval.seconds long 300 high >=1
 leader.imbalance.per.broker.percentage int 10 high retired
 leader.replication.throttled.rate long null medium >=0 cluster-wide unlisted
 log.dir.failure.timeout.ms long 30000 low >=1
-num.replica.alter.log.dirs.threads int null high
 num.replica.fetchers int 1 high >=1 cluster-wide
-replica.alter.log.dirs.io.max.bytes.per.second long null medium >=0 cluster-wide unlisted
 replica.fetch.backoff.ms int 1000 medium >=0
 replica.fetch.max.bytes int 1048576 medium >=0
 replica.fetch.min.bytes int 1 high

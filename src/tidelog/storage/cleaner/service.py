@@ -222,6 +222,11 @@ class LogCleaner:
         if self.checkpoints.pop(key, None) is not None and not self._closed:
             self._write_checkpoint(folder, lambda: None)
 
+    def moved(self, key: TopicPartition, source: LogFolder, target: LogFolder) -> None:
+        """A partition lies in another folder now, which says from here on how far it is cleaned."""
+        if key in self.checkpoints and not self._closed:
+            self._write_checkpoint(target, lambda: self._write_checkpoint(source, lambda: None))
+
     # -- choosing
 
     def range_of(self, log: Log) -> CleanableRange:
