@@ -58,6 +58,7 @@ class FutureCopy:
         "_from",
         "_into",
         "_linked",
+        "_snapshots",
         "_source",
         "_target",
         "_unsynced",
@@ -79,6 +80,7 @@ class FutureCopy:
         self._compared = 0  # up to here the file that was there is compared instead of written
         self._unsynced = 0
         self._written = 0
+        self._snapshots: set[int] = set()  # those that were copied with their segments
         self._linked = False  # the future folder itself is on disk
         self.at_target = False  # which side was being used, for who hears of an error
         self.base_offset = -1  # the segment being copied, or the lowest that the next one may have
@@ -141,6 +143,7 @@ class FutureCopy:
         self.generation = generation
         self.base_offset, self.position, self.finished_bytes = -1, 0, 0
         self._from = self._into = None
+        self._snapshots.clear()
 
     # -- beside the loop
 
@@ -178,7 +181,8 @@ class FutureCopy:
                 self._finish_active(piece)
         self._remove_others(last)
         for offset in last.snapshots:
-            self._copy_small(f"{offset:020d}{SNAPSHOT}")
+            if offset not in self._snapshots:
+                self._copy_small(f"{offset:020d}{SNAPSHOT}")
         self._write(LEADER_EPOCHS, last.epochs)
         if last.topic_id is not None:
             self._write(PARTITION_METADATA, encode_partition_metadata(last.topic_id))
@@ -237,6 +241,8 @@ class FutureCopy:
         for suffix in (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX):
             if suffix != TRANSACTION_INDEX or piece.has_aborted:
                 self._copy_small(f"{piece.base_offset:020d}{suffix}")
+        self._copy_small(f"{piece.base_offset:020d}{SNAPSHOT}")
+        self._snapshots.add(piece.base_offset)
         self.finished_bytes += self.position
         self._close_segment()
 
@@ -288,6 +294,7 @@ class FutureCopy:
         self.at_target = True
         wanted = {f"{base:020d}{suffix}" for base in last.bases for suffix in (LOG, OFFSET_INDEX, TIME_INDEX)}
         wanted |= {f"{base:020d}{TRANSACTION_INDEX}" for base in last.with_aborted}
+        wanted |= {f"{offset:020d}{SNAPSHOT}" for offset in last.snapshots}
         for name in self._disk.listdir(self._target):
             if name not in wanted:
                 self._disk.unlink(f"{self._target}/{name}")
