@@ -53,7 +53,7 @@ class MoveSettings:
 class _Move:
     """One partition on its way."""
 
-    __slots__ = ("copy", "future", "holds", "key", "log", "partition", "running", "working")
+    __slots__ = ("copy", "future", "holds", "key", "log", "partition", "running", "tries", "working")
 
     def __init__(self, partition: Partition, log: Log, future: Future) -> None:
         self.key = future.key
@@ -63,6 +63,7 @@ class _Move:
         self.copy = FutureCopy(log.disk, log.dir, future.path, log.generation)
         self.running = False  # has its turn
         self.working = False  # something of it is being done off the loop
+        self.tries = 0  # how often too much was left to let appends wait
         self.holds = False  # appends wait for it, or will
 
 
@@ -286,14 +287,23 @@ class ReplicaMoves:
         elif move.copy.remaining(move.log) > self._near_bytes:
             self._step(move)
         else:
-            self._work(move, move.copy.sync, lambda _: self._is_near(move))
+            checkpoint = self._logs.arrival_writer(move.future)
+
+            def sync() -> None:
+                move.copy.sync()
+                checkpoint()
+
+            self._work(move, sync, lambda _: self._is_near(move))
 
     def _note(self, move: _Move) -> None:
         move.future.size = move.copy.copied_bytes()
         move.future.next_offset = move.copy.next_offset(move.log)
 
     def _is_near(self, move: _Move) -> None:
-        if move.copy.remaining(move.log) > 4 * self._near_bytes:  # much was appended during the sync
+        if move.copy.remaining(move.log) > (4 * self._near_bytes) << move.tries:
+            # Much was appended during the sync. Where that goes on, appends wait longer rather than for ever.
+            move.tries += 1
+            move.future.arriving = False
             self._step(move)
         else:
             move.holds = True
@@ -307,7 +317,7 @@ class ReplicaMoves:
             self._later(move, LOOK_AGAIN_SECONDS, self._held)
             return
         last = move.copy.last_look(move.log)
-        checkpoint = self._logs.arrival_writer(move.future)
+        checkpoint = self._logs.arrival_writer(move.future, again=True)
         self._work(move, lambda: move.copy.complete(last, checkpoint), lambda _: self._completed(move))
 
     def _is_flushing(self, move: _Move) -> bool:

@@ -515,15 +515,16 @@ class LogManager:
             except KafkaStorageError as error:
                 logger.error("a future log is left where it is: %s", error)
 
-    def arrival_writer(self, future: Future) -> Callable[[], None]:
+    def arrival_writer(self, future: Future, *, again: bool = False) -> Callable[[], None]:
         """Made on the loop, called anywhere: the checkpoints of a folder with the log that is to come there.
 
-        Without them a start would take nothing of the log for synced.
+        Without them a start would take nothing of the log for synced. `again`, while appends wait for it,
+        writes only what has changed meanwhile; the high watermark always has, and follows by itself.
         """
         future.arriving = True
         folder = future.folder
         writers = []
-        for name, value in _CHECKPOINTS:
+        for name, value in _CHECKPOINTS[:2] if again else _CHECKPOINTS:
             writer = folder.writer(name)
             writer.prepare(encode_offsets(self._values(folder, value)))
             writers.append(writer)

@@ -165,8 +165,8 @@ class FutureCopy:
 
     def sync(self) -> None:
         """Bring what was copied to the disk, so that little is left to sync when appends have to wait."""
+        self.at_target = True
         if self._into is not None:
-            self.at_target = True
             self._into.fsync()
             self._unsynced = 0
 
