@@ -1,5 +1,6 @@
 /* Load generator: speaks just enough of Kafka's protocol (Produce v9, Fetch v12, ApiVersions v0) to load a broker
- * with little CPU of its own. Batches are built once and sent many times; answers are checked for their error code.
+ * with little CPU of its own. Batches are built once and sent many times (with --keys
+ * each time with other keys, on one connection); answers are checked for their error code.
  *
  *   loadgen produce  closed loop of Produce requests on several connections (bounded by --requests, --bytes or --seconds)
  *   loadgen fetch    closed loop of Fetch requests, in order or at random offsets of [--from, --to)
@@ -34,12 +35,12 @@
 #define IP_BIND_ADDRESS_NO_PORT 24
 #endif
 
-enum { HEAD_MAX = 512, SMALL_BUFFER = 64 * 1024, MAX_SAMPLES = 8 * 1000 * 1000, BATCH_HEADER = 61 };
+enum { HEAD_MAX = 512, SMALL_BUFFER = 64 * 1024, MAX_SAMPLES = 8 * 1000 * 1000, BATCH_HEADER = 61, KEY_SIZE = 16 };
 
 struct options {
     const char *host, *topic;
     int port, partitions, connections, depth, records, record_size, acks, max_bytes, per_step, sources;
-    int64_t requests, bytes, from, to, ts_start, ts_step, interval_us, warmup;
+    int64_t requests, bytes, from, to, ts_start, ts_step, interval_us, warmup, keys;
     double seconds, deadline, rate;
     uint64_t seed;
     bool random;
@@ -158,15 +159,32 @@ static void seal_batch(uint8_t *batch, size_t size, int64_t timestamp) {
     put32(batch + 17, crc32c(batch + 21, size - 21));
 }
 
-static uint8_t *put_record(uint8_t *p, int delta, int size) { /* no key, no headers, a value that compresses badly */
-    uint8_t scratch[32], *q = scratch;
+static uint8_t **key_at; /* the key of each record, when there are keys */
+
+static void draw_keys(void) {
+    for (int i = 0; i < opt.records; i++) {
+        uint64_t key = next_random() % (uint64_t)opt.keys;
+        for (int at = KEY_SIZE - 1; at >= 0; at--, key /= 10) key_at[i][at] = (uint8_t)('0' + key % 10);
+    }
+}
+
+static uint8_t *put_record(uint8_t *p, int delta, int size) { /* no headers, a value that compresses badly */
+    uint8_t scratch[64], *q = scratch;
     *q++ = 0;                  /* attributes */
     *q++ = 0;                  /* timestamp delta */
     q = put_varint(q, delta);  /* offset delta */
-    q = put_varint(q, -1);     /* key */
+    if (opt.keys) {            /* a key is a part of the record's size */
+        size -= KEY_SIZE;
+        q = put_varint(q, KEY_SIZE);
+        q += KEY_SIZE;
+    } else {
+        q = put_varint(q, -1);
+    }
+    uint8_t *value_at = q;
     q = put_varint(q, size);
     p = put_varint(p, (int32_t)(q - scratch) + size + 1);
     memcpy(p, scratch, (size_t)(q - scratch));
+    if (opt.keys) key_at[delta] = p + (value_at - scratch) - KEY_SIZE;
     p += q - scratch;
     for (int i = 0; i < size; i++) *p++ = (uint8_t)('!' + next_random() % 90);
     *p++ = 0; /* headers */
@@ -177,6 +195,7 @@ static void build_batch(struct request *r, int64_t timestamp) {
     r->batch = malloc(BATCH_HEADER + (size_t)opt.records * ((size_t)opt.record_size + 24) + 8);
     if (!r->batch) fail("no memory for a batch");
     uint8_t *b = r->batch, *p = b + BATCH_HEADER;
+    if (opt.keys && !(key_at = calloc((size_t)opt.records, sizeof *key_at))) fail("no memory for keys");
     for (int i = 0; i < opt.records; i++) p = put_record(p, i, opt.record_size);
     r->batch_size = (size_t)(p - b);
     put64(b, 0);
@@ -189,6 +208,7 @@ static void build_batch(struct request *r, int64_t timestamp) {
     put16(b + 51, (uint16_t)-1);
     put32(b + 53, (uint32_t)-1);
     put32(b + 57, (uint32_t)opt.records);
+    if (opt.keys) draw_keys();
     seal_batch(b, r->batch_size, timestamp);
     memset(p, 0, 3); /* tags of the partition, the topic and the request */
     r->tail_size = r->batch_size + 3;
@@ -407,6 +427,9 @@ static void aim_request(struct connection *c) {
         else if (c->offset >= opt.to)
             c->offset = opt.from;
         put64(r->head + r->offset_at, (uint64_t)c->offset);
+    } else if (opt.keys) {
+        draw_keys();
+        seal_batch(r->batch, r->batch_size, wall_ms());
     } else if (opt.ts_step) {
         seal_batch(r->batch, r->batch_size, opt.ts_start + run.issued / opt.per_step * opt.ts_step);
     }
@@ -611,6 +634,7 @@ static const struct option names[] = {
     {"requests", 1, 0, 'n'}, {"bytes", 1, 0, 'b'}, {"seconds", 1, 0, 'S'}, {"deadline", 1, 0, 'D'}, {"rate", 1, 0, 'R'},
     {"from", 1, 0, 'f'}, {"to", 1, 0, 'T'}, {"random", 0, 0, 'x'}, {"seed", 1, 0, 'e'}, {"ts-start", 1, 0, 'A'},
     {"ts-step", 1, 0, 'B'}, {"per-step", 1, 0, 'C'}, {"interval-us", 1, 0, 'i'}, {"warmup", 1, 0, 'w'}, {"sources", 1, 0, 'o'},
+    {"keys", 1, 0, 'k'},
     {0, 0, 0, 0}};
 
 static void read_option(int key, const char *value) {
@@ -640,6 +664,7 @@ static void read_option(int key, const char *value) {
     case 'i': opt.interval_us = atoll(value); break;
     case 'w': opt.warmup = atoll(value); break;
     case 'o': opt.sources = atoi(value); break;
+    case 'k': opt.keys = atoll(value); break;
     default: exit(2);
     }
 }
@@ -650,6 +675,8 @@ int main(int argc, char **argv) {
     if (opt.partitions < 1 || opt.connections < 1 || opt.depth < 1 || opt.records < 1 || opt.record_size < 0 ||
         opt.per_step < 1 || opt.sources < 1 || opt.max_bytes < 1 || strlen(opt.topic) > 249)
         fail("a count is below 1 or the topic name is too long");
+    if (opt.keys && (opt.connections > 1 || opt.depth > 1 || opt.record_size < KEY_SIZE))
+        fail("--keys wants one connection, one request at a time and records of %d bytes or more", KEY_SIZE);
     bool bounded = opt.requests || opt.bytes || opt.seconds;
     if (!bounded && strcmp(mode, "idle")) fail("one of --requests, --bytes, --seconds is needed");
     if (!strcmp(mode, "produce")) run_load(false);

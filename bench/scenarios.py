@@ -13,6 +13,7 @@ from collections.abc import Callable
 import growth
 import load
 import machine
+import upkeep
 from broker import Broker
 from load import Load
 from machine import GIGABYTE, MEGABYTE
@@ -231,5 +232,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "connections": connections,
     "segments": growth.segments,
     "partitions": growth.partitions,
+    "cleaning": upkeep.cleaning,
+    "retention": upkeep.retention,
     "librdkafka": librdkafka,
 }

@@ -24,7 +24,7 @@ class Target:
     at_least: bool = False  # most bounds are from above
 
 
-PER_REQUEST, PER_GB = "CPU-s / 100,000", "CPU-s / GB"
+PER_REQUEST, PER_GB, PER_CPU_SECOND = "CPU-s / 100,000", "CPU-s / GB", "MB / CPU-s"
 TARGETS: dict[str, Target] = {
     "floor": Target("(this machine: append to a file)", PER_GB),
     "start": Target("start to first answer", "s", 0.4, "2"),
@@ -48,6 +48,10 @@ TARGETS: dict[str, Target] = {
     "among partitions produce": Target("produce, spread over 2,000 partitions", "times", 1.3, "1.06"),
     "among partitions fetch": Target("fetch at random, spread over 2,000 partitions", "times", 1.3, "0.96"),
     "open": Target("opening 2,000 partitions after a clean stop", "s", 3, "16"),
+    "clean1000": Target("cleaning, 1,000-byte records", PER_CPU_SECOND, 100, at_least=True),
+    "clean100": Target("cleaning, 100-byte records", PER_CPU_SECOND, 25, at_least=True),
+    "clean beside": Target("one record while a log is cleaned, p99", "times", 2),
+    "retention": Target("one retention run over 2,000 partitions", "CPU-ms", 50),
     "librdkafka100": Target(
         "librdkafka, 100-byte records", "records/s", 2_500_000, "2.1-2.6 M", at_least=True
     ),

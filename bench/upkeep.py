@@ -1,0 +1,155 @@
+"""What a broker does beside its requests: cleaning compacted logs, and retention over many partitions."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import load
+import machine
+from broker import Broker, BrokerFailed
+from load import Load
+from machine import MEGABYTE
+from report import Figure
+from suite import Bench
+from targets import figure
+
+CHECKPOINT = "cleaner-offset-checkpoint"
+NEVER_DIRTY, ALWAYS_DIRTY = "1.0", "0.0"
+SEGMENT_BYTES = 16 << 20
+PARTITIONS = 2_000
+RETENTION_MS = 100
+LIMIT = 300.0
+
+
+class DirtyLog:
+    """A compacted topic, filled while nothing is cleaned: every key comes twice or so."""
+
+    def __init__(self, bench: Bench, broker: Broker, amount: int, record_size: int) -> None:
+        self.broker = broker
+        self.topic = broker.topic(
+            f"keyed{record_size}",
+            cleanup_policy="compact",
+            min_cleanable_dirty_ratio=NEVER_DIRTY,
+            segment_bytes=str(SEGMENT_BYTES),
+        )
+        records = min(9_000, 990_000 // record_size)
+        bench.warm_memory(2 * amount)
+        load.run(
+            broker,
+            "produce",
+            topic=self.topic,
+            bytes=amount,
+            records=records,
+            record_size=record_size,
+            keys=amount // record_size // 2,
+        )
+        # What is flushed after a roll is not a cost of cleaning.
+        time.sleep(6.0)
+        self.size = self.bytes_to_read()
+
+    @property
+    def folder(self) -> Path:
+        assert self.broker.data is not None
+        return self.broker.data / f"{self.topic}-0"
+
+    def bytes_to_read(self) -> int:
+        """Bytes that a pass reads: all but the active segment."""
+        return sum(path.stat().st_size for path in sorted(self.folder.glob("*.log"))[:-1])
+
+    def start_cleaning(self) -> None:
+        with self.broker.client() as client:
+            client.alter_topic(self.topic, "min.cleanable.dirty.ratio", ALWAYS_DIRTY)
+
+    def is_clean(self) -> bool:
+        active = max(int(path.stem) for path in self.folder.glob("*.log"))
+        checkpoint = self.folder.parent / CHECKPOINT
+        text = checkpoint.read_text() if checkpoint.exists() else ""
+        return f"{self.topic} 0 {active}" in text.splitlines()
+
+    def await_clean(self) -> None:
+        deadline = time.monotonic() + LIMIT
+        while not self.is_clean():
+            if time.monotonic() > deadline:
+                raise BrokerFailed(f"{self.topic} was not cleaned within {LIMIT:.0f} s")
+            time.sleep(0.02)
+
+
+def cleaning(bench: Bench) -> list[Figure]:
+    """Cleaning logs of 1,000-byte and of 100-byte records, and one-record requests while it runs."""
+    bench.needs_own_broker()
+    with bench.source.broker({"log.cleaner.backoff.ms": "100"}) as broker:
+        large = rate(bench, DirtyLog(bench, broker, bench.scaled(512 << 20), 1000), "clean1000")
+        small = rate(bench, DirtyLog(bench, broker, bench.scaled(384 << 20), 100), "clean100")
+        beside = slowed(bench, broker)
+    return [large, small, beside]
+
+
+def rate(bench: Bench, log: DirtyLog, key: str) -> Figure:
+    """Megabytes that a CPU-second cleans."""
+    bench.warm_memory(log.size)
+    resident = log.broker.resident_mb()
+    before, begun = log.broker.cpu(), time.monotonic()
+    with machine.PeakMemory(log.broker.pid) as sampler:
+        log.start_cleaning()
+        log.await_clean()
+    seconds, cpu = time.monotonic() - begun, log.broker.cpu() - before
+    note = f"{log.size / MEGABYTE:,.0f} MB to {log.bytes_to_read() / MEGABYTE:,.0f} in {seconds:.1f} s"
+    grown = sampler.peak / MEGABYTE - resident
+    return figure(key, log.size / MEGABYTE / cpu, f"{note}; resident at most {grown:+.0f} MB")
+
+
+def slowed(bench: Bench, broker: Broker) -> Figure:
+    """How many times the p99 of requests one after the other is what it is without cleaning."""
+    light = broker.topic("light")
+
+    def probe() -> Load:
+        return load.run(broker, "latency", topic=light, seconds=0.5, warmup=100)
+
+    log = DirtyLog(bench, broker, bench.scaled(768 << 20), 100)
+    alone = [probe() for _ in range(bench.rounds + 1)][1:]
+    log.start_cleaning()
+    time.sleep(0.3)
+    during: list[Load] = []
+    while not log.is_clean():
+        during.append(probe())
+    during = during[:-1] or during  # the end of the last one saw no cleaning
+    if not during:
+        raise BrokerFailed("the log was cleaned before a request could be sent beside it")
+
+    def middle(runs: list[Load], value: Callable[[Load], float]) -> float:
+        return statistics.median(value(run) for run in runs)
+
+    base = middle(alone, lambda run: run.p99_us)
+    note = f"{middle(during, lambda run: run.p99_us):,.0f} us against {base:,.0f}"
+    note += f"; worst {max(run.max_us for run in during) / 1000:.1f} ms against "
+    note += f"{max(run.max_us for run in alone) / 1000:.1f}"
+    return figure("clean beside", [run.p99_us / base for run in during], note)
+
+
+def retention(bench: Bench) -> list[Figure]:
+    """CPU of one retention run over 2,000 partitions, from what an idle broker takes with and without it."""
+    bench.needs_own_broker()
+    count, seconds = bench.scaled(PARTITIONS), 4.0 if bench.quick else 10.0
+    with bench.source.launcher() as launcher:
+        broker, _ = launcher.start({})
+        topic = broker.topic("many", partitions=count)
+        load.run(broker, "produce", topic=topic, partitions=count, requests=3 * count)
+        launcher.stop()
+
+        def idle(interval_ms: int) -> float:
+            broker, _ = launcher.start({"log.retention.check.interval.ms": str(interval_ms)})
+            broker.await_partitions(topic, count)
+            time.sleep(2.0)
+            before = broker.cpu()
+            time.sleep(seconds)
+            cpu = broker.cpu() - before
+            launcher.stop()
+            return cpu
+
+        without, with_runs = idle(3_600_000), idle(RETENTION_MS)
+    taken = max(0.0, with_runs - without)
+    runs = (seconds - taken) / (RETENTION_MS / 1000)  # each begins so long after the end of the one before
+    return [figure("retention", taken / runs * 1000, f"{runs:.0f} runs; {count:,} partitions of one segment")]
