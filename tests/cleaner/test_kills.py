@@ -202,8 +202,10 @@ class World:
     def close(self) -> None:
         self.reader.close()
         self.trimmer.stop()
-        self.load.stop()
-        self.broker.close()
+        try:
+            self.load.stop()
+        finally:
+            self.broker.close()
 
     def kill(self, delay: float) -> None:
         """And start again; on return nothing more is written, and all that was is acknowledged."""
