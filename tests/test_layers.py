@@ -25,8 +25,9 @@ ALLOWED: dict[str, set[str]] = {
     "security": FOUNDATION | {"protocol", "metadata"},
     "clients": FOUNDATION | {"protocol", "records"},
 }
-ALLOWED["server"] = set(ALLOWED) | {"coordinator"}
-ALLOWED["cli"] = set(ALLOWED) | {"coordinator", "server", ""}
+ALLOWED["coordinator"] = FOUNDATION | {"protocol", "records", "storage", "metadata", "cluster"}
+ALLOWED["server"] = set(ALLOWED)
+ALLOWED["cli"] = set(ALLOWED) | {""}
 
 
 def imported_layers(tree: ast.AST) -> set[str]:

@@ -28,6 +28,8 @@ from tidelog.storage.log import Log
 
 # What a batch may unpack to on the loop. Few bytes can hold very many: those are for the worker.
 UNPACKED_ON_LOOP = 1 << 20
+# From this size on, checking and writing a batch is left to the worker.
+HEAVY_BYTES = 64 * 1024
 
 
 FlushWaiter = tuple[int, Callable[[BaseException | None], None]]  # the append's base offset, what is next

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from tidelog.clock import Scheduler
 from tidelog.cluster.delayed import DelayedDeleteRecords, DelayedProduce
-from tidelog.cluster.partition import Append, AppendRulesTable, Partition
+from tidelog.cluster.partition import HEAVY_BYTES, Append, AppendRulesTable, Partition
 from tidelog.cluster.purgatory import Purgatory
 from tidelog.cluster.topic_metrics import AllTopicMetrics, TopicMetrics
 from tidelog.cluster.worker import Worker
@@ -193,6 +193,28 @@ class ReplicaManager:
         """Append a batch to each partition and call `done` when `acks` is satisfied or time ran out."""
         _AppendRequest(self, entries, acks, timeout_ms, done).start(heavy, allow_zstd, origin)
 
+    def append_own(
+        self,
+        partition: Partition,
+        batch: memoryview,
+        *,
+        timeout_ms: int,
+        written: Callable[[AppendResult], None],
+        done: Callable[[KafkaError | None], None],
+    ) -> None:
+        """Append a batch that this broker made itself, with acks=all.
+
+        `written` is called when it is in the log, in the order of the offsets; `done` when it is committed,
+        or with the error. Where the error comes without `written`, nothing was appended.
+        """
+
+        def finished(outcomes: list[AppendOutcome]) -> None:
+            error = outcomes[0].error
+            done(error if error is None or isinstance(error, KafkaError) else UnknownServerError(str(error)))
+
+        request = _AppendRequest(self, [(partition, batch)], ACKS_ALL, timeout_ms, finished, written)
+        request.start(len(batch) >= HEAVY_BYTES, True, AppendOrigin.COORDINATOR)
+
     def high_watermark_moved(self, partition: Partition) -> None:
         if self.fetch_purgatory.delayed:
             self.fetch_purgatory.check((partition.topic, partition.index))
@@ -272,7 +294,16 @@ class ReplicaManager:
 class _AppendRequest:
     """Collects what becomes of the partitions of one produce request."""
 
-    __slots__ = ("_acks", "_done", "_entries", "_manager", "_missing", "_outcomes", "_timeout_ms")
+    __slots__ = (
+        "_acks",
+        "_done",
+        "_entries",
+        "_manager",
+        "_missing",
+        "_outcomes",
+        "_timeout_ms",
+        "_written",
+    )
 
     def __init__(
         self,
@@ -281,7 +312,9 @@ class _AppendRequest:
         acks: int,
         timeout_ms: int,
         done: Callable[[list[AppendOutcome]], None],
+        written: Callable[[AppendResult], None] | None = None,
     ) -> None:
+        self._written = written
         self._manager = manager
         self._entries = entries
         self._acks = acks
@@ -315,7 +348,10 @@ class _AppendRequest:
         def appended(result: AppendResult | None, error: BaseException | None) -> None:
             if result is None:
                 self._completed(slot, None, error)
-            elif result.needs_flush:
+                return
+            if self._written is not None:
+                self._written(result)
+            if result.needs_flush:
                 self._manager.flush_then(
                     partition, result.base_offset, lambda failed: flushed(result, failed)
                 )

@@ -92,6 +92,7 @@ class Broker:
         self._moves: ReplicaMoves | None = None
         self._controller: SingleController | None = None
         self._replicas: ReplicaManager | None = None
+        self._host: BrokerHost | None = None
         self._server: SocketServer | None = None
         self._router: Router | None = None
         self._creating: set[str] = set()
@@ -118,7 +119,7 @@ class Broker:
             topics = dynamic.topics
             overrides = {name: topic.configs for name, topic in cluster.topics.items()}
             await self._load_logs(logs, lambda topic: topics.log_config(overrides.get(topic, {})))
-            host = BrokerHost(
+            self._host = host = BrokerHost(
                 services.replicas,
                 services.metadata,
                 topics,
@@ -426,12 +427,12 @@ class Broker:
     def _folder_failed(self, path: str, lost: list[TopicPartition]) -> None:
         """The partitions of a folder are lost until a restart. Off the loop while logs are loaded."""
         if (
-            self._replicas is None
+            self._host is None
             or self._controller is None
             or self.state is not BrokerState.RUNNING_AS_BROKER
         ):
             return
-        self._replicas.partitions_offline(lost)
+        self._host.partitions_offline(lost)
         self._spawn(self._tell_controller(lost))
         assert self._logs is not None
         if all(folder.offline is not None for folder in self._logs.folders):

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.controller.interface import LogsOfTopic
 from tidelog.errors import KafkaStorageError
 from tidelog.metadata.state import INTERNAL_TOPICS, ClusterState, PartitionState
 from tidelog.server.config.topic import TopicConfigs
 from tidelog.storage.creation import WantedLog
+
+
+class Leadership(Protocol):
+    """Who has to know which partitions of an internal topic are led here."""
+
+    def elected(self, partition: Partition) -> None: ...
+
+    def resigned(self, partition: int) -> None: ...
 
 
 class BrokerHost:
@@ -30,6 +40,8 @@ class BrokerHost:
         self._overrides_of = overrides_of
         # Whether the partitions that were there before the start are led: those from now on are new.
         self.takes_new_partitions = False
+        # The coordinators, by the internal topic that each of them keeps its records in.
+        self.coordinators: dict[str, Leadership] = {}
 
     async def make_logs(self, topics: Sequence[LogsOfTopic]) -> set[tuple[str, int]]:
         wanted: list[WantedLog] = []
@@ -46,7 +58,7 @@ class BrokerHost:
         return await made
 
     def become_leader(self, topic: str, topic_id: bytes, partition: int, state: PartitionState) -> None:
-        self._replicas.become_leader(
+        led = self._replicas.become_leader(
             topic,
             topic_id,
             partition,
@@ -55,8 +67,20 @@ class BrokerHost:
             is_internal=topic in INTERNAL_TOPICS,
             is_new=self.takes_new_partitions,
         )
+        coordinator = self.coordinators.get(topic)
+        if coordinator is not None:
+            coordinator.elected(led)
+
+    def partitions_offline(self, lost: Sequence[tuple[str, int]]) -> None:
+        """The folder of these partitions failed: nobody coordinates from them."""
+        self._replicas.partitions_offline(lost)
+        for topic, partition in lost:
+            if topic in self.coordinators:
+                self.coordinators[topic].resigned(partition)
 
     def delete_partition(self, topic: str, partition: int) -> None:
+        if topic in self.coordinators:
+            self.coordinators[topic].resigned(partition)
         self._replicas.delete_partition(topic, partition)
 
     async def sync_deletions(self) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 
-from tidelog.cluster.partition import Partition
+from tidelog.cluster.partition import HEAVY_BYTES, Partition
 from tidelog.cluster.replica_manager import AppendOutcome, HostedTopic
 from tidelog.errors import (
     CorruptMessage,
@@ -46,7 +46,6 @@ from tidelog.storage.append import AppendOrigin, AppendResult
 
 log = logging.getLogger("tidelog.server.apis.produce")
 
-HEAVY_BYTES = 64 * 1024
 # Where a batch keeps the low byte of its attributes, and the bit in it that makes it transactional.
 ATTRIBUTES, TRANSACTIONAL = 22, 0x10
 # Kafka's own tools write to internal topics under this client id.

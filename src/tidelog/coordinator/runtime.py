@@ -1,0 +1,437 @@
+"""What every coordinator stands on: the partitions of its internal topic that this broker leads.
+
+A shard holds what the records of one partition say. It changes only by `replay`, of what is loaded and of
+what was just appended alike, so that the live state and that after a restart are the same. Whoever asked
+for an append is answered once it is committed, as acks=all asks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from tidelog.clock import Scheduler
+from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.partition import Partition
+from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidFetchSize,
+    KafkaError,
+    KafkaStorageError,
+    MessageTooLarge,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    RecordListTooLarge,
+    RequestTimedOut,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
+from tidelog.records.batch import (
+    Record,
+    build_batch,
+    build_end_transaction_marker,
+    iter_batches,
+    read_control_record,
+    read_records,
+)
+from tidelog.records.partitioning import partition_for_id
+from tidelog.storage.append import AppendResult
+from tidelog.storage.log import Log
+
+log = logging.getLogger("tidelog.coordinator")
+
+# How long the records of a chunk are replayed before requests have their turn again.
+SECONDS_A_TURN = 0.003
+
+Done = Callable[[KafkaError | None], None]
+
+
+class NewRecord(NamedTuple):
+    """What is to be appended: a value of None deletes the key."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Shard(Protocol):
+    """The state of one partition of a coordinator's topic."""
+
+    def replay(
+        self,
+        key: bytes,
+        value: bytes | None,
+        *,
+        offset: int,
+        timestamp: int,
+        producer_id: int,
+        producer_epoch: int,
+    ) -> None:
+        """Take over a record. `producer_id` is -1 unless the record is part of a transaction."""
+
+    def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
+        """A marker came: what this producer wrote in its transaction holds, or never was."""
+
+    def loaded(self) -> None:
+        """Every record was replayed: timers may start, requests come from now on."""
+
+    def unload(self) -> None:
+        """Another broker, or nobody, has the partition from now on: stop timers, end every wait."""
+
+
+S = TypeVar("S", bound=Shard)
+
+
+class _Hosted(Generic[S]):
+    """A partition that this broker leads: its shard, and what waits for the append under way."""
+
+    __slots__ = ("is_loaded", "leader_epoch", "partition", "shard", "unreplayed", "waiting")
+
+    def __init__(self, partition: Partition, shard: S) -> None:
+        self.partition = partition
+        self.shard = shard
+        self.leader_epoch = partition.leader_epoch
+        self.is_loaded = False
+        # Appends that the shard has not seen yet: decisions on its state wait for them.
+        self.unreplayed = 0
+        self.waiting: deque[tuple[Callable[[S], None], Callable[[KafkaError], None]]] = deque()
+
+
+class CoordinatorRuntime(Generic[S]):
+    def __init__(
+        self,
+        topic: str,
+        replicas: ReplicaManager,
+        metadata: MetadataCache,
+        scheduler: Scheduler,
+        make_shard: Callable[[int, int], S],
+        *,
+        append_timeout_ms: Callable[[], int],
+        load_buffer_size: int = 5 << 20,
+    ) -> None:
+        """`make_shard(partition, leader_epoch)` makes the empty state of a partition."""
+        self.topic = topic
+        self._replicas = replicas
+        self._metadata = metadata
+        self._scheduler = scheduler
+        self._make_shard = make_shard
+        self._append_timeout_ms = append_timeout_ms
+        self._load_buffer_size = load_buffer_size
+        self._hosted: dict[int, _Hosted[S]] = {}
+
+    # -- which shard -------------------------------------------------------------------------------
+
+    def partition_for(self, key: str) -> int:
+        """The partition that a group or a transactional id belongs to, by the topic's real size."""
+        topic = self._metadata.snapshot.topics.get(self.topic)
+        if topic is None or not topic.partitions:
+            raise CoordinatorNotAvailable(f"the topic {self.topic} does not exist yet")
+        return partition_for_id(key, len(topic.partitions))
+
+    def shard(self, partition: int) -> S:
+        """The loaded state of a partition; NotCoordinator or CoordinatorLoadInProgress otherwise."""
+        return self._loaded(partition).shard
+
+    def shard_for(self, key: str) -> S:
+        return self.shard(self.partition_for(key))
+
+    def leader_epoch(self, partition: int) -> int:
+        return self._loaded(partition).leader_epoch
+
+    @property
+    def is_loading(self) -> bool:
+        return any(not hosted.is_loaded for hosted in self._hosted.values())
+
+    def shards(self) -> Iterator[S]:
+        """The shards that are loaded."""
+        for hosted in self._hosted.values():
+            if hosted.is_loaded:
+                yield hosted.shard
+
+    def _loaded(self, partition: int) -> _Hosted[S]:
+        hosted = self._hosted.get(partition)
+        if hosted is None:
+            raise NotCoordinator(f"this broker does not lead {self.topic}-{partition}")
+        if not hosted.is_loaded:
+            raise CoordinatorLoadInProgress(f"{self.topic}-{partition} is being loaded")
+        return hosted
+
+    # -- deciding and writing ----------------------------------------------------------------------
+
+    def run(
+        self, partition: int, operation: Callable[[S], None], failed: Callable[[KafkaError], None]
+    ) -> None:
+        """Call `operation` with a shard that has seen every append so far: at once, nearly always.
+
+        `failed` is called instead where the partition is not led here, or not loaded.
+        """
+        try:
+            hosted = self._loaded(partition)
+        except KafkaError as error:
+            failed(error)
+            return
+        if hosted.unreplayed or hosted.waiting:
+            hosted.waiting.append((operation, failed))
+        else:
+            operation(hosted.shard)
+
+    def append(
+        self,
+        partition: int,
+        records: Sequence[NewRecord],
+        done: Done,
+        *,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+    ) -> None:
+        """Append records as one batch and replay them; `done` when they are committed, or with the error.
+
+        With a producer id they are part of its transaction. Call it from `run`, where the decision is made.
+        """
+        if not records:
+            done(None)
+            return
+        now_ms = self._scheduler.clock.ms()
+        batch = build_batch(
+            [Record(at, now_ms, key, value) for at, (key, value) in enumerate(records)],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=producer_id >= 0,
+        )
+
+        def replay(hosted: _Hosted[S], base_offset: int) -> None:
+            for at, (key, value) in enumerate(records):
+                hosted.shard.replay(
+                    key,
+                    value,
+                    offset=base_offset + at,
+                    timestamp=now_ms,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                )
+
+        self._append(partition, batch, replay, done)
+
+    def append_marker(
+        self,
+        partition: int,
+        done: Done,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+    ) -> None:
+        """End a producer's transaction in a partition of this topic."""
+        marker = build_end_transaction_marker(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=self._scheduler.clock.ms(),
+        )
+
+        def replay(hosted: _Hosted[S], _: int) -> None:
+            hosted.shard.end_transaction(producer_id, producer_epoch, commit=commit)
+
+        self._append(partition, marker, replay, done)
+
+    def _append(
+        self, partition: int, batch: bytes, replay: Callable[[_Hosted[S], int], None], done: Done
+    ) -> None:
+        try:
+            hosted = self._loaded(partition)
+        except KafkaError as error:
+            done(error)
+            return
+        hosted.unreplayed += 1
+        is_written = False
+
+        def written(result: AppendResult) -> None:
+            nonlocal is_written
+            is_written = True
+            if self._hosted.get(partition) is hosted:
+                replay(hosted, result.base_offset)
+            self._seen(hosted)
+
+        def answered(error: KafkaError | None) -> None:
+            if not is_written:
+                self._seen(hosted)
+            done(None if error is None else coordinator_error(error))
+
+        self._replicas.append_own(
+            hosted.partition,
+            memoryview(bytearray(batch)),
+            timeout_ms=self._append_timeout_ms(),
+            written=written,
+            done=answered,
+        )
+
+    def _seen(self, hosted: _Hosted[S]) -> None:
+        """One append less to wait for: those who waited decide now, each on what the one before has left."""
+        hosted.unreplayed -= 1
+        while hosted.waiting and not hosted.unreplayed:
+            operation, _ = hosted.waiting.popleft()
+            operation(hosted.shard)
+
+    # -- leadership --------------------------------------------------------------------------------
+
+    def elected(self, partition: Partition) -> None:
+        """This broker leads a partition from its present epoch on: load it."""
+        before = self._hosted.get(partition.index)
+        if before is not None and before.leader_epoch == partition.leader_epoch:
+            return
+        self.resigned(partition.index)
+        shard = self._make_shard(partition.index, partition.leader_epoch)
+        hosted = self._hosted[partition.index] = _Hosted(partition, shard)
+        _Loading(self, hosted, partition.leader_log(), self._load_buffer_size).go_on()
+
+    def resigned(self, partition: int) -> None:
+        """The partition is no longer led here, or gone."""
+        hosted = self._hosted.pop(partition, None)
+        if hosted is None:
+            return
+        if hosted.is_loaded:
+            hosted.shard.unload()
+        while hosted.waiting:
+            _, failed = hosted.waiting.popleft()
+            failed(NotCoordinator(f"this broker stops leading {self.topic}-{partition}"))
+
+    def close(self) -> None:
+        for partition in list(self._hosted):
+            self.resigned(partition)
+
+    def is_hosted(self, hosted: _Hosted[S]) -> bool:
+        return self._hosted.get(hosted.partition.index) is hosted
+
+    def schedule(self, callback: Callable[[], None]) -> None:
+        self._scheduler.schedule(0.0, callback)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self._scheduler
+
+
+class _Loading(Generic[S]):
+    """Reads a partition from its start, chunks off the loop, and replays them in turns of a few ms."""
+
+    def __init__(self, runtime: CoordinatorRuntime[S], hosted: _Hosted[S], source: Log, chunk: int) -> None:
+        self._runtime = runtime
+        self._hosted = hosted
+        self._log = source
+        self._chunk = chunk
+        self._offset = source.log_start_offset
+        self._end = source.log_end_offset
+        self._began = runtime.scheduler.clock.monotonic()
+        self._records = 0
+
+    def go_on(self) -> None:
+        if not self._runtime.is_hosted(self._hosted):
+            return
+        if self._offset >= self._end:
+            self._finish()
+            return
+        try:
+            found = self._log.read(self._offset, self._chunk, max_offset=self._end)
+        except KafkaError as error:
+            self._failed(error)
+            return
+        if found.slice is None:
+            self._finish()  # what is left up to the end was cleaned away
+            return
+        self._runtime.scheduler.run_blocking(found.slice.read, self._read)
+
+    def _read(self, data: bytes | None, error: BaseException | None) -> None:
+        if data is None:
+            self._failed(error)
+            return
+        self._replay(self._batches(data))
+
+    def _replay(self, steps: Iterator[None]) -> None:
+        if not self._runtime.is_hosted(self._hosted):
+            return
+        clock = self._runtime.scheduler.clock
+        until = clock.monotonic() + SECONDS_A_TURN
+        try:
+            for _ in steps:
+                if clock.monotonic() >= until:
+                    self._runtime.schedule(lambda: self._replay(steps))
+                    return
+        except Exception as error:
+            self._failed(error)
+            return
+        self.go_on()
+
+    def _batches(self, data: bytes) -> Iterator[None]:
+        """Replay whole batches; a step is at most a hundred records."""
+        shard = self._hosted.shard
+        before = self._offset
+        for position, header in iter_batches(data):
+            records = read_records(data, position, header=header)
+            producer_id = header.producer_id if header.is_transactional else -1
+            if header.is_control:
+                for record in records:
+                    marker = read_control_record(record)
+                    if marker is not None:
+                        shard.end_transaction(
+                            header.producer_id, header.producer_epoch, commit=marker.commit
+                        )
+            else:
+                for at, record in enumerate(records):
+                    if record.offset >= self._offset and record.key is not None:
+                        shard.replay(
+                            record.key,
+                            record.value,
+                            offset=record.offset,
+                            timestamp=record.timestamp,
+                            producer_id=producer_id,
+                            producer_epoch=header.producer_epoch,
+                        )
+                    if at % 100 == 99:
+                        yield
+            self._records += len(records)
+            self._offset = header.next_offset
+            yield
+        if self._offset == before:
+            self._offset = self._end  # nothing whole was read: the log ends here
+
+    def _finish(self) -> None:
+        hosted = self._hosted
+        hosted.is_loaded = True
+        hosted.shard.loaded()
+        level = logging.INFO if self._records else logging.DEBUG
+        log.log(
+            level,
+            "loaded",
+            extra={
+                "fields": {
+                    "partition": hosted.partition.name,
+                    "records": self._records,
+                    "ms": round((self._runtime.scheduler.clock.monotonic() - self._began) * 1000),
+                }
+            },
+        )
+
+    def _failed(self, error: BaseException | None) -> None:
+        """Nobody can be answered from half a partition: say so, and go on refusing."""
+        if self._runtime.is_hosted(self._hosted):
+            log.error("%s cannot be loaded", self._hosted.partition.name, exc_info=error)
+            self._runtime.resigned(self._hosted.partition.index)
+
+
+def coordinator_error(error: KafkaError) -> KafkaError:
+    """What a client of the coordinator is told where the append of its records failed."""
+    if isinstance(
+        error, UnknownTopicOrPartition | NotEnoughReplicas | NotEnoughReplicasAfterAppend | RequestTimedOut
+    ):
+        return CoordinatorNotAvailable(error.message)
+    if isinstance(error, NotLeaderOrFollower | KafkaStorageError):
+        return NotCoordinator(error.message)
+    if isinstance(error, MessageTooLarge | RecordListTooLarge | InvalidFetchSize):
+        return UnknownServerError(error.message)
+    return error

@@ -1,0 +1,1 @@
+"""Transactions: their states, their markers, and the ids of their producers."""
