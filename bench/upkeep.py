@@ -47,7 +47,7 @@ class DirtyLog:
             keys=amount // record_size // 2,
         )
         # What is flushed after a roll is not a cost of cleaning.
-        time.sleep(6.0)
+        time.sleep(3.0)
         self.size = self.bytes_to_read()
 
     @property

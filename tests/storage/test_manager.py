@@ -19,8 +19,9 @@ from tidelog.storage.checkpoints import (
 )
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
+from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import FolderRefused
-from tidelog.storage.manager import FLUSH_AFTER_ROLL_SECONDS, Intervals, LogManager
+from tidelog.storage.manager import Intervals, LogManager
 
 ID = bytes(range(16))
 
@@ -268,15 +269,23 @@ def test_a_roll_is_followed_by_a_flush_of_what_came_before_it() -> None:
     assert log.recovery_point == 0
     log.roll(NOW)
     append(log, batch(2))
-    log.roll(NOW)
-    broker.scheduler.advance(FLUSH_AFTER_ROLL_SECONDS - 0.1)
-    assert log.recovery_point == 0
-    broker.scheduler.advance(0.2)
-    assert log.recovery_point == 5, "both rolls share the flush"
+    broker.scheduler.run_pending()
+    assert log.recovery_point == 3
+
+
+def test_rolls_during_a_flush_share_the_next_one() -> None:
+    broker = Broker()
+    manager = broker.start()
+    flushes: list[FlushJob] = []
+    manager.on_flush = flushes.append
+    log = manager.get_or_create("t", 0, ID)
+    for count in (3, 2, 4):
+        append(log, batch(count))
+        log.roll(NOW)  # the flush that the first one began has not run yet
     append(log, batch(1))
-    log.roll(NOW)
-    broker.scheduler.advance(FLUSH_AFTER_ROLL_SECONDS + 0.1)
-    assert log.recovery_point == 6
+    broker.scheduler.run_pending()
+    assert [job.up_to for job in flushes] == [3, 9]
+    assert log.recovery_point == 9
 
 
 def test_a_failed_flush_takes_the_folder_offline_and_not_the_recovery_point_further() -> None:

@@ -43,9 +43,6 @@ logger = logging.getLogger("tidelog.storage")
 T = TypeVar("T")
 MAX_WISHES = 10_000
 """Folders that are remembered for partitions that do not exist; anybody can wish."""
-FLUSH_AFTER_ROLL_SECONDS = 5.0
-"""What a crash in between costs is reading these seconds' segments again."""
-
 RETENTION_TURN_SECONDS = 0.003
 """What one turn of retention may keep the loop from its requests."""
 
@@ -118,7 +115,7 @@ class LogManager:
         self._leftovers: list[str] = []  # folders that were being deleted when the last broker stopped
         self._settled: set[TopicPartition] = set()  # logs that were flushed while they were loaded
         self._flushing: set[TopicPartition] = set()
-        self._rolled: set[TopicPartition] = set()  # logs whose flush after a roll is due
+        self._rolled: set[TopicPartition] = set()  # logs that rolled while a flush was under way
         self._retaining = False  # another turn of it is due
         self._closed = False
 
@@ -700,40 +697,36 @@ class LogManager:
             log.remove_expired_producers(now_ms)
 
     def _flush_after_roll(self, log: SegmentedLog) -> None:
-        """Flush a finished segment some time after its roll: one that retention has dropped by then never.
-
-        By then the system has written most of it anyway, and rolls that come meanwhile share the flush.
-        """
+        """Flush what the active segment follows. Rolls that come while a flush runs share the next one."""
         key = (log.topic, log.partition)
-        if self._scheduler is None or key in self._rolled:
-            return
-        self._rolled.add(key)
+        if key in self._flushing:
+            self._rolled.add(key)
+        else:
+            self.flush_later(log, log.active_segment.base_offset)
 
-        def flush() -> None:
-            self._rolled.discard(key)
-            if not self._closed:
-                self.flush_later(log)
-
-        self._scheduler.schedule(FLUSH_AFTER_ROLL_SECONDS, flush)
-
-    def flush_later(self, log: SegmentedLog) -> None:
+    def flush_later(self, log: SegmentedLog, up_to: int | None = None) -> None:
         """Sync what the log has now, off the loop; one flush a log at a time."""
         key = (log.topic, log.partition)
         if self._scheduler is None or key in self._flushing or log.closed:
             return
-        job = log.begin_flush()
+        job = log.begin_flush(up_to)
         if job is None:
             return
         self._flushing.add(key)
 
         def done(_: None, error: BaseException | None) -> None:
             self._flushing.discard(key)
-            if error is None:
-                log.end_flush(job, self._clock.ms())
-            elif isinstance(error, OSError):
+            has_rolled = key in self._rolled
+            self._rolled.discard(key)
+            if isinstance(error, OSError):
                 self.storage_failed(log, error)
-            else:
+            elif error is not None:
                 raise error
+            else:
+                log.end_flush(job, self._clock.ms())
+                current = self.logs.get(key)
+                if has_rolled and current is not None and not self._closed:
+                    self._flush_after_roll(current)
 
         self._scheduler.run_blocking(job.run, done)
 
