@@ -90,7 +90,9 @@ class Stage:
     def lead(self, **settings: object) -> Partition:
         partition = self.world.partition(TOPIC, **settings)  # type: ignore[arg-type]
         state = PartitionState([SELF], SELF, 0, [SELF])
-        self.metadata.update(ClusterState("cluster", topics={TOPIC: TopicState(TOPIC, b"i" * 16, {0: state})}))
+        self.metadata.update(
+            ClusterState("cluster", topics={TOPIC: TopicState(TOPIC, b"i" * 16, {0: state})})
+        )
         self.runtime.elected(partition)
         self.world.advance()
         return partition
@@ -101,7 +103,12 @@ class Stage:
 
     def end(self, producer_id: int, *, commit: bool) -> None:
         self.runtime.append_marker(
-            0, self.answers.append, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, commit=commit
+            0,
+            self.answers.append,
+            producer_id=producer_id,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            commit=commit,
         )
 
     def loaded_anew(self, partition: Partition, load_buffer_size: int = 1 << 20) -> Pairs:
@@ -149,7 +156,9 @@ def test_what_is_loaded_is_what_was_live(tmp_path: Path, buffer_size: int) -> No
     stage = Stage(tmp_path / "data")
     partition = stage.lead(segment_bytes=400)
     for number in range(40):
-        stage.append((b"%d" % (number % 7), b"%d" % number), producer_id=-1 if number % 3 else 10 + number % 2)
+        stage.append(
+            (b"%d" % (number % 7), b"%d" % number), producer_id=-1 if number % 3 else 10 + number % 2
+        )
         if number % 11 == 10:
             stage.end(10 + number % 2, commit=number % 2 == 0)
     live = stage.runtime.shard(0)
