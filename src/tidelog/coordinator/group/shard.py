@@ -1,0 +1,126 @@
+"""The groups and offsets of one partition of `__consumer_offsets`, as its records tell them.
+
+The type of a record stands in the first two bytes of its key, and says who replays it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tidelog.coordinator.group.group import Group
+
+OFFSET_TYPES = (0, 1)
+CLASSIC_TYPES = (2,)
+CONSUMER_TYPES = (3, 4, 5, 6, 7, 8, 16)
+
+
+class ShardGroups(Protocol):
+    """A kind of group: the service over all shards, which replays the records of its kind."""
+
+    def replay(self, shard: GroupShard, record_type: int, key: bytes, value: bytes | None) -> None: ...
+
+    def loaded(self, shard: GroupShard) -> None:
+        """Every record was replayed: start the timers of the groups of this kind."""
+
+    def unload(self, shard: GroupShard) -> None:
+        """The partition is led elsewhere: stop timers, answer NOT_COORDINATOR to everyone who waits."""
+
+
+class ShardClassicGroups(ShardGroups, Protocol):
+    def make(self, shard: GroupShard, group_id: str) -> Group:
+        """A new empty group."""
+
+
+class ShardOffsets(Protocol):
+    """The offsets of a shard, committed and pending in transactions."""
+
+    def replay(
+        self,
+        record_type: int,
+        key: bytes,
+        value: bytes | None,
+        *,
+        offset: int,
+        timestamp: int,
+        producer_id: int,
+        producer_epoch: int,
+    ) -> None: ...
+
+    def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None: ...
+
+    def loaded(self) -> None: ...
+
+    def unload(self) -> None: ...
+
+
+class GroupShard:
+    """Implements coordinator.runtime.Shard."""
+
+    __slots__ = ("_by_type", "_classic", "_parts", "groups", "is_loaded", "leader_epoch", "offsets", "partition")
+
+    def __init__(
+        self,
+        partition: int,
+        leader_epoch: int,
+        classic: ShardClassicGroups,
+        consumer: ShardGroups,
+        make_offsets: Callable[[GroupShard], ShardOffsets],
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.is_loaded = False
+        self.groups: dict[str, Group] = {}
+        self.offsets = make_offsets(self)
+        self._classic = classic
+        self._parts: tuple[ShardGroups, ...] = (classic, consumer)
+        self._by_type: dict[int, ShardGroups] = {
+            **dict.fromkeys(CLASSIC_TYPES, classic),
+            **dict.fromkeys(CONSUMER_TYPES, consumer),
+        }
+
+    def group_of_offsets(self, group_id: str) -> Group:
+        """The group that offsets are committed for; who only commits and never joins has an empty one."""
+        group = self.groups.get(group_id)
+        return group if group is not None else self._classic.make(self, group_id)
+
+    def replay(
+        self,
+        key: bytes,
+        value: bytes | None,
+        *,
+        offset: int,
+        timestamp: int,
+        producer_id: int,
+        producer_epoch: int,
+    ) -> None:
+        record_type = key[0] << 8 | key[1]
+        if record_type <= 1:
+            self.offsets.replay(
+                record_type,
+                key,
+                value,
+                offset=offset,
+                timestamp=timestamp,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+            )
+            return
+        part = self._by_type.get(record_type)
+        if part is not None:  # those of share and streams groups stay in the log, for brokers that have them
+            part.replay(self, record_type, key, value)
+
+    def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
+        self.offsets.end_transaction(producer_id, producer_epoch, commit=commit)
+
+    def loaded(self) -> None:
+        self.is_loaded = True
+        for part in self._parts:
+            part.loaded(self)
+        self.offsets.loaded()
+
+    def unload(self) -> None:
+        self.is_loaded = False
+        for part in self._parts:
+            part.unload(self)
+        self.offsets.unload()
