@@ -5,6 +5,7 @@ The methods that validate raise the KafkaError of the rule that is broken, and c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 from tidelog.coordinator.runtime import NewRecord
@@ -13,6 +14,10 @@ GroupKind = Literal["classic", "consumer"]
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 """The protocol type of consumers; Connect workers, Schema Registry and others bring their own."""
+
+CommitCheck = Callable[[bytes, int], None]
+"""Called with topic id and partition; raises where this partition may not be committed. One that raises
+refuses the whole commit."""
 
 
 class Group(Protocol):
@@ -42,8 +47,8 @@ class Group(Protocol):
         *,
         transactional: bool,
         api_version: int,
-    ) -> None:
-        """Whether this member may commit now."""
+    ) -> CommitCheck | None:
+        """Whether this member may commit now: everything, or what passes the check that comes back."""
 
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Whether this member may fetch now; members of classic groups always may."""
