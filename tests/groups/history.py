@@ -1,0 +1,90 @@
+"""What the members of a group did, one line each, in one file that all of them append to.
+
+The order of the lines is an order in time: a line stands before another when it was written before it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.wait import eventually
+
+NOBODY = "-"
+BROKER = "broker"  # who, in the lines that say what was done to the broker
+
+
+@dataclass(slots=True, frozen=True)
+class Line:
+    """`offset` is a record's offset where it was read, and the next one to read where it is committed.
+
+    `detail` is the generation of an assignment where the client tells it, the value of a record, or an error.
+    """
+
+    who: str
+    what: str
+    topic: str = NOBODY
+    partition: int = -1
+    offset: int = -1
+    detail: str = NOBODY
+
+    def text(self) -> str:
+        return f"{self.who} {self.what} {self.topic} {self.partition} {self.offset} {self.detail}\n"
+
+    @staticmethod
+    def parse(text: str) -> Line:
+        who, what, topic, partition, offset, detail = text.split(" ", 5)
+        return Line(who, what, topic, int(partition), int(offset), detail.rstrip("\n"))
+
+
+Wanted = Callable[[Line], bool]
+
+
+class Diary:
+    """Appends lines; each call is one write, so that lines of several processes do not mix."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, lines: Iterable[Line]) -> None:
+        text = "".join(line.text() for line in lines)
+        if text:
+            os.write(self._fd, text.encode())
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class History:
+    """The growing file, read as far as it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: list[Line] = []
+        self._position = 0
+        path.touch()
+
+    def read(self) -> list[Line]:
+        with self.path.open("rb") as file:
+            file.seek(self._position)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        self.lines += [Line.parse(text) for text in whole.decode().splitlines()]
+        return self.lines
+
+    def count(self, wanted: Wanted) -> int:
+        return sum(1 for line in self.read() if wanted(line))
+
+    def wait_for(self, wanted: Wanted, what: str, count: int = 1, timeout: float = 40.0) -> None:
+        """Until there are so many such lines."""
+        eventually(lambda: self.count(wanted) >= count, what, timeout, 0.02)
+
+    def wait_for_more(self, wanted: Wanted, what: str, count: int = 1, timeout: float = 40.0) -> None:
+        """Until there are so many such lines more than now."""
+        self.wait_for(wanted, what, self.count(wanted) + count, timeout)
+
+    def tail(self, count: int = 60) -> str:
+        return "".join(line.text() for line in self.read()[-count:])

@@ -1,0 +1,367 @@
+"""One consumer as a process of its own: `python -m tests.groups.member '{"name": ...}'`.
+
+It commits synchronously after each poll, and what it reads, intends to commit and knows to be committed is in
+the history before it goes on: a read before its commit is sent, an intention before, an outcome after it.
+SIGTERM makes it leave its group politely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.groups.history import NOBODY, Diary, Line
+
+Partition = tuple[str, int]
+POLL_RECORDS = 12
+POLL_SECONDS = 0.1
+# The coordinator said no, so that nothing was committed. After any other error nobody knows.
+REFUSALS = (
+    "ILLEGAL_GENERATION",
+    "UNKNOWN_MEMBER_ID",
+    "REBALANCE_IN_PROGRESS",
+    "FENCED_INSTANCE_ID",
+    "FENCED_MEMBER_EPOCH",
+    "STALE_MEMBER_EPOCH",
+    "IllegalGeneration",
+    "UnknownMemberId",
+    "RebalanceInProgress",
+    "FencedInstanceId",
+    "CommitFailed",
+    "IllegalState",
+)
+
+
+@dataclass(slots=True, frozen=True)
+class Member:
+    """Everything that such a process is told."""
+
+    name: str
+    client: str
+    strategy: str
+    bootstrap: str
+    group: str
+    topic: str
+    history: str
+    session_ms: int = 2000
+    instance: str | None = None
+    pattern: bool = False  # the topic is a regular expression
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Ledger:
+    """What was read and not committed yet, and the lines about it."""
+
+    def __init__(self, name: str, diary: Diary) -> None:
+        self.name = name
+        self.stopping = False
+        self._diary = diary
+        self._owned: set[Partition] = set()
+        self._pending: dict[Partition, int] = {}
+
+    def note(self, what: str, detail: str = NOBODY) -> None:
+        self._diary.write([Line(self.name, what, detail=detail.replace("\n", " ") or NOBODY)])
+
+    def assigned(self, partitions: Iterable[Partition], generation: int = -1) -> None:
+        self._gone(partitions, "assigned", str(generation))
+        self._owned.update(partitions)
+
+    def revoked(self, partitions: Iterable[Partition]) -> None:
+        self._gone(partitions, "revoked", NOBODY)
+
+    def lost(self, partitions: Iterable[Partition]) -> None:
+        self._gone(partitions, "lost", NOBODY)
+
+    def _gone(self, partitions: Iterable[Partition], what: str, detail: str) -> None:
+        partitions = sorted(partitions)
+        for partition in partitions:
+            self._pending.pop(partition, None)
+            self._owned.discard(partition)
+        self._diary.write(Line(self.name, what, *partition, detail=detail) for partition in partitions)
+
+    def read(self, topic: str, partition: int, offset: int, value: bytes | None) -> None:
+        self._diary.write([Line(self.name, "read", topic, partition, offset, (value or b"-").decode())])
+        self._pending[topic, partition] = offset + 1
+
+    def commit(self, send: Callable[[Mapping[Partition, int]], None]) -> None:
+        """Commit what is pending; it stays pending where it failed."""
+        offsets = self._intend()
+        if offsets:
+            try:
+                send(offsets)
+            except Exception as error:
+                self._failed(offsets, error)
+            else:
+                self._settled(offsets)
+
+    async def commit_async(self, send: Callable[[Mapping[Partition, int]], Awaitable[None]]) -> None:
+        offsets = self._intend()
+        if offsets:
+            try:
+                await send(offsets)
+            except Exception as error:
+                self._failed(offsets, error)
+            else:
+                self._settled(offsets)
+
+    def _intend(self) -> dict[Partition, int]:
+        offsets = dict(self._pending)
+        self._tell("committing", offsets)
+        return offsets
+
+    def _settled(self, offsets: Mapping[Partition, int]) -> None:
+        for partition, offset in offsets.items():
+            if self._pending.get(partition) == offset:
+                del self._pending[partition]
+        self._tell("committed", offsets)
+
+    def _failed(self, offsets: Mapping[Partition, int], error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}".replace("\n", " ")
+        self._tell("refused" if any(name in text for name in REFUSALS) else "unsure", offsets, text)
+
+    def _tell(self, what: str, offsets: Mapping[Partition, int], detail: str = NOBODY) -> None:
+        self._diary.write(
+            Line(self.name, what, *partition, offset, detail) for partition, offset in offsets.items()
+        )
+
+
+def run_confluent(member: Member, ledger: Ledger) -> None:
+    import confluent_kafka
+
+    settings: dict[str, object] = {
+        "bootstrap.servers": member.bootstrap,
+        "group.id": member.group,
+        "client.id": member.name,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": 50,
+        "topic.metadata.refresh.interval.ms": 400,
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 100,
+        "retry.backoff.ms": 50,
+        "max.poll.interval.ms": 10_000,
+        "log_level": 0,
+    }
+    kind, _, strategy = member.strategy.partition(":")
+    if kind == "consumer":
+        settings |= {"group.protocol": "consumer", "group.remote.assignor": strategy}
+    else:
+        settings |= {
+            "partition.assignment.strategy": member.strategy,
+            "session.timeout.ms": member.session_ms,
+            "heartbeat.interval.ms": min(300, member.session_ms // 3),
+        }
+    if member.instance is not None:
+        settings["group.instance.id"] = member.instance
+    consumer = confluent_kafka.Consumer(settings)
+
+    def send(offsets: Mapping[Partition, int]) -> None:
+        wanted = [confluent_kafka.TopicPartition(*partition, at) for partition, at in offsets.items()]
+        for answer in consumer.commit(offsets=wanted, asynchronous=False):
+            if answer.error is not None:
+                raise RuntimeError(answer.error.name())
+
+    def named(partitions: Iterable[confluent_kafka.TopicPartition]) -> list[Partition]:
+        return [(partition.topic, partition.partition) for partition in partitions]
+
+    def on_revoke(_consumer: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
+        ledger.commit(send)
+        ledger.revoked(named(partitions))
+
+    consumer.subscribe(
+        [f"^{member.topic}" if member.pattern else member.topic],
+        on_assign=lambda _consumer, partitions: ledger.assigned(named(partitions)),
+        on_revoke=on_revoke,
+        on_lost=lambda _consumer, partitions: ledger.lost(named(partitions)),
+    )
+    while not ledger.stopping:
+        message = consumer.poll(POLL_SECONDS)
+        for _ in range(POLL_RECORDS):
+            if message is None:
+                break
+            error = message.error()
+            if error is None:
+                ledger.read(message.topic(), message.partition(), message.offset(), message.value())
+            else:
+                ledger.note("error", error.name())
+                if error.fatal():
+                    return
+            message = consumer.poll(0)
+        else:
+            # One more was taken than fits: it belongs to this round.
+            if message is not None and message.error() is None:
+                ledger.read(message.topic(), message.partition(), message.offset(), message.value())
+        ledger.commit(send)
+    consumer.close()
+
+
+def run_kafka_python(member: Member, ledger: Ledger) -> None:
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+    from kafka.errors import FencedInstanceIdError, KafkaError
+
+    from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
+
+    assignors = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "sticky": StickyPartitionAssignor,
+        "cooperative-sticky": CooperativeStickyAssignor,
+    }
+    consumer = KafkaConsumer(
+        bootstrap_servers=member.bootstrap,
+        group_id=member.group,
+        client_id=member.name,
+        group_instance_id=member.instance,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=50,
+        max_poll_records=POLL_RECORDS,
+        metadata_max_age_ms=400,
+        reconnect_backoff_ms=20,
+        reconnect_backoff_max_ms=100,
+        retry_backoff_ms=50,
+        session_timeout_ms=member.session_ms,
+        heartbeat_interval_ms=min(300, member.session_ms // 3),
+        max_poll_interval_ms=10_000,
+        partition_assignment_strategy=(assignors[member.strategy],),
+    )
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        """Called while poll() waits, when nothing that was read is left to commit unless a commit failed."""
+
+        def on_partitions_revoked(self, revoked: Iterable[Partition]) -> None:
+            ledger.revoked((topic, partition) for topic, partition in revoked)
+
+        def on_partitions_lost(self, lost: Iterable[Partition]) -> None:
+            ledger.lost((topic, partition) for topic, partition in lost)
+
+        def on_partitions_assigned(self, assigned: Iterable[Partition]) -> None:
+            generation: int = consumer._coordinator._generation.generation_id
+            ledger.assigned([(topic, partition) for topic, partition in assigned], generation)
+
+    def send(offsets: Mapping[Partition, int]) -> None:
+        consumer.commit(
+            {TopicPartition(*partition): OffsetAndMetadata(at, "", -1) for partition, at in offsets.items()}
+        )
+
+    consumer.subscribe([member.topic], listener=Listener())
+    while not ledger.stopping:
+        try:
+            polled = consumer.poll(timeout_ms=round(POLL_SECONDS * 1000))
+        except FencedInstanceIdError as error:
+            ledger.note("error", type(error).__name__)
+            return
+        except KafkaError as error:
+            ledger.note("error", type(error).__name__)
+            continue
+        for records in polled.values():
+            for record in records:
+                ledger.read(record.topic, record.partition, record.offset, record.value)
+        ledger.commit(send)
+    consumer.close()
+
+
+def run_aiokafka(member: Member, ledger: Ledger) -> None:
+    asyncio.run(_run_aiokafka(member, ledger))
+
+
+async def _run_aiokafka(member: Member, ledger: Ledger) -> None:
+    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+    from aiokafka.errors import KafkaError
+
+    assignors = {
+        "range": RangePartitionAssignor,
+        "roundrobin": RoundRobinPartitionAssignor,
+        "sticky": StickyPartitionAssignor,
+    }
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=member.bootstrap,
+        group_id=member.group,
+        client_id=member.name,
+        group_instance_id=member.instance,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=50,
+        max_poll_records=POLL_RECORDS,
+        metadata_max_age_ms=400,
+        retry_backoff_ms=50,
+        session_timeout_ms=member.session_ms,
+        heartbeat_interval_ms=min(300, member.session_ms // 3),
+        max_poll_interval_ms=10_000,
+        partition_assignment_strategy=(assignors[member.strategy],),
+    )
+    # The client joins groups in a task of its own: a round of reading and committing ends before it may.
+    round_ends = asyncio.Lock()
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        async def on_partitions_revoked(self, revoked: Iterable[Partition]) -> None:
+            async with round_ends:
+                ledger.revoked((topic, partition) for topic, partition in revoked)
+
+        async def on_partitions_assigned(self, assigned: Iterable[Partition]) -> None:
+            async with round_ends:
+                generation: int = consumer._coordinator.generation
+                ledger.assigned([(topic, partition) for topic, partition in assigned], generation)
+
+    async def send(offsets: Mapping[Partition, int]) -> None:
+        await consumer.commit({TopicPartition(*partition): at for partition, at in offsets.items()})
+
+    consumer.subscribe([member.topic], listener=Listener())
+    await consumer.start()
+    while not ledger.stopping:
+        async with round_ends:
+            try:
+                polled = await consumer.getmany(timeout_ms=round(POLL_SECONDS * 1000))
+            except KafkaError as error:
+                ledger.note("error", type(error).__name__)
+                if type(error).__name__ == "FencedInstanceIdError":
+                    return
+                continue
+            for records in polled.values():
+                for record in records:
+                    ledger.read(record.topic, record.partition, record.offset, record.value)
+            await ledger.commit_async(send)
+        await asyncio.sleep(0)
+    await consumer.stop()
+
+
+RUN: Mapping[str, Callable[[Member, Ledger], None]] = {
+    "confluent-kafka": run_confluent,
+    "kafka-python": run_kafka_python,
+    "aiokafka": run_aiokafka,
+}
+
+
+def main() -> int:
+    member = Member(**json.loads(sys.argv[1]))
+    ledger = Ledger(member.name, Diary(Path(member.history)))
+
+    def stop(_signal: int, _frame: object) -> None:
+        ledger.stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    ledger.note("started", f"{member.client} {member.strategy}")
+    try:
+        RUN[member.client](member, ledger)
+    except Exception as error:
+        ledger.note("failed", f"{type(error).__name__}: {error}")
+        raise
+    ledger.note("left")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
