@@ -1,0 +1,219 @@
+"""The offsets that the groups of one shard have committed, and those that wait for their transaction's end.
+
+Values are kept as they stand in the log and read when somebody asks: a million of them takes little memory
+and is loaded quickly. Everything changes by `replay` and `end_transaction` alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tidelog.coordinator.group.records import (
+    CommittedOffset,
+    TopicPartition,
+    is_plain_offset_value,
+    offset_key,
+    read_offset_key,
+    read_offset_value,
+)
+from tidelog.coordinator.runtime import NewRecord
+
+_NOTHING: Mapping[TopicPartition, bytes] = MappingProxyType({})
+
+
+class PendingOffset(NamedTuple):
+    """An offset in an open transaction: where its record stands, and its value.
+
+    The value is None once the group has committed something newer: the transaction's end brings nothing,
+    but until then the offset is not stable.
+    """
+
+    record_offset: int
+    value: bytes | None
+
+
+class Offsets:
+    """`groups` are those of the shard; `make_group` adds the group of a simple consumer to them."""
+
+    __slots__ = ("_committed", "_groups", "_make_group", "_names", "_open", "_pending", "count")
+
+    def __init__(self, groups: Container[str], make_group: Callable[[str], object]) -> None:
+        self._groups = groups
+        self._make_group = make_group
+        self._committed: dict[str, dict[TopicPartition, bytes]] = {}
+        # One object for a partition, however many groups have committed for it.
+        self._names: dict[TopicPartition, TopicPartition] = {}
+        self._pending: dict[int, dict[str, dict[TopicPartition, PendingOffset]]] = {}
+        # The producers that have offsets of a group in an open transaction.
+        self._open: dict[str, set[int]] = {}
+        # How many offsets are committed, for the metrics.
+        self.count = 0
+
+    # -- changing ------------------------------------------------------------------------------------
+
+    def replay(
+        self,
+        record_type: int,
+        key: bytes,
+        value: bytes | None,
+        *,
+        offset: int,
+        timestamp: int,
+        producer_id: int,
+        producer_epoch: int,
+    ) -> None:
+        """Take over a record of type 0 or 1, at `offset`; a producer id means that it is in a transaction."""
+        group_id, topic, partition = read_offset_key(key)
+        name = (topic, partition)
+        if value is None:
+            self._delete(group_id, name)
+            return
+        if not is_plain_offset_value(value):
+            read_offset_value(value)  # whoever reads it later must not find that it is none
+        if group_id not in self._groups:
+            self._make_group(group_id)
+        if producer_id < 0:
+            self._put(group_id, name, offset, value)
+        else:
+            pending = self._pending.setdefault(producer_id, {}).setdefault(group_id, {})
+            pending[name] = PendingOffset(offset, value)
+            self._open.setdefault(group_id, set()).add(producer_id)
+
+    def _put(self, group_id: str, name: TopicPartition, record_offset: int, value: bytes) -> None:
+        committed = self._committed.get(group_id)
+        if committed is None:
+            committed = self._committed[group_id] = {}
+        if name not in committed:
+            self.count += 1
+            name = self._names.get(name) or self._learn(name)
+        committed[name] = value
+        if group_id in self._open:
+            self._supersede(group_id, name, record_offset)
+
+    def _learn(self, name: TopicPartition) -> TopicPartition:
+        known = (sys.intern(name[0]), name[1])
+        return self._names.setdefault(known, known)
+
+    def _supersede(self, group_id: str, name: TopicPartition, record_offset: int) -> None:
+        """The newest record of an offset holds, in whatever order transactions end."""
+        for producer_id in self._open[group_id]:
+            pending = self._pending[producer_id][group_id]
+            waiting = pending.get(name)
+            if waiting is not None and waiting.record_offset < record_offset:
+                pending[name] = PendingOffset(waiting.record_offset, None)
+
+    def _delete(self, group_id: str, name: TopicPartition) -> None:
+        committed = self._committed.get(group_id)
+        if committed is not None and committed.pop(name, None) is not None:
+            self.count -= 1
+            if not committed:
+                del self._committed[group_id]
+        for producer_id in tuple(self._open.get(group_id, ())):
+            pending = self._pending[producer_id][group_id]
+            if pending.pop(name, None) is not None and not pending:
+                del self._pending[producer_id][group_id]
+                self._close(group_id, producer_id)
+
+    def _close(self, group_id: str, producer_id: int) -> None:
+        producers = self._open[group_id]
+        producers.discard(producer_id)
+        if not producers:
+            del self._open[group_id]
+
+    def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
+        """What the producer has committed for groups holds from now on, or never was."""
+        ended = self._pending.pop(producer_id, {})
+        for group_id, pending in ended.items():
+            self._close(group_id, producer_id)
+            if commit:
+                for name, (record_offset, value) in pending.items():
+                    if value is not None:
+                        self._put(group_id, name, record_offset, value)
+
+    def loaded(self) -> None:
+        """Nothing waits for the load."""
+
+    def unload(self) -> None:
+        """Nobody asks any more: let go of what was kept."""
+        for kept in (self._committed, self._names, self._pending, self._open):
+            kept.clear()
+        self.count = 0
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    @property
+    def group_ids(self) -> Collection[str]:
+        """The groups that have committed offsets."""
+        return self._committed.keys()
+
+    def of_group(self, group_id: str) -> Mapping[TopicPartition, bytes]:
+        """The values of what a group has committed, for `read_offset_value`."""
+        return self._committed.get(group_id, _NOTHING)
+
+    def committed(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        value = self.of_group(group_id).get((topic, partition))
+        return None if value is None else read_offset_value(value)
+
+    def has_open_transactions(self, group_id: str) -> bool:
+        """Whether offsets of the group wait for the end of a transaction."""
+        return group_id in self._open
+
+    def is_pending(self, group_id: str, name: TopicPartition) -> bool:
+        producers = self._open.get(group_id)
+        return producers is not None and any(name in self._pending[each][group_id] for each in producers)
+
+    def pending(self) -> Iterator[tuple[int, str, TopicPartition, PendingOffset]]:
+        """Everything that waits: producer id, group, partition and offset."""
+        for producer_id, groups in self._pending.items():
+            for group_id, waiting in groups.items():
+                for name, offset in waiting.items():
+                    yield producer_id, group_id, name, offset
+
+    # -- deleting ------------------------------------------------------------------------------------
+
+    def has_offset(self, group_id: str, name: TopicPartition) -> bool:
+        """Whether there is something that a tombstone would remove."""
+        return name in self.of_group(group_id) or self.is_pending(group_id, name)
+
+    def tombstones(self, group_id: str) -> list[NewRecord]:
+        """What deletes all offsets of a group, those in transactions too."""
+        names = dict.fromkeys(self.of_group(group_id))
+        for producer_id in self._open.get(group_id, ()):
+            names |= dict.fromkeys(self._pending[producer_id][group_id])
+        return [tombstone(group_id, name) for name in names]
+
+    def tombstones_of_topic(self, topic: str, topic_id: bytes) -> Iterator[list[NewRecord]]:
+        """What deletes the offsets of a topic that is gone: group by group, as much as there is in each.
+
+        An offset that names another id belongs to a newer topic of that name, and stays.
+        """
+        names = [name for name in self._names if name[0] == topic]
+        for name in names:
+            del self._names[name]
+        for group_id in list(self._committed):
+            committed = self.of_group(group_id)
+            found = [
+                name
+                for name in names
+                if name in committed and _is_of(read_offset_value(committed[name]), topic_id)
+            ]
+            yield [tombstone(group_id, name) for name in found]
+        waiting = [
+            (group_id, name)
+            for _, group_id, name, offset in self.pending()
+            if name[0] == topic
+            and (offset.value is None or _is_of(read_offset_value(offset.value), topic_id))
+        ]
+        yield [tombstone(group_id, name) for group_id, name in dict.fromkeys(waiting)]
+
+
+def tombstone(group_id: str, name: TopicPartition) -> NewRecord:
+    return NewRecord(offset_key(group_id, *name), None)
+
+
+def _is_of(committed: CommittedOffset, topic_id: bytes) -> bool:
+    """Offsets of older brokers do not say which topic of their name they belong to."""
+    return not any(committed.topic_id) or committed.topic_id == topic_id
