@@ -1,0 +1,197 @@
+"""The ways in which partitions are dealt out to the members of a consumer group: `uniform` and `range`.
+
+Pure: members with what they want and what they have in, the new target assignment out. Every partition of a
+topic that somebody is subscribed to has exactly one owner afterwards.
+- `uniform` gives each member the same number of partitions, give or take one, and takes away as few as it
+  can.
+  Where subscriptions differ, no partition could be moved to a member that has two or more fewer.
+- `range` gives each member one piece of every topic, the same piece of topics of the same size, and so moves
+  partitions whenever members come and go.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from tidelog.coordinator.group.consumer_events import Target
+
+
+class MemberSpec(NamedTuple):
+    """What an assignor is told of a member: the topics it wants, and what it was meant to have so far."""
+
+    instance_id: str | None
+    topics: frozenset[bytes]
+    target: Target
+
+
+Members = Mapping[str, MemberSpec]
+Topics = Mapping[bytes, int]
+"""Partitions that each topic has, by its id."""
+
+Assignor = Callable[[Members, Topics], dict[str, Target]]
+Held = dict[bytes, set[int]]
+
+
+def uniform(members: Members, topics: Topics) -> dict[str, Target]:
+    if not members:
+        return {}
+    subscriptions = {member.topics for member in members.values()}
+    if len(subscriptions) == 1:
+        return _uniform_homogeneous(members, topics, next(iter(subscriptions)))
+    return _Heterogeneous(members, topics).assign()
+
+
+def _uniform_homogeneous(members: Members, topics: Topics, subscribed: frozenset[bytes]) -> dict[str, Target]:
+    total = sum(topics[topic_id] for topic_id in subscribed)
+    quota, extra = divmod(total, len(members))
+    kept: dict[str, Held] = {}
+    room: list[tuple[str, int]] = []
+    taken: defaultdict[bytes, set[int]] = defaultdict(set)
+    left = len(members)
+    for member_id, member in members.items():
+        allowed = quota + (extra > 0)
+        mine, count = _keep(member, topics, subscribed, taken, allowed)
+        # An extra partition is for those who have it already, as long as enough members are left to take one.
+        has_extra = extra > 0 and (count == allowed or left <= extra)
+        free = allowed - count - (extra > 0 and not has_extra)
+        extra -= has_extra
+        left -= 1
+        kept[member_id] = mine
+        if free:
+            room.append((member_id, free))
+    unassigned = [
+        (topic_id, partition)
+        for topic_id in sorted(subscribed)
+        for partition in range(topics[topic_id])
+        if partition not in taken[topic_id]
+    ]
+    at = 0
+    for member_id, free in room:
+        for topic_id, partition in unassigned[at : at + free]:
+            kept[member_id].setdefault(topic_id, set()).add(partition)
+        at += free
+    return {member_id: _frozen(mine) for member_id, mine in kept.items()}
+
+
+def _keep(
+    member: MemberSpec,
+    topics: Topics,
+    subscribed: frozenset[bytes],
+    taken: defaultdict[bytes, set[int]],
+    allowed: int,
+) -> tuple[Held, int]:
+    """What a member keeps of what it has: partitions that exist and are nobody else's, up to a number."""
+    mine: Held = {}
+    count = 0
+    for topic_id, partitions in member.target.items():
+        if topic_id not in subscribed or topic_id not in topics:
+            continue
+        others = taken[topic_id]
+        size = topics[topic_id]
+        stays = {partition for partition in partitions if partition < size and partition not in others}
+        if len(stays) > allowed - count:
+            stays = set(sorted(stays)[: allowed - count])
+        if stays:
+            mine[topic_id] = stays
+            others |= stays
+            count += len(stays)
+    return mine, count
+
+
+class _Heterogeneous:
+    """Members want different topics: keep what can be kept, fill up, then even out what is uneven."""
+
+    def __init__(self, members: Members, topics: Topics) -> None:
+        self._topics = topics
+        self._held: dict[str, Held] = {}
+        self._load: dict[str, int] = {}
+        self._subscribers: defaultdict[bytes, list[str]] = defaultdict(list)
+        taken: defaultdict[bytes, set[int]] = defaultdict(set)
+        everything = sum(topics.values())
+        for member_id, member in members.items():
+            self._held[member_id], self._load[member_id] = _keep(
+                member, topics, member.topics, taken, everything
+            )
+            for topic_id in member.topics:
+                self._subscribers[topic_id].append(member_id)
+        self._taken = taken
+
+    def assign(self) -> dict[str, Target]:
+        # Topics that few want first: there is less choice for them.
+        order = sorted(self._subscribers, key=lambda topic_id: (len(self._subscribers[topic_id]), topic_id))
+        for topic_id in order:
+            self._fill(topic_id)
+        is_moved = True
+        while is_moved:
+            is_moved = False
+            for topic_id in order:
+                is_moved |= self._even_out(topic_id)
+        return {member_id: _frozen(mine) for member_id, mine in self._held.items()}
+
+    def _fill(self, topic_id: bytes) -> None:
+        load, subscribers = self._load, self._subscribers[topic_id]
+        for partition in range(self._topics[topic_id]):
+            if partition not in self._taken[topic_id]:
+                least = min(subscribers, key=load.__getitem__)
+                self._held[least].setdefault(topic_id, set()).add(partition)
+                load[least] += 1
+
+    def _even_out(self, topic_id: bytes) -> bool:
+        """Move partitions of a topic while somebody who wants it has two fewer than somebody who has some.
+
+        Each move makes the sum of the squared loads smaller, so that this comes to an end.
+        """
+        load, subscribers = self._load, self._subscribers[topic_id]
+        is_moved = False
+        holders = [member_id for member_id in subscribers if self._held[member_id].get(topic_id)]
+        while holders:
+            most = max(holders, key=load.__getitem__)
+            least = min(subscribers, key=load.__getitem__)
+            if load[most] - load[least] < 2:
+                break
+            mine = self._held[most][topic_id]
+            partition = max(mine)
+            mine.discard(partition)
+            if not mine:
+                del self._held[most][topic_id]
+                holders.remove(most)
+            if topic_id not in self._held[least]:
+                self._held[least][topic_id] = set()
+                holders.append(least)
+            self._held[least][topic_id].add(partition)
+            load[most] -= 1
+            load[least] += 1
+            is_moved = True
+        return is_moved
+
+
+def range_(members: Members, topics: Topics) -> dict[str, Target]:
+    order = sorted(members, key=lambda member_id: _range_key(member_id, members[member_id]))
+    subscribers: defaultdict[bytes, list[str]] = defaultdict(list)
+    for member_id in order:
+        for topic_id in members[member_id].topics:
+            subscribers[topic_id].append(member_id)
+    targets: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in members}
+    for topic_id, wanting in subscribers.items():
+        quota, extra = divmod(topics[topic_id], len(wanting))
+        start = 0
+        for at, member_id in enumerate(wanting):
+            end = start + quota + (at < extra)
+            if start < end:
+                targets[member_id][topic_id] = frozenset(range(start, end))
+            start = end
+    return dict(targets)
+
+
+def _range_key(member_id: str, member: MemberSpec) -> tuple[bool, str]:
+    """Static members first, by instance id: theirs outlives the member id, and so does their piece."""
+    return member.instance_id is None, member.instance_id or member_id
+
+
+def _frozen(held: Held) -> Target:
+    return {topic_id: frozenset(partitions) for topic_id, partitions in held.items() if partitions}
+
+
+ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform, "range": range_}
