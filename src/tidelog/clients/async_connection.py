@@ -1,0 +1,339 @@
+"""One connection to one broker on an event loop: versions agreed upon, who we are proven, requests in a row.
+
+Requests go out in the order of the calls and are answered in that order. One that is not answered in time
+ends the connection: the broker would answer the others behind it late as well. What is under way on a
+connection that ends fails with a NetworkException.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tidelog import __version__
+from tidelog.clients.connection import api_key, api_name
+from tidelog.clients.errors import TlsFailed
+from tidelog.clients.metadata import BrokerNode
+from tidelog.clients.security import Security
+from tidelog.clients.settings import ClientSettings
+from tidelog.clients.streams import FrameReader, PlainStream, Stream, TlsStream
+from tidelog.errors import (
+    KafkaError,
+    NetworkException,
+    RequestTimedOut,
+    SaslAuthenticationFailed,
+    UnsupportedVersion,
+    error_class,
+)
+from tidelog.protocol import api as api_table
+from tidelog.protocol.headers import read_response_header, request_header
+from tidelog.protocol.message import Message, decode
+from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tidelog.protocol.wire import Buffer, ProtocolError
+
+log = logging.getLogger("tidelog.clients")
+
+R = TypeVar("R", bound=Message)
+Done = Callable[[Buffer | None, KafkaError | None], None]
+"""Called once for a request: with the body of its answer, or with why there is none."""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    correlation_id: int
+    key: int
+    version: int
+    deadline: float
+    done: Done
+
+
+class AsyncConnection:
+    """`connection = await AsyncConnection.open(node, settings, security)`, then `call` or `send`."""
+
+    def __init__(self, node: BrokerNode, settings: ClientSettings, security: Security) -> None:
+        self.node = node
+        self.versions: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] = {}
+        """Features in force in the cluster and their levels, such as transaction.version."""
+        self.throttled_until = 0.0
+        self.last_used = 0.0
+        self.closed = False
+        self.on_close: Callable[[AsyncConnection], None] | None = None
+        self.reauthenticate_at: float | None = None
+        """When the session ends soon and the connection has to be replaced."""
+        self._settings = settings
+        self._security = security
+        self._client_id = settings.client_id or None
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(self._received)
+        self._stream: Stream | None = None
+        self._in_flight: deque[_InFlight] = deque()
+        self._correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timeout = settings.request_timeout_ms / 1000
+
+    @classmethod
+    async def open(
+        cls, node: BrokerNode, settings: ClientSettings, security: Security, *, timeout: float = 10.0
+    ) -> AsyncConnection:
+        """Connect, agree on versions, authenticate; NetworkException where that fails or takes too long."""
+        connection = cls(node, settings, security)
+        try:
+            async with asyncio.timeout(timeout):
+                await connection._connect()
+                await connection._agree_on_versions()
+                await connection._authenticate()
+        except TimeoutError:
+            connection.close()
+            reason = f"no answer in {timeout:.1f} s"
+            raise NetworkException(f"cannot connect to {node.address}: {reason}") from None
+        except OSError as error:
+            connection.close()
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise NetworkException(f"cannot connect to {node.address}: {reason}") from None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    def serves(self, request: type[Message]) -> bool:
+        return request.KEY in self.versions
+
+    def version_for(self, request: type[Message], *, at_most: int | None = None) -> int:
+        """The newest version of a request that both sides speak, and that is no newer than `at_most`."""
+        key, ours = api_key(request), request.VERSIONS
+        if key not in self.versions:
+            raise UnsupportedVersion(f"the broker {self.node.address} does not serve {api_name(request)}")
+        lowest, highest = self.versions[key]
+        version = min(highest, ours.high if at_most is None else min(at_most, ours.high))
+        if version < max(lowest, ours.low):
+            raise UnsupportedVersion(
+                f"{api_name(request)}: the broker {self.node.address} speaks versions "
+                f"{lowest} to {highest}, we speak {ours.low} to {ours.high if at_most is None else at_most}"
+            )
+        return version
+
+    async def call(
+        self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
+    ) -> R:
+        """Send a request and wait for its answer, at the newest version that both sides speak."""
+        agreed = self.version_for(type(request)) if version is None else version
+        waiter: asyncio.Future[Buffer] = self._loop.create_future()
+
+        def done(body: Buffer | None, error: KafkaError | None) -> None:
+            if waiter.done():
+                return
+            if error is not None or body is None:
+                waiter.set_exception(error or NetworkException("no answer"))
+            else:
+                waiter.set_result(body)
+
+        self.send(api_key(type(request)), agreed, (request.encode(agreed),), done, timeout=timeout)
+        body = await waiter
+        try:
+            decoded, _ = decode(answer, agreed, body)
+        except ProtocolError as error:
+            name = api_name(type(request))
+            raise NetworkException(f"{name}: {self.node.address} answered: {error}") from None
+        self.throttle(getattr(decoded, "throttle_time_ms", 0))
+        return decoded
+
+    def send(
+        self,
+        key: int,
+        version: int,
+        body: Sequence[Buffer],
+        done: Done | None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Put a request on the wire; without `done` no answer is expected.
+
+        `done` is called later in any case, also where the connection is closed already.
+        """
+        if self.closed or self._stream is None:
+            if done is not None:
+                error = NetworkException(f"the connection to {self.node.address} is closed")
+                self._loop.call_soon(done, None, error)
+            return
+        self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
+        header = request_header(key, version, self._correlation_id, self._client_id)
+        size = len(header) + sum(len(part) for part in body)
+        now = self.last_used = self._loop.time()
+        if done is not None:
+            deadline = now + (self._timeout if timeout is None else timeout)
+            self._in_flight.append(_InFlight(self._correlation_id, key, version, deadline, done))
+            if self._timer is None or self._timer.when() > deadline:
+                self._set_timer(deadline)
+        self._stream.write((size.to_bytes(4, "big") + header, *body))
+
+    def throttle(self, milliseconds: int) -> None:
+        """The broker asked to be left alone for a while: callers see it in `throttled_until`."""
+        if milliseconds > 0:
+            self.throttled_until = max(self.throttled_until, self._loop.time() + milliseconds / 1000)
+
+    def close(self, reason: str = "it was closed") -> None:
+        """End it; what is under way fails with the reason."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stream is not None:
+            self._stream.close()
+        waiting, self._in_flight = self._in_flight, deque()
+        for request in waiting:
+            what = f"{api_table.api_name(request.key)}: connection to {self.node.address}"
+            request.done(None, NetworkException(f"{what} failed: {reason}"))
+        if self.on_close is not None:
+            self.on_close(self)
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._timer = None
+        if not self._in_flight:
+            return
+        now = self._loop.time()
+        first = min(self._in_flight, key=lambda request: request.deadline)
+        if first.deadline > now:
+            self._set_timer(first.deadline)
+            return
+        name = api_table.api_name(first.key)
+        self._in_flight.remove(first)
+        first.done(None, RequestTimedOut(f"{name}: no answer from {self.node.address} in time"))
+        self.close(f"{name} was not answered in time")
+
+    def _received(self, frame: Buffer) -> None:
+        if self.closed:
+            return
+        if not self._in_flight:
+            raise ValueError("an answer came that nobody asked for")
+        request = self._in_flight.popleft()
+        correlation_id, start = read_response_header(request.key, request.version, frame)
+        if correlation_id != request.correlation_id:
+            self._in_flight.appendleft(request)
+            raise ValueError(f"answer {correlation_id} came where {request.correlation_id} was due")
+        self.last_used = self._loop.time()
+        request.done(frame[start:], None)
+
+    # Setting up
+
+    async def _connect(self) -> None:
+        host, port = self.node.host, self.node.port
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        error: OSError | None = None
+        for family, kind, protocol, _, address in found:
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                self._tune(sock)
+                await self._loop.sock_connect(sock, address)
+                await self._attach(sock)
+                return
+            except OSError as failed:
+                sock.close()
+                error = failed
+                if isinstance(failed, ssl.SSLError):
+                    raise TlsFailed(f"TLS with {self.node.address} failed: {failed}") from None
+            except BaseException:
+                sock.close()
+                raise
+        raise error or OSError("the name has no address")
+
+    def _tune(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for option, size in (
+            (socket.SO_SNDBUF, self._settings.send_buffer_bytes),
+            (socket.SO_RCVBUF, self._settings.receive_buffer_bytes),
+        ):
+            if size != -1:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
+
+    async def _attach(self, sock: socket.socket) -> None:
+        context = self._security.context
+        if context is None:
+            self._stream = PlainStream(self._loop, sock, self._reader, self.close)
+            return
+        _, stream = await self._loop.create_connection(
+            lambda: TlsStream(self._reader, self.close),
+            sock=sock,
+            ssl=context,
+            server_hostname=self.node.host,
+        )
+        self._stream = stream
+
+    async def _agree_on_versions(self) -> None:
+        request = ApiVersionsRequest(client_software_name="tidelog", client_software_version=__version__)
+        self.versions = {api_key(ApiVersionsRequest): ApiVersionsRequest.VERSIONS}
+        version = ApiVersionsRequest.VERSIONS.high
+        body = await self._exchange(request, version)
+        if int.from_bytes(body[:2], "big", signed=True) == UnsupportedVersion.code:
+            # A broker that does not know our version says so in version 0, which every broker speaks.
+            version = 0
+            body = await self._exchange(request, version)
+        answer, _ = decode(ApiVersionsResponse, version, body)
+        if answer.error_code:
+            raise error_class(answer.error_code)(f"{self.node.address} refused to name its versions")
+        self.versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+        self.features = {entry.name: entry.max_version_level for entry in answer.finalized_features}
+
+    async def _exchange(self, request: Message, version: int) -> Buffer:
+        waiter: asyncio.Future[Buffer] = self._loop.create_future()
+
+        def done(body: Buffer | None, error: KafkaError | None) -> None:
+            if waiter.done():
+                return
+            if error is not None or body is None:
+                waiter.set_exception(error or NetworkException("no answer"))
+            else:
+                waiter.set_result(body)
+
+        self.send(api_key(type(request)), version, (request.encode(version),), done)
+        return await waiter
+
+    async def _authenticate(self) -> None:
+        steps = self._security.sasl_steps()
+        mechanism = self._security.mechanism
+        if steps is None or mechanism is None:
+            return
+        shake = await self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
+        if shake.error_code:
+            offered = ", ".join(shake.mechanisms)
+            raise error_class(shake.error_code)(
+                f"{self.node.address} does not take {mechanism}; it offers {offered or 'none'}"
+            )
+        message = next(steps)
+        while True:
+            answer = await self.call(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
+            if answer.error_code:
+                text = answer.error_message or "the broker refused without a reason"
+                raise error_class(answer.error_code)(f"{self.node.address}: {text}")
+            try:
+                message = steps.send(bytes(answer.auth_bytes))
+            except StopIteration:
+                break
+            except (ValueError, UnicodeDecodeError):
+                text = f"{mechanism}: {self.node.address} answered what is none"
+                raise SaslAuthenticationFailed(text) from None
+        lifetime = answer.session_lifetime_ms
+        if lifetime > 0:
+            # Kafka's clients renew a session after 85 to 95 percent of its time.
+            self.reauthenticate_at = self._loop.time() + lifetime / 1000 * random.uniform(0.85, 0.95)

@@ -1,0 +1,96 @@
+"""The thread behind a blocking client: one event loop, started with the client and ended by its close.
+
+A client belongs to the process that made it: after a fork the child has no such thread, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import TypeVar
+
+from tidelog.clients.errors import Closed, InvalidState, Timeout
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """`thread.run(coroutine)` blocks until it is done; `close` ends the loop and the thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
+        # A forgotten close must not keep the program from ending.
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._closed = False
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def run(self, work: Coroutine[object, object, T], timeout: float | None = None) -> T:
+        """The result of `work`; Timeout after `timeout` seconds, and then it is cancelled.
+
+        Ctrl-C cancels it as well, and is raised here.
+        """
+        future = self.submit(work)
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            if future.done():
+                return future.result()  # the work's own error, which may be a time-out too
+            future.cancel()
+            raise Timeout(f"{self.name}: not done within {timeout} s") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit(self, work: Coroutine[object, object, T]) -> Future[T]:
+        """Start `work` on the loop without waiting for it."""
+        try:
+            self.check()
+        except BaseException:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Run a function on the loop soon."""
+        self.check()
+        self.loop.call_soon_threadsafe(function)
+
+    def check(self) -> None:
+        """Raises where the thread cannot work: closed, of another process, or asked from within itself."""
+        if os.getpid() != self._pid:
+            raise InvalidState(f"{self.name} was made before a fork; make a new one in the child process")
+        if self._closed:
+            raise Closed(f"{self.name} is closed")
+        if threading.current_thread() is self._thread:
+            raise InvalidState(f"{self.name}: a blocking call from its own callback would wait for ever")
+
+    def close(self) -> None:
+        """Cancel what still runs on the loop and end the thread; at most a few seconds."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5.0)
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self.loop.close()

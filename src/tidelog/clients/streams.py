@@ -1,0 +1,204 @@
+"""Bytes to and from a broker: frames are cut out of what arrives, parts are sent without being joined.
+
+Plain sockets are read and written directly on the loop, which costs less than asyncio's transports; TLS goes
+through them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tidelog.protocol.wire import Buffer
+
+# Larger than any answer; a length beyond it means that no broker is speaking.
+MAX_FRAME_BYTES = 1 << 30
+SMALL_FRAMES = 64 * 1024
+MAX_PARTS = 512  # the system takes 1024 at a time
+
+_LENGTH = struct.Struct(">i")
+
+
+class FrameReader:
+    """Cuts frames out of a stream; `deliver` gets each without its length.
+
+    Small ones share a buffer and are copied out of it; a large one is received into its own.
+    """
+
+    __slots__ = ("_deliver", "_filled", "_have", "_large", "_shared", "_view")
+
+    def __init__(self, deliver: Callable[[Buffer], None]) -> None:
+        self._deliver = deliver
+        self._shared = bytearray(SMALL_FRAMES)
+        self._view = memoryview(self._shared)
+        self._have = 0
+        self._large: memoryview | None = None
+        self._filled = 0
+
+    def get_buffer(self, hint: int) -> memoryview:
+        """Where the next bytes go."""
+        if self._large is not None:
+            return self._large[self._filled :]
+        return self._view[self._have :]
+
+    def buffer_updated(self, count: int) -> None:
+        """So many bytes have come; ValueError where they are no frames."""
+        if self._large is not None:
+            self._filled += count
+            if self._filled == len(self._large):
+                whole, self._large = self._large, None
+                self._deliver(whole)
+            return
+        have, position, view = self._have + count, 0, self._view
+        while have - position >= 4:
+            (size,) = _LENGTH.unpack_from(view, position)
+            if not 4 <= size <= MAX_FRAME_BYTES:
+                raise ValueError(f"it claims a length of {size} bytes, so no Kafka broker is speaking")
+            end = position + 4 + size
+            if end > have:
+                if size + 4 > SMALL_FRAMES:
+                    self._large = memoryview(bytearray(size))
+                    self._filled = have - position - 4
+                    self._large[: self._filled] = view[position + 4 : have]
+                    position = have
+                break
+            self._deliver(bytes(view[position + 4 : end]))
+            position = end
+        rest = have - position
+        if rest and position:
+            self._shared[:rest] = self._shared[position:have]
+        self._have = rest
+
+
+class Stream(Protocol):
+    def write(self, parts: Sequence[Buffer]) -> None:
+        """Send the parts one behind the other, now or as soon as the other side takes them."""
+
+    def close(self) -> None: ...
+
+
+class PlainStream:
+    """A socket on the loop. `lost` is called once, with the reason, when it ends otherwise than by close."""
+
+    __slots__ = ("_closed", "_loop", "_lost", "_queue", "_reader", "_socket")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        reader: FrameReader,
+        lost: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._socket = sock
+        self._reader = reader
+        self._lost = lost
+        self._queue: deque[memoryview] = deque()
+        self._closed = False
+        loop.add_reader(sock.fileno(), self._readable)
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        if self._closed:
+            return
+        idle = not self._queue
+        self._queue.extend(memoryview(part) for part in parts)
+        if idle:
+            self._send()
+            if self._queue and not self._closed:
+                self._loop.add_writer(self._socket.fileno(), self._writable)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._queue.clear()
+        self._socket.close()
+
+    def _send(self) -> None:
+        queue = self._queue
+        try:
+            while queue:
+                if len(queue) <= MAX_PARTS:
+                    sent = self._socket.sendmsg(queue)
+                else:
+                    sent = self._socket.sendmsg([queue[index] for index in range(MAX_PARTS)])
+                while sent and len(queue[0]) <= sent:
+                    sent -= len(queue.popleft())
+                if sent:
+                    queue[0] = queue[0][sent:]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._end(error.strerror or str(error))
+
+    def _writable(self) -> None:
+        self._send()
+        if not self._queue and not self._closed:
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _readable(self) -> None:
+        try:
+            count = self._socket.recv_into(self._reader.get_buffer(-1))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(error.strerror or str(error))
+            return
+        if count == 0:
+            self._end("the broker closed it")
+            return
+        try:
+            self._reader.buffer_updated(count)
+        except ValueError as error:
+            self._end(str(error))
+
+    def _end(self, reason: str) -> None:
+        if not self._closed:
+            self.close()
+            self._lost(reason)
+
+
+class TlsStream(asyncio.BufferedProtocol):
+    """The same over asyncio's TLS transport."""
+
+    def __init__(self, reader: FrameReader, lost: Callable[[str], None]) -> None:
+        self._reader = reader
+        self._lost = lost
+        self._transport: asyncio.Transport | None = None
+        self._closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            self._reader.buffer_updated(nbytes)
+        except ValueError as error:
+            self._end(str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end("the broker closed it" if exc is None else str(exc))
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        if self._transport is not None and not self._closed:
+            self._transport.writelines(parts)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, reason: str) -> None:
+        if not self._closed:
+            self.close()
+            self._lost(reason)
