@@ -1,0 +1,208 @@
+"""What is answered to those who fetch the offsets of a group: those they name, or all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog.coordinator.group.group import Group
+from tidelog.coordinator.group.offsets import Offsets
+from tidelog.coordinator.group.records import (
+    NO_LEADER_EPOCH,
+    CommittedOffset,
+    TopicPartition,
+    read_offset_value,
+)
+from tidelog.errors import ErrorCode, GroupIdNotFound, KafkaError
+from tidelog.metadata.state import ClusterState
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from tidelog.protocol.wire import ZERO_UUID
+
+# From these versions on: an error of the whole group has a place of its own; a request asks for several
+# groups; topics are named by id.
+GROUP_ERRORS = 2
+SEVERAL_GROUPS = 8
+FETCHES_BY_TOPIC_ID = 10
+
+NO_OFFSET = -1
+
+WantedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
+WantedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
+FoundGroup = OffsetFetchResponse.OffsetFetchResponseGroup
+FoundTopic = OffsetFetchResponse.OffsetFetchResponseTopics
+FoundPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
+
+
+class GroupFetch:
+    """One group of a request: what is told of the offsets that a shard has."""
+
+    __slots__ = ("_by_id", "_require_stable", "_snapshot", "_wanted")
+
+    def __init__(
+        self, wanted: WantedGroup, snapshot: ClusterState, *, by_id: bool, require_stable: bool
+    ) -> None:
+        self._wanted = wanted
+        self._snapshot = snapshot
+        self._by_id = by_id
+        self._require_stable = require_stable
+
+    def answer(self, offsets: Offsets, group: Group | None) -> FoundGroup:
+        """The offsets; with the error alone where the member may not fetch now."""
+        found = FoundGroup(group_id=self._wanted.group_id)
+        try:
+            if group is None:
+                raise GroupIdNotFound(f"there is no group {self._wanted.group_id}")
+            group.validate_offset_fetch(self._wanted.member_id, self._wanted.member_epoch)
+        except GroupIdNotFound:
+            offsets = Offsets((), lambda _: None)  # whoever asks is told that nothing is committed
+        except KafkaError as error:
+            return self.refusal(error)
+        topics = self._wanted.topics
+        found.topics = self._all(offsets) if topics is None else self._named(offsets, topics)
+        return found
+
+    def refusal(self, error: KafkaError) -> FoundGroup:
+        return FoundGroup(group_id=self._wanted.group_id, error_code=error.code)
+
+    def _named(self, offsets: Offsets, topics: list[WantedTopic]) -> list[FoundTopic]:
+        found: list[FoundTopic] = []
+        unknown: list[FoundTopic] = []
+        for topic in topics:
+            name, topic_id = topic.name, topic.topic_id
+            if self._by_id:
+                state = self._snapshot.topic_by_id(topic_id)
+                if state is None:
+                    unknown.append(_without_offsets(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+                    continue
+                name = state.name
+            else:
+                state = self._snapshot.topics.get(name)
+                topic_id = ZERO_UUID if state is None else state.topic_id
+            partitions = [
+                self._partition(offsets, (name, index), topic_id) for index in topic.partition_indexes
+            ]
+            found.append(FoundTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+        return found + unknown
+
+    def _all(self, offsets: Offsets) -> list[FoundTopic]:
+        topics: dict[str, FoundTopic] = {}
+        for name in offsets.of_group(self._wanted.group_id):
+            topic = topics.get(name[0])
+            if topic is None:
+                state = self._snapshot.topics.get(name[0])
+                topic_id = ZERO_UUID if state is None else state.topic_id
+                topic = topics[name[0]] = FoundTopic(name=name[0], topic_id=topic_id)
+            topic.partitions.append(self._partition(offsets, name, topic.topic_id))
+        # A topic that is gone has no id that it could be named by.
+        return [topic for topic in topics.values() if not self._by_id or topic.topic_id != ZERO_UUID]
+
+    def _partition(self, offsets: Offsets, name: TopicPartition, topic_id: bytes) -> FoundPartition:
+        group_id = self._wanted.group_id
+        if self._require_stable and offsets.is_pending(group_id, name):
+            return _no_offset(name[1], ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        value = offsets.of_group(group_id).get(name)
+        if value is None:
+            return _no_offset(name[1])
+        committed = read_offset_value(value)
+        if _is_of_another_topic(committed, topic_id):
+            return _no_offset(name[1])
+        return FoundPartition(
+            partition_index=name[1],
+            committed_offset=committed.offset,
+            committed_leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+        )
+
+
+def _is_of_another_topic(committed: CommittedOffset, topic_id: bytes) -> bool:
+    """Whether a topic of that name was deleted and made anew since the commit."""
+    return committed.topic_id != topic_id and ZERO_UUID not in (committed.topic_id, topic_id)
+
+
+def _no_offset(partition: int, code: int = 0) -> FoundPartition:
+    return FoundPartition(
+        partition_index=partition,
+        committed_offset=NO_OFFSET,
+        committed_leader_epoch=NO_LEADER_EPOCH,
+        metadata="",
+        error_code=code,
+    )
+
+
+def _without_offsets(topic: WantedTopic, code: int) -> FoundTopic:
+    return FoundTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[_no_offset(index, code) for index in topic.partition_indexes],
+    )
+
+
+# -- versions -------------------------------------------------------------------------------------------
+
+
+def wanted_groups(request: OffsetFetchRequest, version: int) -> list[WantedGroup]:
+    """The groups that a request asks for; before version 8 there is one."""
+    if version >= SEVERAL_GROUPS:
+        return request.groups
+    topics = request.topics
+    return [
+        WantedGroup(
+            group_id=request.group_id,
+            topics=None
+            if topics is None
+            else [
+                WantedTopic(name=topic.name, partition_indexes=topic.partition_indexes) for topic in topics
+            ],
+        )
+    ]
+
+
+class FetchAnswer:
+    """Collects what is found for each group, in the order of the request; then `done`."""
+
+    __slots__ = ("_done", "_found", "_missing", "_version", "_wanted")
+
+    def __init__(
+        self, wanted: list[WantedGroup], version: int, done: Callable[[OffsetFetchResponse], None]
+    ) -> None:
+        self._wanted = wanted
+        self._version = version
+        self._done = done
+        self._found: list[FoundGroup | None] = [None] * len(wanted)
+        self._missing = len(wanted)
+        if not wanted:
+            done(OffsetFetchResponse())
+
+    def found(self, slot: int, group: FoundGroup) -> None:
+        self._found[slot] = group
+        self._missing -= 1
+        if self._missing:
+            return
+        groups = [found for found in self._found if found is not None]
+        if self._version >= SEVERAL_GROUPS:
+            self._done(OffsetFetchResponse(groups=groups))
+        else:
+            self._done(self._of_one(groups[0]))
+
+    def _of_one(self, group: FoundGroup) -> OffsetFetchResponse:
+        topics = group.topics
+        if group.error_code and self._version < GROUP_ERRORS:
+            topics = [_without_offsets(each, group.error_code) for each in self._wanted[0].topics or ()]
+        return OffsetFetchResponse(
+            error_code=group.error_code,
+            topics=[
+                OffsetFetchResponse.OffsetFetchResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetFetchResponse.OffsetFetchResponsePartition(
+                            partition_index=partition.partition_index,
+                            committed_offset=partition.committed_offset,
+                            committed_leader_epoch=partition.committed_leader_epoch,
+                            metadata=partition.metadata,
+                            error_code=partition.error_code,
+                        )
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic in topics
+            ],
+        )

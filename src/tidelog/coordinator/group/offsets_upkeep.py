@@ -1,0 +1,141 @@
+"""Removes the offsets that nobody needs any more: those of deleted topics, and those past their retention.
+
+A group whose offsets are all gone, and which has no members, goes with them. Everything is written as
+tombstones, in turns of a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from tidelog.clock import TimerHandle
+from tidelog.coordinator.group.group import Group
+from tidelog.coordinator.group.offsets import Offsets, tombstone
+from tidelog.coordinator.group.records import NO_TIMESTAMP, CommittedOffset, read_offset_value
+from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.runtime import CoordinatorRuntime, NewRecord
+from tidelog.errors import KafkaError
+
+if TYPE_CHECKING:
+    from tidelog.coordinator.group.offsets_service import OffsetsShard
+
+log = logging.getLogger("tidelog.coordinator.group")
+
+S = TypeVar("S", bound="OffsetsShard")
+
+SECONDS_A_TURN = 0.003
+# Tombstones of one group go to the log in batches of this many, well below what a batch may weigh.
+RECORDS_A_BATCH = 1000
+
+
+class OffsetsUpkeep(Generic[S]):
+    def __init__(self, runtime: CoordinatorRuntime[S], settings: GroupSettings) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._scheduler = runtime.scheduler
+        self._timer: TimerHandle | None = None
+        self._is_closed = False
+        # Since the start, for the metrics.
+        self.expirations = 0
+
+    def start(self) -> None:
+        """Look for what is past its retention, every `offsets.retention.check.interval.ms`."""
+        if not self._is_closed:
+            seconds = self._settings.offsets_retention_check_interval_ms / 1000
+            self._timer = self._scheduler.schedule(seconds, lambda: self.expire(self.start))
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- expiry --------------------------------------------------------------------------------------
+
+    def expire(self, done: Callable[[], None] = lambda: None) -> None:
+        """Go over all groups once."""
+        self._go_on(self._expiry(), done)
+
+    def _expiry(self) -> Iterator[None]:
+        for shard in list(self._runtime.shards()):
+            for group_id in list(shard.groups):
+                self._runtime.run(shard.partition, partial(self._expire, group_id), _left)
+                yield
+
+    def _expire(self, group_id: str, shard: S) -> None:
+        group = shard.groups.get(group_id)
+        if group is None:
+            return
+        now = self._scheduler.clock.ms()
+        records = expired(shard.offsets, group, now, self._settings.offsets_retention_ms)
+        self.expirations += len(records)
+        is_all = len(records) == len(shard.offsets.of_group(group_id))
+        if is_all and group.is_empty and not shard.offsets.has_open_transactions(group_id):
+            records += group.tombstones()
+        self._append(shard.partition, records)
+
+    # -- topics that are gone --------------------------------------------------------------------------
+
+    def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
+        """Names and ids of topics whose offsets mean nothing from now on."""
+        self._go_on(self._deletion(topics), lambda: None)
+
+    def _deletion(self, topics: Sequence[tuple[str, bytes]]) -> Iterator[None]:
+        for shard in list(self._runtime.shards()):
+            for name, topic_id in topics:
+                for records in shard.offsets.tombstones_of_topic(name, topic_id):
+                    self._append(shard.partition, records)
+                    yield
+
+    # -- turns ---------------------------------------------------------------------------------------
+
+    def _go_on(self, steps: Iterator[None], done: Callable[[], None]) -> None:
+        clock = self._scheduler.clock
+        until = clock.monotonic() + SECONDS_A_TURN
+        for _ in steps:
+            if self._is_closed:
+                return
+            if clock.monotonic() >= until:
+                self._scheduler.schedule(0.0, lambda: self._go_on(steps, done))
+                return
+        done()
+
+    def _append(self, partition: int, records: list[NewRecord]) -> None:
+        for start in range(0, len(records), RECORDS_A_BATCH):
+            self._runtime.append(partition, records[start : start + RECORDS_A_BATCH], _tell)
+
+
+def expired(offsets: Offsets, group: Group, now: int, retention_ms: int) -> list[NewRecord]:
+    """The tombstones of a group's offsets that are past their retention."""
+    found: list[NewRecord] = []
+    has_transactions = offsets.has_open_transactions(group.group_id)
+    subscribed: dict[str, bool] = {}
+    for name, value in offsets.of_group(group.group_id).items():
+        topic = name[0]
+        if topic not in subscribed:
+            subscribed[topic] = group.is_subscribed_to(topic)
+        if subscribed[topic] or not _is_expired(read_offset_value(value), group, now, retention_ms):
+            continue
+        if not (has_transactions and offsets.is_pending(group.group_id, name)):
+            found.append(tombstone(group.group_id, name))
+    return found
+
+
+def _is_expired(committed: CommittedOffset, group: Group, now: int, retention_ms: int) -> bool:
+    base = group.offset_expiry_base(committed.commit_timestamp)
+    if base is None:
+        return False
+    if committed.expire_timestamp != NO_TIMESTAMP:
+        return now >= committed.expire_timestamp
+    return now - base >= retention_ms
+
+
+def _left(_: KafkaError) -> None:
+    """The partition is led elsewhere by now: its groups are looked after there."""
+
+
+def _tell(error: KafkaError | None) -> None:
+    if error is not None:
+        log.warning("offsets that expired or whose topics are gone could not be deleted: %s", error)
