@@ -29,6 +29,8 @@ from tidelog.cluster.worker import ThreadWorker
 from tidelog.controller.interface import NewTopic
 from tidelog.controller.planning import ControllerSettings
 from tidelog.controller.single import SingleController
+from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.errors import KafkaError
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
 from tidelog.metadata.state import INTERNAL_TOPICS
@@ -44,6 +46,7 @@ from tidelog.server.apis.router import Router
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.dynamic_config import DynamicConfig
 from tidelog.server.host import BrokerHost
+from tidelog.server.internal_topics import InternalTopics
 from tidelog.server.metrics import BrokerMetrics
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.run import StartFailed
@@ -93,6 +96,7 @@ class Broker:
         self._controller: SingleController | None = None
         self._replicas: ReplicaManager | None = None
         self._host: BrokerHost | None = None
+        self._groups: GroupCoordinator | None = None
         self._server: SocketServer | None = None
         self._router: Router | None = None
         self._creating: set[str] = set()
@@ -125,6 +129,7 @@ class Broker:
                 topics,
                 lambda topic: controller.state.topics[topic].configs,
             )
+            host.coordinators[OFFSETS_TOPIC] = services.groups.runtime
             broker = await controller.register(self._advertised(server), self.config.broker_rack)
             self._registered_epoch = broker.epoch
             await controller.activate(host)
@@ -226,6 +231,8 @@ class Broker:
         self._replicas = replicas
         metadata = MetadataCache(controller.state.cluster_id)
         metadata.features = {name: high for name, (_, high) in SUPPORTED_FEATURES.items()}
+        settings = GroupSettings(self.config.__getitem__)
+        self._groups = GroupCoordinator(replicas, metadata, self._loop, settings)
         sessions = FetchSessionCache(self._clock, self.config.max_incremental_fetch_session_cache_slots)
         services = Services(
             broker_id=self.broker_id,
@@ -238,6 +245,8 @@ class Broker:
             sessions=sessions,
             metadata=metadata,
             controller=controller,
+            internal_topics=InternalTopics(controller),
+            groups=self._groups,
             producer_ids=ProducerIds(controller.allocate_producer_ids),
             metrics=BrokerMetrics(
                 self.registry, replicas, sessions, metadata, lambda: self.state, self._clock.ms()
@@ -501,6 +510,8 @@ class Broker:
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
         if self._server is not None:
             self._server.stop_accepting()
+        if self._groups is not None:
+            self._groups.close()
         if self._replicas is not None:
             self._replicas.end_waits()
         if self._server is not None:

@@ -12,6 +12,7 @@ from tidelog.cluster.fetch_session import FetchSessionCache
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.moves import ReplicaMoves
 from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.network.request import Request
 from tidelog.protocol.message import Message
 from tidelog.storage.manager import LogManager
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tidelog.server.apis.api import Api
     from tidelog.server.config.broker import BrokerConfig
     from tidelog.server.dynamic_config import DynamicConfig
+    from tidelog.server.internal_topics import InternalTopics
     from tidelog.server.metrics import BrokerMetrics
     from tidelog.server.producer_ids import ProducerIds
 
@@ -37,6 +39,8 @@ class Services:
     sessions: FetchSessionCache
     metadata: MetadataCache
     controller: Controller
+    internal_topics: InternalTopics
+    groups: GroupCoordinator
     producer_ids: ProducerIds
     metrics: BrokerMetrics
     auto_create_topic: Callable[[str], None]

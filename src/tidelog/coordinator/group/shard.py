@@ -5,12 +5,11 @@ The type of a record stands in the first two bytes of its key, and says who repl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from tidelog.coordinator.group.group import Group
+from tidelog.coordinator.group.offsets import Offsets
 
-OFFSET_TYPES = (0, 1)
 CLASSIC_TYPES = (2,)
 CONSUMER_TYPES = (3, 4, 5, 6, 7, 8, 16)
 
@@ -32,32 +31,19 @@ class ShardClassicGroups(ShardGroups, Protocol):
         """A new empty group."""
 
 
-class ShardOffsets(Protocol):
-    """The offsets of a shard, committed and pending in transactions."""
-
-    def replay(
-        self,
-        record_type: int,
-        key: bytes,
-        value: bytes | None,
-        *,
-        offset: int,
-        timestamp: int,
-        producer_id: int,
-        producer_epoch: int,
-    ) -> None: ...
-
-    def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None: ...
-
-    def loaded(self) -> None: ...
-
-    def unload(self) -> None: ...
-
-
 class GroupShard:
     """Implements coordinator.runtime.Shard."""
 
-    __slots__ = ("_by_type", "_classic", "_parts", "groups", "is_loaded", "leader_epoch", "offsets", "partition")
+    __slots__ = (
+        "_by_type",
+        "_classic",
+        "_parts",
+        "groups",
+        "is_loaded",
+        "leader_epoch",
+        "offsets",
+        "partition",
+    )
 
     def __init__(
         self,
@@ -65,13 +51,12 @@ class GroupShard:
         leader_epoch: int,
         classic: ShardClassicGroups,
         consumer: ShardGroups,
-        make_offsets: Callable[[GroupShard], ShardOffsets],
     ) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.is_loaded = False
         self.groups: dict[str, Group] = {}
-        self.offsets = make_offsets(self)
+        self.offsets = Offsets(self.groups, self.group_of_offsets)
         self._classic = classic
         self._parts: tuple[ShardGroups, ...] = (classic, consumer)
         self._by_type: dict[int, ShardGroups] = {

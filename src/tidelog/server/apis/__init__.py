@@ -22,6 +22,7 @@ FAMILIES = (
     "cluster",
     "log_dirs",
     "producers",
+    "groups",
 )
 
 

@@ -1,0 +1,183 @@
+"""The group coordinator: the groups whose partitions of `__consumer_offsets` this broker leads.
+
+Classic groups, consumer groups and offsets are services of their own over the same shards; here they are
+put together, and here is what concerns groups of every kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from tidelog.clock import Scheduler
+from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.coordinator.group.classic import ClassicGroup
+from tidelog.coordinator.group.classic_service import ClassicGroups, LeaveDone
+from tidelog.coordinator.group.classic_state import Client, GroupState
+from tidelog.coordinator.group.group import Group
+from tidelog.coordinator.group.members import JoinDone, Member, SyncDone
+from tidelog.coordinator.group.offsets_service import GroupOffsets
+from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.group.shard import GroupShard
+from tidelog.coordinator.runtime import CoordinatorRuntime
+from tidelog.errors import (
+    CoordinatorLoadInProgress,
+    GroupIdNotFound,
+    InconsistentGroupProtocol,
+    KafkaError,
+)
+from tidelog.protocol.messages.describe_groups import DescribeGroupsResponse
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest
+from tidelog.protocol.messages.join_group import JoinGroupRequest
+from tidelog.protocol.messages.leave_group import LeaveGroupRequest
+from tidelog.protocol.messages.list_groups import ListGroupsResponse
+from tidelog.protocol.messages.sync_group import SyncGroupRequest
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+Deleted = Callable[[KafkaError | None], None]
+
+
+class GroupCoordinator:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        metadata: MetadataCache,
+        scheduler: Scheduler,
+        settings: GroupSettings,
+    ) -> None:
+        self.settings = settings
+        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
+            OFFSETS_TOPIC,
+            replicas,
+            metadata,
+            scheduler,
+            self._make_shard,
+            append_timeout_ms=lambda: settings.offsets_commit_timeout_ms,
+            load_buffer_size=settings.offsets_load_buffer_size,
+        )
+        self.classic = ClassicGroups(self.runtime, settings, lambda: self.consumer)
+        self.consumer = NoConsumerGroups()
+        self.offsets = GroupOffsets(self.runtime, metadata, settings, self._heard_from)
+
+    def _make_shard(self, partition: int, leader_epoch: int) -> GroupShard:
+        return GroupShard(partition, leader_epoch, self.classic, self.consumer)
+
+    def close(self) -> None:
+        """Stop: whoever waits in a group is answered."""
+        self.runtime.close()
+
+    def _heard_from(self, shard: GroupShard, group: Group, member_id: str) -> None:
+        if isinstance(group, ClassicGroup):
+            group.heard_from(member_id)
+
+    # -- groups of every kind ----------------------------------------------------------------------
+
+    def groups(self) -> Iterator[Group]:
+        for shard in self.runtime.shards():
+            yield from shard.groups.values()
+
+    def list_groups(
+        self, states: Collection[str] = (), kinds: Collection[str] = ()
+    ) -> list[ListGroupsResponse.ListedGroup]:
+        """The groups in any of these states and of any of these kinds, upper and lower case alike."""
+        if self.runtime.is_loading:
+            raise CoordinatorLoadInProgress("groups are being loaded")
+        wanted_states = {state.lower() for state in states}
+        wanted_kinds = {kind.lower() for kind in kinds}
+        return [
+            ListGroupsResponse.ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state_name,
+                group_type=group.kind,
+            )
+            for group in self.groups()
+            if (not wanted_states or group.state_name.lower() in wanted_states)
+            and (not wanted_kinds or group.kind in wanted_kinds)
+        ]
+
+    def describe_classic(self, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
+        """A classic group; raises GroupIdNotFound for one that is not there or of another kind."""
+        group = self.runtime.shard_for(group_id).groups.get(group_id)
+        if group is None:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+        if not isinstance(group, ClassicGroup):
+            raise GroupIdNotFound(f"Group {group_id} is not a classic group.")
+        # Metadata and assignments belong together only while nobody is about to change them.
+        is_stable = group.state is GroupState.STABLE
+        protocol = group.protocol if is_stable else None
+        return DescribeGroupsResponse.DescribedGroup(
+            group_id=group_id,
+            group_state=group.state_name,
+            protocol_type=group.protocol_type or "",
+            protocol_data=protocol or "",
+            members=[_described(member, protocol) for member in group.members.by_id.values()],
+        )
+
+    def delete_group(self, group_id: str, done: Deleted) -> None:
+        """Delete a group without members, with its offsets."""
+
+        def operation(shard: GroupShard) -> None:
+            group = shard.groups.get(group_id)
+            try:
+                if group is None:
+                    raise GroupIdNotFound(f"Group {group_id} not found.")
+                group.validate_delete()
+            except KafkaError as error:
+                done(error)
+                return
+            records = shard.offsets.tombstones(group_id) + group.tombstones()
+            self.runtime.append(shard.partition, records, done)
+
+        try:
+            partition = self.runtime.partition_for(group_id)
+        except KafkaError as error:
+            done(error)
+            return
+        self.runtime.run(partition, operation, done)
+
+
+def _described(member: Member, protocol: str | None) -> DescribeGroupsResponse.DescribedGroupMember:
+    described = DescribeGroupsResponse.DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+    )
+    if protocol is not None:
+        described.member_metadata = member.metadata(protocol)
+        described.member_assignment = member.assignment
+    return described
+
+
+class NoConsumerGroups:
+    """Stands in until consumer groups are served: nobody joins them."""
+
+    def replay(self, shard: GroupShard, record_type: int, key: bytes, value: bytes | None) -> None: ...
+
+    def loaded(self, shard: GroupShard) -> None: ...
+
+    def unload(self, shard: GroupShard) -> None: ...
+
+    def classic_join(
+        self, shard: GroupShard, group: Group, request: JoinGroupRequest, client: Client, done: JoinDone
+    ) -> None:
+        raise InconsistentGroupProtocol
+
+    def classic_sync(
+        self, shard: GroupShard, group: Group, request: SyncGroupRequest, done: SyncDone
+    ) -> None:
+        raise InconsistentGroupProtocol
+
+    def classic_heartbeat(self, shard: GroupShard, group: Group, request: HeartbeatRequest) -> int:
+        raise InconsistentGroupProtocol
+
+    def classic_leave(
+        self,
+        shard: GroupShard,
+        group: Group,
+        leaving: Sequence[LeaveGroupRequest.MemberIdentity],
+        done: LeaveDone,
+    ) -> None:
+        raise InconsistentGroupProtocol

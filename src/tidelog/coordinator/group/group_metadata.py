@@ -1,0 +1,85 @@
+"""Classic groups as records: what the log keeps of one, and a group made from what it kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from tidelog.coordinator.group.members import Member, Protocol
+from tidelog.coordinator.group.records import group_key, group_value
+from tidelog.coordinator.runtime import NewRecord
+from tidelog.protocol.message import decode
+from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from tidelog.protocol.messages.group_records import GroupMetadataValue
+from tidelog.protocol.wire import ProtocolError
+
+if TYPE_CHECKING:
+    from tidelog.coordinator.group.classic_state import ClassicGroupState
+
+
+def group_metadata(group: ClassicGroupState, assignments: Mapping[str, bytes]) -> NewRecord:
+    """The group as it is now, with these assignments."""
+    members = [
+        GroupMetadataValue.MemberMetadata(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout_ms,
+            session_timeout=member.session_timeout_ms,
+            subscription=member.metadata(group.protocol),
+            assignment=assignments[member.member_id],
+        )
+        for member in group.members.by_id.values()
+        if member.member_id in assignments
+    ]
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol,
+        leader=group.members.leader_id if members else None,
+        current_state_timestamp=group.state_timestamp,
+        members=members,
+    )
+    return NewRecord(group_key(group.group_id), group_value(value))
+
+
+def new_group(group_id: str, now_ms: int) -> NewRecord:
+    """A group that was just made for its first member, so that it is known after a restart."""
+    value = GroupMetadataValue(protocol=None, leader=None, current_state_timestamp=now_ms)
+    return NewRecord(group_key(group_id), group_value(value))
+
+
+def group_tombstone(group_id: str) -> NewRecord:
+    return NewRecord(group_key(group_id), None)
+
+
+def restored_members(value: GroupMetadataValue) -> list[Member]:
+    """The members that a record tells of; older ones do not say how long a rebalance may take."""
+    return [
+        Member(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            member.session_timeout,
+            member.session_timeout if member.rebalance_timeout == -1 else member.rebalance_timeout,
+            [Protocol(value.protocol or "", bytes(member.subscription))],
+            assignment=bytes(member.assignment),
+        )
+        for member in value.members
+    ]
+
+
+def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """The topics that members subscribe to; None where one of them says so in a way of its own."""
+    topics: set[str] = set()
+    for subscription in subscriptions:
+        try:
+            if len(subscription) < 2:
+                raise ProtocolError("the version is missing")
+            # Every version begins like version 0.
+            topics.update(decode(ConsumerProtocolSubscription, 0, subscription, 2)[0].topics)
+        except ProtocolError:
+            return None
+    return frozenset(topics)

@@ -1,0 +1,196 @@
+"""The members of a classic group: who they are, what they support, who leads and who is awaited.
+
+Plain bookkeeping without time: when something happens is decided by the group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tidelog.protocol.messages.sync_group import SyncGroupResponse
+
+JoinDone = Callable[[JoinGroupResponse], None]
+SyncDone = Callable[[SyncGroupResponse], None]
+
+NEVER = math.inf
+NO_ASSIGNMENT = b""
+
+
+class Protocol(NamedTuple):
+    """A way to assign that a member supports, with what the leader has to know of the member for it."""
+
+    name: str
+    metadata: bytes
+
+
+def protocols_of(request: JoinGroupRequest) -> list[Protocol]:
+    """What a member supports, in its order of preference; of a name given twice the first counts."""
+    found: dict[str, Protocol] = {}
+    for entry in request.protocols:
+        found.setdefault(entry.name, Protocol(entry.name, bytes(entry.metadata)))
+    return list(found.values())
+
+
+def refused_join(code: int, member_id: str) -> JoinGroupResponse:
+    """The answer to a member that is in no generation."""
+    return JoinGroupResponse(error_code=code, protocol_name=None, member_id=member_id)
+
+
+@dataclass(slots=True)
+class Member:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: list[Protocol]
+    assignment: bytes = NO_ASSIGNMENT
+    # Joined and has not been answered yet for the first time: a long join must not keep it for ever.
+    is_new: bool = False
+    # When it is taken for gone, in seconds of the monotonic clock. A heartbeat changes nothing but this.
+    deadline: float = NEVER
+    awaiting_join: JoinDone | None = None
+    awaiting_sync: SyncDone | None = None
+
+    @property
+    def keeps_waiting(self) -> bool:
+        """Whether it is excused from heartbeats, because it is the group that keeps it waiting."""
+        return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((entry.metadata for entry in self.protocols if entry.name == protocol), b"")
+
+
+class Members:
+    """The members by id in the order in which they came, and what follows from them."""
+
+    __slots__ = (
+        "_supported",
+        "awaiting_join",
+        "by_id",
+        "leader_id",
+        "pending_joins",
+        "pending_syncs",
+        "static_ids",
+    )
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Member] = {}
+        self.static_ids: dict[str, str] = {}
+        self.leader_id: str | None = None
+        # Ids that were handed out and not used yet, with the time until which they may be.
+        self.pending_joins: dict[str, float] = {}
+        # Members of the present generation that have not asked for their assignment yet.
+        self.pending_syncs: dict[str, None] = {}
+        self.awaiting_join = 0
+        self._supported: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def is_leader(self, member_id: str) -> bool:
+        return self.leader_id == member_id
+
+    @property
+    def have_all_joined(self) -> bool:
+        return len(self.by_id) == self.awaiting_join and not self.pending_joins
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.by_id.values()), default=0)
+
+    # -- coming and going --------------------------------------------------------------------------
+
+    def add(self, member: Member) -> None:
+        if member.instance_id is not None:
+            self.static_ids[member.instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.by_id[member.member_id] = member
+        self.pending_joins.pop(member.member_id, None)
+        self._count(member, 1)
+        if member.awaiting_join is not None:
+            self.awaiting_join += 1
+
+    def remove(self, member_id: str) -> None:
+        """Forget a member; whoever answers its waits has done so before."""
+        self.pending_joins.pop(member_id, None)
+        self.pending_syncs.pop(member_id, None)
+        member = self.by_id.pop(member_id, None)
+        if member is None:
+            return
+        self._count(member, -1)
+        if member.awaiting_join is not None:
+            self.awaiting_join -= 1
+        if member.instance_id is not None:
+            self.static_ids.pop(member.instance_id, None)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.by_id), None)
+
+    def rename(self, member: Member, new_id: str) -> None:
+        """A static member comes back under a new id and keeps its place, its lead and its assignment."""
+        old_id = member.member_id
+        member.member_id = new_id
+        self.by_id = {
+            (new_id if member_id == old_id else member_id): entry for member_id, entry in self.by_id.items()
+        }
+        if member.instance_id is not None:
+            self.static_ids[member.instance_id] = new_id
+        if self.leader_id == old_id:
+            self.leader_id = new_id
+        if old_id in self.pending_syncs:
+            del self.pending_syncs[old_id]
+            self.pending_syncs[new_id] = None
+
+    def set_awaiting_join(self, member: Member, done: JoinDone | None) -> JoinDone | None:
+        """Who waits for this member's join from now on; gives back who did until now."""
+        before = member.awaiting_join
+        self.awaiting_join += (done is not None) - (before is not None)
+        member.awaiting_join = done
+        return before
+
+    def set_protocols(self, member: Member, protocols: list[Protocol]) -> None:
+        self._count(member, -1)
+        member.protocols = protocols
+        self._count(member, 1)
+
+    def elect_joined_leader(self) -> bool:
+        """Make sure that the leader is among those who joined; False where nobody has."""
+        leader = self.by_id.get(self.leader_id) if self.leader_id is not None else None
+        if leader is not None and leader.awaiting_join is not None:
+            return True
+        for member in self.by_id.values():
+            if member.awaiting_join is not None:
+                self.leader_id = member.member_id
+                return True
+        return False
+
+    # -- protocols ---------------------------------------------------------------------------------
+
+    def supports_any(self, names: Sequence[str]) -> bool:
+        """Whether one of these protocols is supported by every member."""
+        size = len(self.by_id)
+        return any(self._supported.get(name, 0) == size for name in names)
+
+    def select_protocol(self) -> str:
+        """Of what all support, that which most of them like best."""
+        size = len(self.by_id)
+        votes = {name: 0 for name, count in self._supported.items() if count == size}
+        for member in self.by_id.values():
+            choice = next(entry.name for entry in member.protocols if entry.name in votes)
+            votes[choice] += 1
+        return max(votes, key=lambda name: votes[name])
+
+    def _count(self, member: Member, step: int) -> None:
+        supported = self._supported
+        for name, _ in member.protocols:
+            count = supported.get(name, 0) + step
+            if count:
+                supported[name] = count
+            else:
+                supported.pop(name, None)

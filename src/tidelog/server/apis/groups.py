@@ -1,0 +1,256 @@
+"""FindCoordinator (10) v0-6, JoinGroup (11) v0-9, Heartbeat (12) v0-4, LeaveGroup (13) v0-5,
+SyncGroup (14) v0-5, DescribeGroups (15) v0-6, ListGroups (16) v0-5 and DeleteGroups (42) v0-2.
+
+- FindCoordinator: v1 finds those of transactional ids too, v4 many at once, v6 is for share groups, which are
+  not served (INVALID_REQUEST). The first who asks for a kind has its topic made, and waits for it.
+- JoinGroup: waits until every member has joined. v0 has no rebalance time-out of its own. From v4 on a member
+  without an id gets one and joins again with it (MEMBER_ID_REQUIRED), v5 brings static members, v7 tells the
+  protocol type, v8 takes a reason for the log, v9 tells a static leader not to assign.
+- SyncGroup: waits for the leader's assignment, and until that is written. v5 names type and protocol, which
+  have to be the group's (INCONSISTENT_GROUP_PROTOCOL).
+- Heartbeat: REBALANCE_IN_PROGRESS asks the member to join again.
+- LeaveGroup: v3 takes many members, each with an error of its own; v5 a reason for each.
+- DescribeGroups: classic groups. A group that is not there is Dead; from v6 on also GROUP_ID_NOT_FOUND.
+- ListGroups: groups of every kind. v4 takes states to look for and v5 kinds, in upper or lower case.
+- DeleteGroups: only groups without members (NON_EMPTY_GROUP), with their offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog.controller.interface import NewTopic
+from tidelog.coordinator.group.classic_state import Client
+from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC
+from tidelog.errors import CoordinatorNotAvailable, ErrorCode, GroupIdNotFound, InvalidRequest, KafkaError
+from tidelog.metadata.state import Endpoint
+from tidelog.network.request import Request
+from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tidelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from tidelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tidelog.records.partitioning import partition_for_id
+from tidelog.server.apis.api import Api
+from tidelog.server.services import Services
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+BATCHED = 4
+NULLABLE_PROTOCOL = 7
+MANY_MEMBERS = 3
+TELLS_NOT_FOUND = 6
+NOT_ASKED_FOR = -(2**31)
+
+GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""Read, delete, describe and the two about settings: what everyone may do where nobody is restricted."""
+
+
+# -- who coordinates -----------------------------------------------------------------------------------
+
+
+async def find_coordinator(
+    services: Services, request: Request, body: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    batched = request.api_version >= BATCHED
+    keys = body.coordinator_keys if batched else [body.key]
+    found = [await _coordinator(services, request.listener, body.key_type, key) for key in keys]
+    if batched:
+        return FindCoordinatorResponse(coordinators=found)
+    (only,) = found
+    return FindCoordinatorResponse(
+        error_code=only.error_code,
+        error_message=only.error_message or "NONE",
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+async def _coordinator(
+    services: Services, listener: str, key_type: int, key: str
+) -> FindCoordinatorResponse.Coordinator:
+    try:
+        broker_id, endpoint = await _leader_of(services, listener, key_type, key)
+    except KafkaError as error:
+        return FindCoordinatorResponse.Coordinator(
+            key=key, node_id=-1, port=-1, error_code=error.code, error_message=str(error)
+        )
+    return FindCoordinatorResponse.Coordinator(
+        key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port, error_message=""
+    )
+
+
+async def _leader_of(services: Services, listener: str, key_type: int, key: str) -> tuple[int, Endpoint]:
+    topic = _topic_of(services, key_type)
+    if topic.name not in services.metadata.snapshot.topics:
+        await services.internal_topics.ensure(topic)
+    state = services.metadata.snapshot
+    found = state.topics.get(topic.name)
+    if found is None:
+        raise CoordinatorNotAvailable(f"{topic.name} is not there yet")
+    partition = found.partitions[partition_for_id(key, len(found.partitions))]
+    broker = state.brokers.get(partition.leader)
+    endpoint = None if broker is None else broker.endpoint(listener)
+    if endpoint is None:
+        raise CoordinatorNotAvailable(f"the coordinator of {key} cannot be reached over {listener}")
+    return partition.leader, endpoint
+
+
+def _topic_of(services: Services, key_type: int) -> NewTopic:
+    """The topic of a kind of coordinator, as it is made where it is missing."""
+    config = services.config
+    if key_type == GROUP_KEY:
+        settings = services.groups.settings
+        return NewTopic(
+            OFFSETS_TOPIC,
+            settings.offsets_topic_num_partitions,
+            settings.offsets_topic_replication_factor,
+            configs=[
+                ("cleanup.policy", "compact"),
+                ("compression.type", "producer"),
+                ("segment.bytes", str(settings.offsets_topic_segment_bytes)),
+            ],
+        )
+    if key_type == TRANSACTION_KEY:
+        partitions = config["transaction.state.log.num.partitions"]
+        assert isinstance(partitions, int)
+        return NewTopic(
+            TRANSACTIONS_TOPIC,
+            partitions,
+            config.transaction_state_log_replication_factor,
+            configs=[
+                ("cleanup.policy", "compact"),
+                ("compression.type", "uncompressed"),
+                ("min.insync.replicas", str(config.transaction_state_log_min_isr)),
+                ("segment.bytes", str(config["transaction.state.log.segment.bytes"])),
+                ("unclean.leader.election.enable", "false"),
+            ],
+        )
+    raise InvalidRequest(f"there are no coordinators of kind {key_type}: 0 is for groups, 1 for transactions")
+
+
+# -- members of classic groups -------------------------------------------------------------------------
+
+
+def join_group(services: Services, request: Request, body: JoinGroupRequest) -> None:
+    version = request.api_version
+
+    def done(answer: JoinGroupResponse) -> None:
+        if answer.protocol_name is None and version < NULLABLE_PROTOCOL:
+            answer.protocol_name = ""
+        services.respond(request, answer)
+
+    client = Client(request.client_id or "", client_host(request), version)
+    services.groups.classic.join(body, client, done)
+    if not request.done:
+        request.waiting()
+
+
+def sync_group(services: Services, request: Request, body: SyncGroupRequest) -> None:
+    def done(answer: SyncGroupResponse) -> None:
+        services.respond(request, answer)
+
+    services.groups.classic.sync(body, done)
+    if not request.done:
+        request.waiting()
+
+
+def heartbeat(services: Services, request: Request, body: HeartbeatRequest) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=services.groups.classic.heartbeat(body))
+
+
+def leave_group(services: Services, request: Request, body: LeaveGroupRequest) -> None:
+    many = request.api_version >= MANY_MEMBERS
+    leaving: Sequence[LeaveGroupRequest.MemberIdentity] = body.members
+    if not many:
+        leaving = [LeaveGroupRequest.MemberIdentity(member_id=body.member_id)]
+
+    def done(answer: LeaveGroupResponse) -> None:
+        if not many and answer.members:
+            answer = LeaveGroupResponse(error_code=answer.members[0].error_code)
+        services.respond(request, answer)
+
+    services.groups.classic.leave(body.group_id, leaving, done)
+    if not request.done:
+        request.waiting()
+
+
+def client_host(request: Request) -> str:
+    """The address of the client as Java writes it: a slash where the name would be, and nothing shortened."""
+    host = request.channel.peer.rpartition(":")[0].strip("[]")
+    if ":" in host:
+        import ipaddress
+
+        groups = ipaddress.ip_address(host.partition("%")[0]).exploded.split(":")
+        host = ":".join(format(int(group, 16), "x") for group in groups)
+    return f"/{host}"
+
+
+# -- groups as a whole ---------------------------------------------------------------------------------
+
+
+def describe_groups(
+    services: Services, request: Request, body: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    groups = [_described(services, request.api_version, group_id) for group_id in body.groups]
+    if body.include_authorized_operations:
+        for group in groups:
+            if group.error_code == 0:
+                group.authorized_operations = GROUP_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _described(services: Services, version: int, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
+    try:
+        return services.groups.describe_classic(group_id)
+    except GroupIdNotFound as error:
+        missing = DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state="Dead")
+        if version >= TELLS_NOT_FOUND:
+            missing.error_code, missing.error_message = error.code, error.message
+        return missing
+    except KafkaError as error:
+        return DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error.code)
+
+
+def list_groups(services: Services, request: Request, body: ListGroupsRequest) -> ListGroupsResponse:
+    return ListGroupsResponse(groups=services.groups.list_groups(body.states_filter, body.types_filter))
+
+
+def delete_groups(services: Services, request: Request, body: DeleteGroupsRequest) -> None:
+    names = list(dict.fromkeys(body.groups_names))
+    codes: dict[str, int] = {}
+
+    def answer() -> None:
+        results = [DeleteGroupsResponse.DeletableGroupResult(group_id=n, error_code=codes[n]) for n in names]
+        services.respond(request, DeleteGroupsResponse(results=results))
+
+    def delete(name: str) -> None:
+        def done(error: KafkaError | None) -> None:
+            codes[name] = ErrorCode.NONE if error is None else error.code
+            if len(codes) == len(names):
+                answer()
+
+        services.groups.delete_group(name, done)
+
+    for name in names:
+        delete(name)
+    if not names:
+        answer()
+    elif not request.done:
+        request.waiting()
+
+
+APIS = (
+    Api(10, 0, 6, find_coordinator),
+    Api(11, 0, 9, join_group),
+    Api(12, 0, 4, heartbeat),
+    Api(13, 0, 5, leave_group),
+    Api(14, 0, 5, sync_group),
+    Api(15, 0, 6, describe_groups),
+    Api(16, 0, 5, list_groups),
+    Api(42, 0, 2, delete_groups),
+)
