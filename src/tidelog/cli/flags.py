@@ -12,10 +12,27 @@ import click
 
 from tidelog.clients.admin import Admin
 from tidelog.config.properties import read_properties
-from tidelog.errors import KafkaError
+from tidelog.errors import ErrorCode, KafkaError, error_name
 
 T = TypeVar("T")
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+# Errors whose class has another name in Kafka than their code.
+RENAMED = {
+    "NonEmptyGroup": "GroupNotEmpty",
+    "RequestTimedOut": "Timeout",
+}
+
+CODE_WORDS: dict[int, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+    ErrorCode.INVALID_GROUP_ID: "The group id is invalid.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.NON_EMPTY_GROUP: "The group is not empty.",
+    ErrorCode.GROUP_ID_NOT_FOUND: "The group id does not exist.",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (
+        "Deleting offsets of a topic is forbidden while the consumer group is actively subscribed to it."
+    ),
+}
 
 
 class WrongUsage(click.UsageError):
@@ -43,28 +60,51 @@ def valued(name: str, metavar: str, text: str, kind: type[str] | type[int] = str
     return click.option(name, metavar=metavar, type=kind, multiple=True, callback=_single, help=text)
 
 
+def value_or_not(name: str, metavar: str, text: str) -> Decorator:
+    """A flag whose value may be left out: then it is empty, and None where the flag is not there at all."""
+    return click.option(name, metavar=metavar, is_flag=False, flag_value="", default=None, help=text)
+
+
 def switch(name: str, text: str) -> Decorator:
     return click.option(name, is_flag=True, help=text)
 
 
-def admin_for(bootstrap: str, command_config: str | None) -> Admin:
-    """A client of the cluster, with the settings of the file that --command-config names."""
+def admin_for(bootstrap: str, command_config: str | None, timeout: float | None = None) -> Admin:
+    """A client of the cluster, with the settings of the file that --command-config names.
+
+    No request takes longer than the timeout, in seconds, where one is given.
+    """
     settings = read_properties(command_config) if command_config else {}
     protocol = settings.get("security.protocol", "PLAINTEXT").upper()
     if protocol != "PLAINTEXT":
         raise ValueError(f"security.protocol={protocol} in {command_config}: only PLAINTEXT is served here")
+    connect_timeout = milliseconds(settings, "socket.connection.setup.timeout.ms", 10_000)
+    request_timeout = milliseconds(settings, "request.timeout.ms", 30_000)
+    if timeout is not None:
+        connect_timeout, request_timeout = min(connect_timeout, timeout), min(request_timeout, timeout)
     return Admin(
         bootstrap,
         client_id=settings.get("client.id", "tidelog-admin"),
-        connect_timeout=milliseconds(settings, "socket.connection.setup.timeout.ms", 10_000),
-        request_timeout=milliseconds(settings, "request.timeout.ms", 30_000),
+        connect_timeout=connect_timeout,
+        request_timeout=request_timeout,
     )
 
 
 def exception_name(error: KafkaError) -> str:
     """What Kafka's tools call an error: scripts look for it in their output."""
     name = type(error).__name__.removesuffix("Error").removesuffix("Exception")
-    return f"org.apache.kafka.common.errors.{name}Exception"
+    return f"org.apache.kafka.common.errors.{RENAMED.get(name, name)}Exception"
+
+
+def error_text(error: KafkaError) -> str:
+    """An error as Kafka's tools print it: the name of its class, then what happened."""
+    return f"{exception_name(error)}: {error_words(error)}"
+
+
+def error_words(error: KafkaError) -> str:
+    """What happened; for an error that came as a bare code, the words that scripts know it by."""
+    text = str(error)
+    return CODE_WORDS.get(error.code, text) if text == error_name(error.code) else text
 
 
 def milliseconds(settings: dict[str, str], name: str, default: int) -> float:

@@ -20,6 +20,10 @@ class Tool(NamedTuple):
 TOOLS: dict[str, Tool] = {
     "start": Tool("tidelog.cli.start", "start", "Run a broker."),
     "topics": Tool("tidelog.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
+    "consumer-groups": Tool(
+        "tidelog.cli.consumer_groups", "consumer_groups", "List, describe, reset and delete consumer groups."
+    ),
+    "groups": Tool("tidelog.cli.groups", "groups", "List the groups of every kind."),
     "log-dirs": Tool("tidelog.cli.log_dirs", "log_dirs", "Print what lies in the brokers' log folders."),
     "delete-records": Tool(
         "tidelog.cli.delete_records", "delete_records", "Delete the oldest records of partitions."

@@ -16,6 +16,7 @@ from tidelog.errors import (
     LeaderNotAvailable,
     NetworkException,
     NotController,
+    RequestTimedOut,
     UnknownTopicOrPartition,
     error_class,
     error_name,
@@ -148,11 +149,19 @@ class Admin:
         self._request_timeout = request_timeout
         self._bootstrap = self._connect_to_any(bootstrap)
         self._controller: Connection | None = None
+        self._nodes: dict[tuple[str, int], Connection] = {}
 
     def close(self) -> None:
         self._bootstrap.close()
         if self._controller is not None:
             self._controller.close()
+        for connection in self._nodes.values():
+            connection.close()
+
+    @property
+    def any_broker(self) -> Connection:
+        """The broker that was found first: for what every broker can answer."""
+        return self._bootstrap
 
     def __enter__(self) -> Self:
         return self
@@ -277,7 +286,7 @@ class Admin:
         for broker in brokers:
             if broker not in nodes:
                 raise NetworkException(f"broker {broker} is not in the cluster, which has {sorted(nodes)}")
-            answer = self._call_node(
+            answer = self.call_node(
                 nodes[broker], DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse
             )
             raise_for(answer.error_code, None, f"log folders of broker {broker}")
@@ -291,7 +300,7 @@ class Admin:
         """
         results: dict[Partition, int | KafkaError] = {}
         by_leader: dict[Node, list[Partition]] = {}
-        for partition, leader in self._leaders(offsets).items():
+        for partition, leader in self.leaders(offsets).items():
             if isinstance(leader, Node):
                 by_leader.setdefault(leader, []).append(partition)
             else:
@@ -307,7 +316,7 @@ class Admin:
                     if name == topic
                 ]
                 request.topics.append(DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=wanted))
-            for answered in self._call_node(node, request, DeleteRecordsResponse).topics:
+            for answered in self.call_node(node, request, DeleteRecordsResponse).topics:
                 for result in answered.partitions:
                     key = (answered.name, result.partition_index)
                     results[key] = error_of(result.error_code) or result.low_watermark
@@ -375,7 +384,7 @@ class Admin:
             )
         return sorted(descriptions, key=lambda description: description.name)
 
-    def _leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Node | KafkaError]:
+    def leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Node | KafkaError]:
         """Who leads each partition, or why nobody does."""
         wanted = list(partitions)
         topics = [
@@ -404,9 +413,22 @@ class Admin:
                 )
         return found
 
-    def _call_node(self, node: Node, request: Message, answer: type[R]) -> R:
-        with self._connect(node.host, node.port) as connection:
-            return connection.call(request, answer, timeout=self._request_timeout + GRACE_SECONDS)
+    def call_node(self, node: Node, request: Message, answer: type[R], *, version: int | None = None) -> R:
+        """Ask one broker, over a connection that is kept for the next question."""
+        connection = self.connection_to(node)
+        try:
+            return connection.call(
+                request, answer, version=version, timeout=self._request_timeout + GRACE_SECONDS
+            )
+        except (NetworkException, RequestTimedOut):
+            self._nodes.pop((node.host, node.port), None)
+            raise
+
+    def connection_to(self, node: Node) -> Connection:
+        connection = self._nodes.get((node.host, node.port))
+        if connection is None:
+            connection = self._nodes[node.host, node.port] = self._connect(node.host, node.port)
+        return connection
 
     def _connect_to_any(self, bootstrap: str) -> Connection:
         """The first of the given addresses that answers."""

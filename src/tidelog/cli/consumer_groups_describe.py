@@ -1,0 +1,223 @@
+"""How `consumer-groups` prints groups, their members, their states, and where they are in each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import click
+
+from tidelog.clients.admin import Admin, Partition
+from tidelog.clients.admin_groups import (
+    CommittedOffset,
+    GroupAdmin,
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+)
+from tidelog.clients.admin_offsets import LATEST, list_offsets
+from tidelog.errors import KafkaError
+
+MISSING = "-"
+UNKNOWN = "Unknown"
+REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+
+
+@dataclass(slots=True, frozen=True)
+class Row:
+    """Where a group is in a partition, and who reads it."""
+
+    partition: Partition
+    committed: CommittedOffset | None
+    end: int | None
+    member: MemberDescription | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.committed is None or self.end is None else self.end - self.committed.offset
+
+
+def print_groups(groups: list[GroupListing], *, with_kind: bool, with_state: bool) -> None:
+    width = max([15, *(len(group.group_id) for group in groups)]) + 10
+    table = [("GROUP", "TYPE", "STATE")]
+    for group in groups:
+        table.append((group.group_id, group.kind.capitalize() or UNKNOWN, group.state or UNKNOWN))
+    for group_id, kind, state in table:
+        columns = [f"{group_id:<{width}}"]
+        if with_kind:
+            columns.append(f"{kind:<20}")
+        if with_state:
+            columns.append(f"{state:<20}")
+        click.echo(" ".join(columns))
+
+
+def print_offsets(admin: Admin, groups: GroupAdmin, described: list[GroupDescription], verbose: bool) -> None:
+    committed = groups.offsets([group.group_id for group in described])
+    for group in described:
+        offsets = committed[group.group_id]
+        if isinstance(offsets, KafkaError):
+            raise offsets
+        rows = rows_of(admin, group, offsets)
+        if worth_printing(group, len(rows)):
+            print_rows(group.group_id, rows, verbose)
+
+
+def rows_of(admin: Admin, group: GroupDescription, offsets: dict[Partition, CommittedOffset]) -> list[Row]:
+    """The partitions of each member, those with most first, then what nobody reads at present."""
+    readers = sorted(
+        (member for member in group.members if member.assignment),
+        key=lambda member: len(member.assignment),
+        reverse=True,
+    )
+    assigned = {partition for member in readers for partition in member.assignment}
+    ends = end_offsets(admin, assigned | offsets.keys())
+    pairs: list[tuple[Partition, MemberDescription | None]] = [
+        (partition, member) for member in readers for partition in sorted(member.assignment)
+    ]
+    pairs += [(partition, None) for partition in sorted(offsets.keys() - assigned)]
+    return [Row(partition, offsets.get(partition), ends[partition], member) for partition, member in pairs]
+
+
+def end_offsets(admin: Admin, partitions: Collection[Partition]) -> dict[Partition, int | None]:
+    """The end of each partition, None where no leader can tell; a topic that is gone raises."""
+    leaderless = {
+        (topic.name, partition.index)
+        for topic in admin.describe_topics({name for name, _ in partitions})
+        for partition in topic.partitions
+        if partition.leader is None
+    }
+    ends: dict[Partition, int | None] = dict.fromkeys(partitions)
+    asked = [partition for partition in partitions if partition not in leaderless]
+    for partition, end in list_offsets(admin, dict.fromkeys(asked, LATEST)).items():
+        if isinstance(end, KafkaError):
+            raise end
+        ends[partition] = end
+    return ends
+
+
+def print_rows(group_id: str, rows: list[Row], verbose: bool) -> None:
+    header = ["GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+    table = [[*header, "CONSUMER-ID", "HOST", "CLIENT-ID"]]
+    for row in rows:
+        topic, index = row.partition
+        committed, member = row.committed, row.member
+        table.append(
+            [
+                group_id,
+                topic,
+                str(index),
+                shown(committed.leader_epoch if committed else None),
+                shown(committed.offset if committed else None),
+                shown(row.end),
+                shown(row.lag),
+                *((MISSING,) * 3 if member is None else (member.member_id, member.host, member.client_id)),
+            ]
+        )
+    widths = [widest(table, 0), widest(table, 1), 10, 15, 15, 15, 15, widest(table, 7), widest(table, 8), 0]
+    if not verbose:
+        del widths[3]
+        for line in table:
+            del line[3]
+    print_table(table, widths)
+
+
+def print_members(described: list[GroupDescription], verbose: bool) -> None:
+    for group in described:
+        worth_printing(group, len(group.members))
+        members = group.members
+        with_instance = any(member.instance_id for member in members)
+        migrating = {member.upgraded for member in members} >= {True, False}
+        header = ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
+        epochs = ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT", "UPGRADED"]
+        table = [header + epochs]
+        for member in members:
+            table.append(member_line(group, member))
+        widths = [
+            widest(table, 0),
+            widest(table, 1),
+            widest(table, 2, 17),
+            widest(table, 3),
+            widest(table, 4),
+        ]
+        widths += [15, 15, widest(table, 7, 20), 15, widest(table, 9, 20), 0]
+        dropped = ([] if verbose and migrating else [10]) + ([] if verbose else [9, 8, 7, 6])
+        for at in dropped + ([] if with_instance else [2]):
+            del widths[at]
+            for line in table:
+                del line[at]
+        # The plain table ends with a space, as Kafka's does: what may follow is printed behind it.
+        print_table(table, widths, end="" if verbose else " ")
+
+
+def member_line(group: GroupDescription, member: MemberDescription) -> list[str]:
+    return [
+        group.group_id,
+        member.member_id,
+        member.instance_id or "",
+        member.host,
+        member.client_id,
+        str(len(member.assignment)),
+        shown(member.epoch),
+        assignment_text(member.assignment),
+        shown(group.target_epoch),
+        assignment_text(member.target_assignment or []),
+        MISSING if member.upgraded is None else str(member.upgraded).lower(),
+    ]
+
+
+def assignment_text(partitions: Iterable[Partition]) -> str:
+    """`orders:0,1;payments:2`."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(index)
+    parts = (f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in topics.items())
+    return ";".join(sorted(parts)) or MISSING
+
+
+def print_states(described: list[GroupDescription], verbose: bool) -> None:
+    for group in described:
+        if not worth_printing(group, 1):
+            continue
+        node = group.coordinator
+        table = [
+            ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"],
+            [group.group_id, f"{node.host}:{node.port}  ({node.id})", group.assignor or MISSING, group.state],
+        ]
+        widths = [widest(table, 0), widest(table, 1, 25), 20, 20]
+        if verbose:
+            table[0] += ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"]
+            table[1] += [shown(group.epoch), shown(group.target_epoch)]
+            widths += [15, 25]
+        table[0].append("#MEMBERS")
+        table[1].append(str(len(group.members)))
+        print_table(table, [*widths, 0])
+
+
+def worth_printing(group: GroupDescription, rows: int) -> bool:
+    """Say what there is to say about the group's state; whether there is a table to print besides."""
+    if group.state == "Dead":
+        click.echo(f"\nError: Consumer group '{group.group_id}' does not exist.")
+        return False
+    if group.state == "Empty":
+        click.echo(f"\nConsumer group '{group.group_id}' has no active members.", err=True)
+    elif group.state in REBALANCING:
+        click.echo(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.", err=True)
+    elif group.state != "Stable":
+        raise ValueError(f"Expected a valid consumer group state, but found '{group.state}'.")
+    return rows > 0
+
+
+def shown(value: int | None) -> str:
+    return MISSING if value is None else str(value)
+
+
+def widest(table: list[list[str]], column: int, least: int = 15) -> int:
+    """The width of a column whose header is no wider than the least."""
+    return max([least, *(len(line[column]) for line in table[1:])])
+
+
+def print_table(table: list[list[str]], widths: list[int], end: str = "") -> None:
+    """An empty line, then the lines; a column of width 0 is the last and is not filled up."""
+    click.echo()
+    for line in table:
+        click.echo(" ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)) + end)

@@ -1,0 +1,315 @@
+"""`consumer-groups --reset-offsets`: where a group without members reads on, planned, printed, committed.
+
+A plan can be exported as CSV and read back: `topic,partition,offset` for one group, with the group in front
+for several.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import click
+
+from tidelog.cli.flags import WrongUsage
+from tidelog.clients.admin import Admin, Partition
+from tidelog.clients.admin_groups import CommittedOffset, GroupAdmin
+from tidelog.clients.admin_offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
+from tidelog.errors import GroupIdNotFound, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+
+Plan = dict[Partition, int]
+
+INACTIVE = ("Empty", "Dead")
+# A name that is longer, or has a character below "-", is quoted in exported plans, as Kafka's tool does it.
+LONGEST_BARE_NAME = 24
+
+_DURATION = re.compile(
+    r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?\d+)D)?"
+    r"(?P<time>T(?:(?P<hours>[-+]?\d+)H)?(?:(?P<minutes>[-+]?\d+)M)?"
+    r"(?:(?P<seconds>[-+]?\d+)(?:[.,](?P<fraction>\d{0,9}))?S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+_DATETIME = re.compile(r"(\d+)-(\d+)-(\d+)T(\d+):(\d+):(\d+)\.(\d+)(?:Z|([-+])(\d\d):?(\d\d)?)?", re.ASCII)
+
+
+@dataclass(slots=True, frozen=True)
+class ResetSpec:
+    """Which partitions are reset and to what; exactly one of the scenarios is given."""
+
+    topics: tuple[str, ...]
+    all_topics: bool
+    execute: bool
+    export: bool
+    one_group: bool
+    to_offset: int | None = None
+    shift_by: int | None = None
+    to_datetime: str | None = None
+    by_duration: str | None = None
+    to_earliest: bool = False
+    to_latest: bool = False
+    to_current: bool = False
+    from_file: str | None = None
+
+    def check(self) -> None:
+        """Refuse what can be seen to be wrong before anybody is asked."""
+        for topic in self.topics:
+            split_topic(topic)
+
+
+def reset_offsets(admin: Admin, groups: GroupAdmin, group_ids: list[str], spec: ResetSpec) -> None:
+    plans: dict[str, Plan] = {}
+    for group_id, description in sorted(groups.describe(group_ids).items()):
+        if isinstance(description, KafkaError) and not isinstance(description, GroupIdNotFound):
+            raise description
+        if not isinstance(description, KafkaError) and description.state not in INACTIVE:
+            click.echo(
+                f"\nError: Assignments can only be reset if the group '{group_id}' is inactive, "
+                f"but the current state is {description.state}."
+            )
+            plans[group_id] = {}
+            continue
+        plans[group_id] = Planner(admin, groups, spec, group_id).plan()
+        if spec.execute and plans[group_id]:
+            commit(groups, group_id, plans[group_id])
+    if spec.export:
+        click.echo(exported(plans, with_group=not spec.one_group))
+    else:
+        print_plans(plans)
+
+
+def commit(groups: GroupAdmin, group_id: str, plan: Plan) -> None:
+    for error in groups.alter_offsets(group_id, plan).values():
+        if error is not None:
+            raise error
+
+
+class Planner:
+    """Works out the new offsets of one group."""
+
+    def __init__(self, admin: Admin, groups: GroupAdmin, spec: ResetSpec, group_id: str) -> None:
+        self._admin = admin
+        self._groups = groups
+        self._spec = spec
+        self._group_id = group_id
+
+    def plan(self) -> Plan:
+        spec = self._spec
+        if spec.from_file is not None:
+            return self._from_file(spec.from_file)
+        partitions = self._partitions()
+        check_partitions(self._admin, partitions)
+        if spec.to_offset is not None:
+            return self._within_log(dict.fromkeys(partitions, spec.to_offset))
+        if spec.to_earliest:
+            return self._log_offsets(partitions, EARLIEST)
+        if spec.to_latest:
+            return self._log_offsets(partitions, LATEST)
+        if spec.shift_by is not None:
+            return self._shifted(partitions, spec.shift_by)
+        if spec.to_datetime is not None:
+            return self._at_time(partitions, parse_datetime(spec.to_datetime))
+        if spec.by_duration is not None:
+            return self._at_time(partitions, int(time.time() * 1000) - parse_duration(spec.by_duration))
+        return self._current(partitions)
+
+    def _partitions(self) -> list[Partition]:
+        if self._spec.all_topics:
+            return sorted(self._committed())
+        found = [
+            partition for topic in self._spec.topics for partition in topic_partitions(self._admin, topic)
+        ]
+        return list(dict.fromkeys(found))
+
+    def _committed(self) -> dict[Partition, CommittedOffset]:
+        committed = self._groups.offsets([self._group_id])[self._group_id]
+        if isinstance(committed, KafkaError):
+            raise committed
+        return committed
+
+    def _shifted(self, partitions: list[Partition], by: int) -> Plan:
+        committed = self._committed()
+        for topic, index in partitions:
+            if (topic, index) not in committed:
+                raise WrongUsage(
+                    f"Cannot shift offset for partition {topic}-{index} since there is no current "
+                    "committed offset"
+                )
+        return self._within_log({partition: committed[partition].offset + by for partition in partitions})
+
+    def _current(self, partitions: list[Partition]) -> Plan:
+        committed = self._committed()
+        here = {partition: committed[partition].offset for partition in partitions if partition in committed}
+        return here | self._log_offsets(
+            [partition for partition in partitions if partition not in here], LATEST
+        )
+
+    def _at_time(self, partitions: list[Partition], timestamp: int) -> Plan:
+        # Times below 0 have meanings of their own on the wire; none is before the first record either.
+        plan = self._log_offsets(partitions, max(0, timestamp))
+        later = [partition for partition, offset in plan.items() if offset == NO_OFFSET]
+        for topic, index in later:
+            click.echo(
+                f"\nWarn: Partition {index} from topic {topic} is empty. Falling back to latest known offset."
+            )
+        return plan | self._log_offsets(later, LATEST)
+
+    def _from_file(self, name: str) -> Plan:
+        group_id = self._group_id
+        plans = parse_plans(Path(name).read_text(), group_id if self._spec.one_group else None)
+        if group_id not in plans:
+            click.echo(f"\nError: No reset plan for group {group_id} found")
+            return {}
+        check_partitions(self._admin, plans[group_id])
+        return self._within_log(plans[group_id])
+
+    def _within_log(self, wanted: Plan) -> Plan:
+        first = self._log_offsets(wanted, EARLIEST)
+        end = self._log_offsets(wanted, LATEST)
+        plan: Plan = {}
+        for (topic, index), offset in wanted.items():
+            partition = (topic, index)
+            plan[partition] = max(first[partition], min(end[partition], offset))
+            if plan[partition] != offset:
+                which = "higher than latest" if offset > plan[partition] else "lower than earliest"
+                click.echo(
+                    f"WARN New offset ({offset}) is {which} offset for topic partition {topic}-{index}. "
+                    f"Value will be set to {plan[partition]}",
+                    err=True,
+                )
+        return plan
+
+    def _log_offsets(self, partitions: Collection[Partition], timestamp: int) -> Plan:
+        plan: Plan = {}
+        for partition, offset in list_offsets(self._admin, dict.fromkeys(partitions, timestamp)).items():
+            if isinstance(offset, KafkaError):
+                raise offset
+            plan[partition] = offset
+        return plan
+
+
+def split_topic(text: str) -> tuple[str, list[int] | None]:
+    """`orders:0,1` is a topic and its partitions, `orders` all of it; ValueError says what is wrong."""
+    topic, colon, indexes = text.partition(":")
+    if not colon:
+        return text, None
+    if not topic or not indexes or ":" in indexes:
+        raise ValueError(f"Invalid topic arg '{text}', expected topic name and partitions")
+    for index in indexes.split(","):
+        if not re.fullmatch(r"\d{1,9}", index, re.ASCII):
+            raise ValueError(f"Invalid partition '{index}' specified in topic arg '{text}'")
+    return topic, [int(index) for index in indexes.split(",")]
+
+
+def topic_partitions(admin: Admin, text: str) -> list[Partition]:
+    """The partitions that are named, or all of a topic, which raises where it does not exist."""
+    topic, indexes = split_topic(text)
+    if indexes is None:
+        (description,) = admin.describe_topics([topic])
+        indexes = [partition.index for partition in description.partitions]
+    return [(topic, index) for index in indexes]
+
+
+def check_partitions(admin: Admin, partitions: Iterable[Partition]) -> None:
+    wanted = list(partitions)
+    there = {
+        (topic.name, partition.index): partition
+        for topic in admin.describe_topics({topic for topic, _ in wanted})
+        for partition in topic.partitions
+    }
+    missing = [f"{topic}-{index}" for topic, index in wanted if (topic, index) not in there]
+    if missing:
+        raise UnknownTopicOrPartition(f'The partitions "{",".join(missing)}" do not exist')
+    leaderless = [f"{topic}-{index}" for topic, index in wanted if there[topic, index].leader is None]
+    if leaderless:
+        raise LeaderNotAvailable(f'The partitions "{",".join(leaderless)}" have no leader')
+
+
+def print_plans(plans: Mapping[str, Plan]) -> None:
+    groups = max([15, *map(len, plans)])
+    topics = max([15, *(len(topic) for plan in plans.values() for topic, _ in plan)])
+    if plans:
+        click.echo(f"\n{'GROUP':<{groups}} {'TOPIC':<{topics}} {'PARTITION':<10} NEW-OFFSET", nl=False)
+    for group_id, plan in plans.items():
+        for (topic, index), offset in sorted(plan.items()):
+            click.echo(f"\n{group_id:<{groups}} {topic:<{topics}} {index:<10} {offset}", nl=False)
+    click.echo()
+
+
+def exported(plans: Mapping[str, Plan], *, with_group: bool) -> str:
+    return "".join(
+        f"{quoted(group_id) + ',' if with_group else ''}{quoted(topic)},{index},{offset}\n"
+        for group_id, plan in plans.items()
+        for (topic, index), offset in sorted(plan.items())
+    )
+
+
+def quoted(name: str) -> str:
+    if len(name) <= LONGEST_BARE_NAME and all(character >= "-" for character in name):
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def parse_plans(text: str, only_group: str | None) -> dict[str, Plan]:
+    """The offsets of each group in a CSV file; a file for one group need not name it."""
+    rows = list(csv.reader(text.rstrip("\n").split("\n"), strict=True))
+    bare = only_group is not None and bool(rows) and len(rows[0]) == 3
+    plans: dict[str, Plan] = {}
+    for number, row in enumerate(rows, 1):
+        fields = [only_group or "", *row] if bare else row
+        if len(fields) != 4:
+            raise ValueError(
+                f"line {number} has {len(row)} columns; expected topic,partition,offset for one group, or "
+                "group,topic,partition,offset"
+            )
+        group_id, topic, index, offset = fields
+        if not re.fullmatch(r" *\d{1,9} *", index, re.ASCII):
+            raise ValueError(f"line {number}: {index!r} is no partition")
+        if not re.fullmatch(r" *[-+]?\d{1,18} *", offset, re.ASCII):
+            raise ValueError(f"line {number}: {offset!r} is no offset")
+        if int(offset) < 0:
+            raise WrongUsage(f"line {number}: offset {int(offset)} is negative")
+        plans.setdefault(group_id, {})[topic, int(index)] = int(offset)
+    return plans
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration in days and less, `P1DT2H3M4.5S`; signs may be anywhere."""
+    match = _DURATION.fullmatch(text)
+    parts = match.groupdict() if match else {}
+    given = [parts.get(name) for name in ("days", "hours", "minutes", "seconds")]
+    if not match or not any(given) or (parts["time"] or "").upper() == "T":
+        raise ValueError(f"--by-duration is {text!r}; expected PnDTnHnMnS, such as P1DT12H")
+    days, hours, minutes, seconds = (int(part or 0) for part in given)
+    fraction = int((parts["fraction"] or "").ljust(9, "0")) // 1_000_000
+    if (parts["seconds"] or "").startswith("-"):
+        fraction = -fraction
+    total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + fraction
+    return -total if parts["sign"] == "-" else total
+
+
+def parse_datetime(text: str) -> int:
+    """Milliseconds since 1970 of `2025-01-31T23:59:59.000`, in UTC unless a zone follows."""
+    expected = (
+        f"--to-datetime is {text!r}; expected YYYY-MM-DDThh:mm:ss.sss, with Z or +hh:mm where it has a zone"
+    )
+    match = _DATETIME.fullmatch(text)
+    if not match:
+        raise ValueError(expected)
+    *numbers, sign, zone_hours, zone_minutes = match.groups()
+    year, month, day, hour, minute, second, milliseconds = map(int, numbers)
+    zone = UTC
+    if sign:
+        away = timedelta(hours=int(zone_hours), minutes=int(zone_minutes or 0))
+        zone = timezone(-away if sign == "-" else away)
+    if milliseconds > 999:
+        raise ValueError(expected)
+    try:
+        moment = datetime(year, month, day, hour, minute, second, milliseconds * 1000, zone)
+    except ValueError as error:
+        raise ValueError(f"{expected} ({error})") from None
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

@@ -1,0 +1,77 @@
+"""`tidelog groups`: list the groups of every kind; flags and output of kafka-groups."""
+
+from __future__ import annotations
+
+import click
+
+from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, error_words, switch, valued
+from tidelog.clients.admin_groups import CONSUMER_PROTOCOL, GroupAdmin, GroupListing
+from tidelog.errors import KafkaError
+
+KINDS = ("classic", "consumer", "share", "streams")
+
+
+@click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@valued("--command-config", "FILE", "A properties file with settings of the connection.")
+@click.option("--list", "listing", is_flag=True, help="Print the groups.")
+@valued("--group-type", "TYPE", f"Only groups of a type: {', '.join(KINDS)}.")
+@valued("--protocol", "PROTOCOL", "Only groups of a protocol, such as consumer or connect.")
+@switch("--consumer", "Only groups of consumers: of that type or protocol, or with offsets alone.")
+@switch("--share", "Only share groups.")
+@switch("--streams", "Only streams groups.")
+@click.version_option(package_name="tidelog", message="%(version)s")
+@click.pass_context
+def groups(
+    ctx: click.Context,
+    bootstrap_server: str | None,
+    command_config: str | None,
+    listing: bool,
+    group_type: str | None,
+    protocol: str | None,
+    consumer: bool,
+    share: bool,
+    streams: bool,
+) -> None:
+    """List the groups of every kind, with their type and protocol."""
+    if bootstrap_server is None:
+        raise WrongUsage("--bootstrap-server must be specified", ctx)
+    if not listing:
+        raise WrongUsage("expected the one action there is: --list", ctx)
+    chosen = {
+        "--consumer": consumer,
+        "--share": share,
+        "--streams": streams,
+        "--group-type": group_type is not None,
+        "--protocol": protocol is not None,
+    }
+    given = [name for name, wanted in chosen.items() if wanted]
+    if len(given) > 1 and (consumer or share or streams):
+        raise WrongUsage(f"{given[0]} does not go with {given[1]}", ctx)
+    if group_type is not None and group_type.lower() not in KINDS:
+        raise WrongUsage(f"--group-type is {group_type!r}; expected one of {', '.join(KINDS)}", ctx)
+    kind = "share" if share else "streams" if streams else group_type
+    try:
+        with admin_for(bootstrap_server, command_config) as admin:
+            found = GroupAdmin(admin).list_groups()
+    except KafkaError as error:
+        click.echo(f"Error while executing groups command : {error_words(error)}")
+        ctx.exit(1)
+    except (OSError, ValueError) as error:
+        click.echo(f"Error while executing groups command : {error}")
+        ctx.exit(1)
+    print_groups([group for group in found if wanted_group(group, kind, protocol, consumer)])
+
+
+def wanted_group(group: GroupListing, kind: str | None, protocol: str | None, consumer: bool) -> bool:
+    if consumer:
+        return group.protocol in ("", CONSUMER_PROTOCOL) or group.kind.lower() == "consumer"
+    return (kind is None or group.kind.lower() == kind.lower()) and protocol in (None, group.protocol)
+
+
+def print_groups(found: list[GroupListing]) -> None:
+    lines = [(group.group_id, group.kind.capitalize(), group.protocol) for group in found]
+    width = max([20, *(len(item) for line in lines for item in line)])
+    click.echo(f"{'GROUP':<{width}} {'TYPE':<{width}} {'PROTOCOL':<{width}}")
+    for group_id, kind, protocol in lines:
+        click.echo(f"{group_id:<{width}} {kind:<{width}} {protocol:<{width}} ")

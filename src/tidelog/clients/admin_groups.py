@@ -1,0 +1,450 @@
+"""The administrator's questions and commands about groups, blocking: list, describe, offsets, delete.
+
+Each goes to the coordinator of its group. While a coordinator loads or moves, the question is asked again
+until the time is up; what is wrong with one group is told for that group and leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tidelog.clients.admin import Admin, Node, Partition, error_of
+from tidelog.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    KafkaError,
+    NetworkException,
+    NotCoordinator,
+    RequestTimedOut,
+    UnknownServerError,
+    UnsupportedVersion,
+    error_class,
+    error_name,
+)
+from tidelog.protocol.message import decode
+from tidelog.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+
+T = TypeVar("T")
+
+GROUP_KEY = 0
+TRANSACTION_KEY = 1
+BATCHED_COORDINATORS = 4  # the first version that asks for several coordinators at once
+BATCHED_OFFSETS = 8  # the first version that asks for the offsets of several groups at once
+# Later versions speak of topics by their ids alone, and what is asked here are names.
+LAST_FETCH_BY_NAME = 9
+LAST_COMMIT_BY_NAME = 9
+CONSUMER_PROTOCOL = "consumer"
+PAUSE_SECONDS = 0.1
+
+# The coordinator is on its way; it is worth asking again.
+PASSING = (CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, NetworkException)
+
+
+@dataclass(slots=True, frozen=True)
+class GroupListing:
+    """A group; kind and state are empty where the broker is too old to tell."""
+
+    group_id: str
+    protocol: str
+    state: str
+    kind: str
+
+
+@dataclass(slots=True, frozen=True)
+class MemberDescription:
+    """A member; what only the newer protocol has is None in classic groups."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: list[Partition]
+    target_assignment: list[Partition] | None = None
+    epoch: int | None = None
+    upgraded: bool | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class GroupDescription:
+    group_id: str
+    state: str
+    assignor: str
+    coordinator: Node
+    members: list[MemberDescription] = field(default_factory=list)
+    epoch: int | None = None
+    target_epoch: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class CommittedOffset:
+    offset: int
+    leader_epoch: int | None = None
+    metadata: str = ""
+
+
+class GroupAdmin:
+    """`GroupAdmin(admin).describe(["orders-readers"])`; every call ends within about `timeout` seconds."""
+
+    def __init__(self, admin: Admin, *, timeout: float = 30.0) -> None:
+        self._admin = admin
+        self._timeout = timeout
+        self._coordinators: dict[str, Node] = {}
+
+    def list_groups(
+        self,
+        *,
+        states: Collection[str] = (),
+        kinds: Collection[str] = (),
+        protocols: Collection[str] | None = None,
+    ) -> list[GroupListing]:
+        """The groups of all brokers by name, of any state, kind and protocol where none is given."""
+        request = ListGroupsRequest(states_filter=list(states), types_filter=list(kinds))
+        found: dict[str, GroupListing] = {}
+        for node in self._admin.nodes():
+            for group in self._listed(node, request):
+                if protocols is None or group.protocol_type in protocols:
+                    found[group.group_id] = GroupListing(
+                        group.group_id, group.protocol_type, group.group_state, group.group_type
+                    )
+        return [found[group_id] for group_id in sorted(found)]
+
+    def describe(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | KafkaError]:
+        """Consumer groups of both protocols; a group of some other protocol type is an error."""
+        wanted = list(dict.fromkeys(group_ids))
+        found: dict[str, GroupDescription | KafkaError] = {}
+        if self._admin.any_broker.serves(ConsumerGroupDescribeRequest):
+            found = self._settle(wanted, self._describe_consumer)
+        # A group that the newer protocol does not know may be a classic one.
+        classic = [
+            group_id
+            for group_id in wanted
+            if isinstance(found.get(group_id, GroupIdNotFound("")), GroupIdNotFound | UnsupportedVersion)
+        ]
+        return found | self._settle(classic, self._describe_classic)
+
+    def offsets(self, group_ids: Iterable[str]) -> dict[str, dict[Partition, CommittedOffset] | KafkaError]:
+        """Everything that each of the groups has committed."""
+        return self._settle(group_ids, self._fetch_offsets)
+
+    def alter_offsets(
+        self, group_id: str, offsets: Mapping[Partition, int]
+    ) -> dict[Partition, KafkaError | None]:
+        """Commit offsets for a group without members; why not, for each partition that was refused."""
+
+        def commit(node: Node, groups: list[str]) -> dict[str, dict[Partition, KafkaError | None]]:
+            request = OffsetCommitRequest(group_id=group_id)
+            for topic, partitions in _by_topic(offsets).items():
+                request.topics.append(
+                    OffsetCommitRequest.OffsetCommitRequestTopic(
+                        name=topic,
+                        partitions=[
+                            OffsetCommitRequest.OffsetCommitRequestPartition(
+                                partition_index=index,
+                                committed_offset=offsets[topic, index],
+                                committed_metadata="",
+                            )
+                            for index in partitions
+                        ],
+                    )
+                )
+            version = min(
+                LAST_COMMIT_BY_NAME, self._admin.connection_to(node).version_for(OffsetCommitRequest)
+            )
+            answer = self._admin.call_node(node, request, OffsetCommitResponse, version=version)
+            refused = {
+                (topic.name, partition.partition_index): error_of(partition.error_code)
+                for topic in answer.topics
+                for partition in topic.partitions
+            }
+            _raise_passing(refused.values())
+            return {group_id: refused}
+
+        return _value(self._settle([group_id], commit), group_id)
+
+    def delete_offsets(
+        self, group_id: str, partitions: Collection[Partition]
+    ) -> dict[Partition, KafkaError | None]:
+        """Forget what a group committed; raises where the group itself is refused."""
+
+        def delete(node: Node, groups: list[str]) -> dict[str, dict[Partition, KafkaError | None]]:
+            request = OffsetDeleteRequest(group_id=group_id)
+            for topic, indexes in _by_topic(partitions).items():
+                wanted = [
+                    OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=i) for i in indexes
+                ]
+                request.topics.append(
+                    OffsetDeleteRequest.OffsetDeleteRequestTopic(name=topic, partitions=wanted)
+                )
+            answer = self._admin.call_node(node, request, OffsetDeleteResponse)
+            if answer.error_code:
+                raise error_class(answer.error_code)(f"group {group_id!r}: its offsets cannot be deleted")
+            return {
+                group_id: {
+                    (topic.name, partition.partition_index): error_of(partition.error_code)
+                    for topic in answer.topics
+                    for partition in topic.partitions
+                }
+            }
+
+        return _value(self._settle([group_id], delete), group_id)
+
+    def delete(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
+        """Delete groups with their offsets; why not, for each that was refused."""
+
+        def delete(node: Node, groups: list[str]) -> dict[str, KafkaError | None]:
+            answer = self._admin.call_node(
+                node, DeleteGroupsRequest(groups_names=groups), DeleteGroupsResponse
+            )
+            return {result.group_id: error_of(result.error_code) for result in answer.results}
+
+        return self._settle(group_ids, delete)
+
+    def _listed(self, node: Node, request: ListGroupsRequest) -> list[ListGroupsResponse.ListedGroup]:
+        version = self._admin.connection_to(node).version_for(ListGroupsRequest)
+        if (request.states_filter and version < 4) or (request.types_filter and version < 5):
+            raise UnsupportedVersion(
+                f"the broker {node.host}:{node.port} lists groups at version {version}, which cannot choose "
+                "them by state (4) or type (5)"
+            )
+        deadline = time.monotonic() + self._timeout
+        while True:
+            answer = self._admin.call_node(node, request, ListGroupsResponse)
+            error = error_of(answer.error_code)
+            if error is None:
+                return answer.groups
+            if not isinstance(error, PASSING) or time.monotonic() + PAUSE_SECONDS > deadline:
+                raise error
+            time.sleep(PAUSE_SECONDS)
+
+    def _settle(
+        self, group_ids: Iterable[str], ask: Callable[[Node, list[str]], Mapping[str, T | KafkaError]]
+    ) -> dict[str, T | KafkaError]:
+        """What the coordinators answer for each group, asked again while one of them is on its way."""
+        deadline = time.monotonic() + self._timeout
+        found: dict[str, T | KafkaError] = {}
+        waiting = list(dict.fromkeys(group_ids))
+        while waiting:
+            found.update(self._ask_once(waiting, ask))
+            waiting = [group_id for group_id in waiting if isinstance(found[group_id], PASSING)]
+            if waiting and time.monotonic() + PAUSE_SECONDS > deadline:
+                late = f"not within {self._timeout:g} s"
+                return found | {
+                    group_id: RequestTimedOut(
+                        f"group {group_id!r}: {late}; the last answer was {found[group_id]}"
+                    )
+                    for group_id in waiting
+                }
+            if waiting:
+                for group_id in waiting:
+                    self._coordinators.pop(group_id, None)
+                time.sleep(PAUSE_SECONDS)
+        return found
+
+    def _ask_once(
+        self, group_ids: list[str], ask: Callable[[Node, list[str]], Mapping[str, T | KafkaError]]
+    ) -> dict[str, T | KafkaError]:
+        found: dict[str, T | KafkaError] = {}
+        by_node: dict[Node, list[str]] = {}
+        for group_id, coordinator in self._find_coordinators(group_ids).items():
+            if isinstance(coordinator, Node):
+                by_node.setdefault(coordinator, []).append(group_id)
+            else:
+                found[group_id] = coordinator
+        for node, groups in by_node.items():
+            try:
+                answered = ask(node, groups)
+            except KafkaError as error:
+                answered = dict.fromkeys(groups, error)
+            silent = UnknownServerError(f"the coordinator {node.host}:{node.port} left the group out")
+            found.update((group_id, answered.get(group_id, silent)) for group_id in groups)
+        return found
+
+    def _find_coordinators(self, group_ids: list[str]) -> dict[str, Node | KafkaError]:
+        unknown = [group_id for group_id in group_ids if group_id not in self._coordinators]
+        found: dict[str, Node | KafkaError] = {}
+        if unknown:
+            found = find_coordinators(self._admin, GROUP_KEY, unknown)
+            self._coordinators.update(
+                (group_id, node) for group_id, node in found.items() if isinstance(node, Node)
+            )
+        known = {g: self._coordinators[g] for g in group_ids if g in self._coordinators}
+        return found | known
+
+    def _describe_consumer(
+        self, node: Node, group_ids: list[str]
+    ) -> dict[str, GroupDescription | KafkaError]:
+        request = ConsumerGroupDescribeRequest(group_ids=group_ids)
+        found: dict[str, GroupDescription | KafkaError] = {}
+        for group in self._admin.call_node(node, request, ConsumerGroupDescribeResponse).groups:
+            if group.error_code:
+                found[group.group_id] = _error(group.error_code, group.error_message)
+            else:
+                found[group.group_id] = GroupDescription(
+                    group.group_id,
+                    group.group_state,
+                    group.assignor_name,
+                    node,
+                    [_member(member) for member in group.members],
+                    group.group_epoch,
+                    group.assignment_epoch,
+                )
+        return found
+
+    def _describe_classic(self, node: Node, group_ids: list[str]) -> dict[str, GroupDescription | KafkaError]:
+        request = DescribeGroupsRequest(groups=group_ids)
+        found: dict[str, GroupDescription | KafkaError] = {}
+        for group in self._admin.call_node(node, request, DescribeGroupsResponse).groups:
+            if group.error_code:
+                found[group.group_id] = _error(group.error_code, group.error_message)
+            elif group.protocol_type not in ("", CONSUMER_PROTOCOL):
+                raise ValueError(f"GroupId {group.group_id} is not a consumer group ({group.protocol_type}).")
+            else:
+                found[group.group_id] = GroupDescription(
+                    group.group_id,
+                    group.group_state,
+                    group.protocol_data,
+                    node,
+                    [_classic_member(member) for member in group.members],
+                )
+        return found
+
+    def _fetch_offsets(
+        self, node: Node, group_ids: list[str]
+    ) -> dict[str, dict[Partition, CommittedOffset] | KafkaError]:
+        version = min(LAST_FETCH_BY_NAME, self._admin.connection_to(node).version_for(OffsetFetchRequest))
+        if version < BATCHED_OFFSETS:
+            return {group_id: self._fetch_offsets_of_one(node, group_id, version) for group_id in group_ids}
+        request = OffsetFetchRequest(
+            groups=[
+                OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=None)
+                for group_id in group_ids
+            ]
+        )
+        found: dict[str, dict[Partition, CommittedOffset] | KafkaError] = {}
+        for group in self._admin.call_node(node, request, OffsetFetchResponse, version=version).groups:
+            found[group.group_id] = error_of(group.error_code) or {
+                (topic.name, partition.partition_index): _committed(partition)
+                for topic in group.topics
+                for partition in topic.partitions
+                if not partition.error_code and partition.committed_offset >= 0
+            }
+        return found
+
+    def _fetch_offsets_of_one(
+        self, node: Node, group_id: str, version: int
+    ) -> dict[Partition, CommittedOffset] | KafkaError:
+        request = OffsetFetchRequest(group_id=group_id, topics=None)
+        answer = self._admin.call_node(node, request, OffsetFetchResponse, version=version)
+        return error_of(answer.error_code) or {
+            (topic.name, partition.partition_index): _committed(partition)
+            for topic in answer.topics
+            for partition in topic.partitions
+            if not partition.error_code and partition.committed_offset >= 0
+        }
+
+
+def find_coordinators(admin: Admin, key_type: int, keys: list[str]) -> dict[str, Node | KafkaError]:
+    """Who coordinates each group or transactional id, or why that cannot be said at present."""
+    broker = admin.any_broker
+    found: dict[str, Node | KafkaError] = {}
+    if broker.version_for(FindCoordinatorRequest) >= BATCHED_COORDINATORS:
+        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
+        for result in broker.call(request, FindCoordinatorResponse).coordinators:
+            if result.error_code:
+                found[result.key] = _error(result.error_code, result.error_message)
+            else:
+                found[result.key] = Node(result.node_id, result.host, result.port)
+        return found
+    for key in keys:
+        answer = broker.call(FindCoordinatorRequest(key=key, key_type=key_type), FindCoordinatorResponse)
+        if answer.error_code:
+            found[key] = _error(answer.error_code, answer.error_message)
+        else:
+            found[key] = Node(answer.node_id, answer.host, answer.port)
+    return found
+
+
+def decode_assignment(data: bytes) -> list[Partition]:
+    """The partitions in what a classic consumer group's leader assigned to a member; none in no bytes."""
+    if not data:
+        return []
+    (version,) = struct.unpack_from(">h", data)
+    # A newer version begins like the newest that is known, and what follows may be passed over.
+    known = min(version, ConsumerProtocolAssignment.VERSIONS.high)
+    assignment, _end = decode(ConsumerProtocolAssignment, known, data, 2)
+    return [(topic.topic, index) for topic in assignment.assigned_partitions for index in topic.partitions]
+
+
+def _classic_member(member: DescribeGroupsResponse.DescribedGroupMember) -> MemberDescription:
+    return MemberDescription(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        decode_assignment(member.member_assignment),
+    )
+
+
+def _member(member: ConsumerGroupDescribeResponse.Member) -> MemberDescription:
+    return MemberDescription(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        _partitions(member.assignment),
+        _partitions(member.target_assignment),
+        member.member_epoch,
+        None if member.member_type < 0 else member.member_type == 1,
+    )
+
+
+def _partitions(assignment: ConsumerGroupDescribeResponse.Assignment) -> list[Partition]:
+    return [(topic.topic_name, index) for topic in assignment.topic_partitions for index in topic.partitions]
+
+
+def _committed(
+    partition: OffsetFetchResponse.OffsetFetchResponsePartitions
+    | OffsetFetchResponse.OffsetFetchResponsePartition,
+) -> CommittedOffset:
+    epoch = partition.committed_leader_epoch
+    return CommittedOffset(partition.committed_offset, None if epoch < 0 else epoch, partition.metadata or "")
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(index)
+    return topics
+
+
+def _error(code: int, message: str | None) -> KafkaError:
+    return error_class(code)(message or error_name(code))
+
+
+def _raise_passing(errors: Iterable[KafkaError | None]) -> None:
+    for error in errors:
+        if isinstance(error, PASSING):
+            raise error
+
+
+def _value(found: Mapping[str, T | KafkaError], group_id: str) -> T:
+    value = found[group_id]
+    if isinstance(value, KafkaError):
+        raise value
+    return value
