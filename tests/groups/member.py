@@ -280,7 +280,7 @@ async def _run_aiokafka(member: Member, ledger: Ledger) -> None:
     from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-    from aiokafka.errors import KafkaError
+    from aiokafka.errors import KafkaConnectionError, KafkaError
 
     assignors = {
         "range": RangePartitionAssignor,
@@ -303,16 +303,17 @@ async def _run_aiokafka(member: Member, ledger: Ledger) -> None:
         max_poll_interval_ms=10_000,
         partition_assignment_strategy=(assignors[member.strategy],),
     )
-    # The client joins groups in a task of its own: a round of reading and committing ends before it may.
-    round_ends = asyncio.Lock()
+    # The client joins groups in a task of its own, which has to wait until what was read is committed. (Not
+    # while it reads: getmany() waits for the task then, however short its time.)
+    committing = asyncio.Lock()
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         async def on_partitions_revoked(self, revoked: Iterable[Partition]) -> None:
-            async with round_ends:
+            async with committing:
                 ledger.revoked((topic, partition) for topic, partition in revoked)
 
         async def on_partitions_assigned(self, assigned: Iterable[Partition]) -> None:
-            async with round_ends:
+            async with committing:
                 generation: int = consumer._coordinator.generation
                 ledger.assigned([(topic, partition) for topic, partition in assigned], generation)
 
@@ -320,21 +321,25 @@ async def _run_aiokafka(member: Member, ledger: Ledger) -> None:
         await consumer.commit({TopicPartition(*partition): at for partition, at in offsets.items()})
 
     consumer.subscribe([member.topic], listener=Listener())
-    await consumer.start()
+    while True:
+        try:
+            await consumer.start()
+            break
+        except KafkaConnectionError:  # the broker may be away just now
+            await asyncio.sleep(0.1)
     while not ledger.stopping:
-        async with round_ends:
-            try:
-                polled = await consumer.getmany(timeout_ms=round(POLL_SECONDS * 1000))
-            except KafkaError as error:
-                ledger.note("error", type(error).__name__)
-                if type(error).__name__ == "FencedInstanceIdError":
-                    return
-                continue
+        try:
+            polled = await consumer.getmany(timeout_ms=round(POLL_SECONDS * 1000))
+        except KafkaError as error:
+            ledger.note("error", type(error).__name__)
+            if type(error).__name__ == "FencedInstanceIdError":
+                return
+            continue
+        async with committing:
             for records in polled.values():
                 for record in records:
                     ledger.read(record.topic, record.partition, record.offset, record.value)
             await ledger.commit_async(send)
-        await asyncio.sleep(0)
     await consumer.stop()
 
 

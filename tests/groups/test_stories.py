@@ -1,0 +1,56 @@
+"""Groups of other people's clients read every record once between commits, whatever happens to the members
+and to the broker. What that means precisely is written in `checker`.
+
+A failing story is told again by its seed; processes and clocks are real, so it may end differently.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.groups.brokers import running_broker
+from tests.groups.story import Flavour, Story
+from tests.support.scale import scale
+
+CLASSIC = [
+    *(Flavour("confluent-kafka", strategy) for strategy in ("range", "roundrobin", "cooperative-sticky")),
+    *(
+        Flavour("kafka-python", strategy)
+        for strategy in ("range", "roundrobin", "sticky", "cooperative-sticky")
+    ),
+    *(Flavour("aiokafka", strategy) for strategy in ("range", "roundrobin", "sticky")),
+]
+CONSUMER = [
+    Flavour("confluent-kafka", "consumer:uniform"),
+    Flavour("confluent-kafka", "consumer:range"),
+    Flavour("confluent-kafka", "consumer:uniform", pattern=True),
+]
+EVENTS = scale(5, 20)
+SEEDS = range(scale(1, 10))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("flavour", [*CLASSIC, *CONSUMER], ids=str)
+def test_every_record_is_read_once_between_commits(tmp_path: Path, flavour: Flavour, seed: int) -> None:
+    seed = seed * 100 + [*CLASSIC, *CONSUMER].index(flavour)
+    with running_broker(tmp_path) as broker, Story(broker, tmp_path / "story", [flavour], seed) as story:
+        story.join()
+        story.join()
+        story.go_on(5)
+        for _ in range(EVENTS):
+            story.act()
+        story.finish()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_clients_of_three_kinds_share_a_group(tmp_path: Path, seed: int) -> None:
+    flavours = [Flavour(client, "range") for client in ("confluent-kafka", "kafka-python", "aiokafka")]
+    with running_broker(tmp_path) as broker, Story(broker, tmp_path / "story", flavours, seed) as story:
+        names = [story.join().name for _ in flavours]
+        story.group.wait_until_stable(names)
+        story.go_on(10)
+        for _ in range(EVENTS):
+            story.act()
+        story.finish()
