@@ -28,7 +28,12 @@ _MS_PER_UNIT = {"hours": 3_600_000, "minutes": 60_000}
 
 @cache
 def broker_definition() -> ConfigDef:
-    served = broker_settings.SERVED + broker_settings.INTERNAL_TOPICS + broker_settings.OURS
+    served = (
+        broker_settings.SERVED
+        + broker_settings.INTERNAL_TOPICS
+        + broker_settings.TRANSACTIONS
+        + broker_settings.OURS
+    )
     return ConfigDef(served, broker_settings.NOT_SERVED)
 
 
@@ -50,6 +55,8 @@ def base_name(name: str) -> str:
 
 class BrokerConfig:
     # Served settings, set from the table; resolved ones (log_retention_ms ...) are never None.
+    add_partitions_to_txn_retry_backoff_max_ms: int
+    add_partitions_to_txn_retry_backoff_ms: int
     advertised_listeners: tuple[str, ...] | None
     auto_create_topics_enable: bool
     broker_id: int
@@ -64,6 +71,22 @@ class BrokerConfig:
     default_replication_factor: int
     delete_topic_enable: bool
     fetch_max_bytes: int
+    group_consumer_assignment_interval_ms: int
+    group_consumer_assignors: tuple[str, ...]
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_assignment_interval_ms: int
+    group_consumer_max_heartbeat_interval_ms: int
+    group_consumer_max_session_timeout_ms: int
+    group_consumer_max_size: int
+    group_consumer_migration_policy: str
+    group_consumer_min_assignment_interval_ms: int
+    group_consumer_min_heartbeat_interval_ms: int
+    group_consumer_min_session_timeout_ms: int
+    group_consumer_session_timeout_ms: int
+    group_initial_rebalance_delay_ms: int
+    group_max_session_timeout_ms: int
+    group_max_size: int
+    group_min_session_timeout_ms: int
     inter_broker_listener_name: str | None
     listener_security_protocol_map: str
     listeners: tuple[str, ...]
@@ -116,7 +139,14 @@ class BrokerConfig:
     num_partitions: int
     num_recovery_threads_per_data_dir: int
     num_replica_alter_log_dirs_threads: int | None
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    offsets_load_buffer_size: int
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+    offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
     producer_id_expiration_ms: int
     queued_max_request_bytes: int
     queued_max_requests: int
@@ -132,8 +162,17 @@ class BrokerConfig:
     tidelog_batch_unpacked_max_bytes: int
     tidelog_log_level: str
     tidelog_log_levels: tuple[str, ...]
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transaction_max_timeout_ms: int
+    transaction_partition_verification_enable: bool
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
+    transaction_state_log_load_buffer_size: int
     transaction_state_log_min_isr: int
+    transaction_state_log_num_partitions: int
     transaction_state_log_replication_factor: int
+    transaction_state_log_segment_bytes: int
+    transaction_two_phase_commit_enable: bool
+    transactional_id_expiration_ms: int
 
     # Made of several settings.
     data_dirs: tuple[str, ...]

@@ -6,6 +6,9 @@ A line that is indented belongs to the setting above it. Loaded only when somebo
 from __future__ import annotations
 
 SERVED = """\
+add.partitions.to.txn.retry.backoff.max.ms: The longest the broker keeps trying to add a partition to a
+  transaction on its own.
+add.partitions.to.txn.retry.backoff.ms: How long it waits between two of these attempts.
 advertised.listeners: The addresses that clients are told to connect to, as NAME://host:port, for when they
   differ from those the broker binds. Left out, the listeners themselves are told.
 auto.create.topics.enable: Whether asking for the metadata of a topic that does not exist creates it, when
@@ -28,6 +31,23 @@ default.replication.factor: Replicas of a topic that is created without saying h
 delete.topic.enable: Whether clients may delete topics.
 fetch.max.bytes: The most bytes of records in the answer to a fetch, whatever the client asks for; a first
   batch larger than that is sent all the same.
+group.consumer.assignment.interval.ms: How long a consumer group's assignment rests before it is computed
+  again.
+group.consumer.assignors: The ways partitions can be dealt out in consumer groups; the first is the default.
+group.consumer.heartbeat.interval.ms: How often members of a consumer group report.
+group.consumer.max.assignment.interval.ms: The longest rest between assignments that a group may ask for.
+group.consumer.max.heartbeat.interval.ms: The longest heartbeat interval that a consumer group may ask for.
+group.consumer.max.session.timeout.ms: The longest session that a consumer group may ask for.
+group.consumer.max.size: Members that a consumer group may have.
+group.consumer.migration.policy: Which way groups may move between the classic and the consumer protocol.
+group.consumer.min.assignment.interval.ms: The shortest rest between assignments that a group may ask for.
+group.consumer.min.heartbeat.interval.ms: The shortest heartbeat interval that a consumer group may ask for.
+group.consumer.min.session.timeout.ms: The shortest session that a consumer group may ask for.
+group.consumer.session.timeout.ms: A member of a consumer group that is silent for this long is removed.
+group.initial.rebalance.delay.ms: How long a new group waits for more members before its first assignment.
+group.max.session.timeout.ms: The longest session that a member of a classic group may ask for.
+group.max.size: Members that a classic group may have.
+group.min.session.timeout.ms: The shortest session that a member of a classic group may ask for.
 inter.broker.listener.name: The listener other brokers would use; it has to be one of the advertised ones.
 listener.security.protocol.map: Which protocol a listener's name stands for, as NAME:PROTOCOL pairs. Only
   PLAINTEXT listeners are served.
@@ -113,8 +133,16 @@ num.recovery.threads.per.data.dir: Threads that open logs at start and repair th
   data folder.
 num.replica.alter.log.dirs.threads: Partitions that move between data folders at a time, each by short
   pieces of work in the threads of num.io.threads; left out, as many as there are folders.
+offset.metadata.max.bytes: The longest text that may come with a committed offset.
+offsets.commit.timeout.ms: How long a commit may wait for its replicas.
+offsets.load.buffer.size: Bytes read at once when a coordinator loads its groups.
+offsets.retention.check.interval.ms: How often committed offsets are looked through for stale ones.
+offsets.retention.minutes: How long the offsets of a group without members are kept.
+offsets.topic.num.partitions: Partitions of the topic that keeps the groups' offsets; they cannot be changed
+  once it exists.
 offsets.topic.replication.factor: Replicas of the topic that keeps the groups' offsets. One broker gives 1,
   and a larger number is refused.
+offsets.topic.segment.bytes: The segment size of that topic: small ones are compacted and loaded sooner.
 producer.id.expiration.ms: How long a partition remembers an idempotent producer that is silent.
 queued.max.request.bytes: Memory for requests that are being received or handled; when it is used up,
   sockets are not read. -1 sets no bound.
@@ -138,8 +166,22 @@ tidelog.batch.unpacked.max.bytes: What one compressed batch may unpack to; a bat
 tidelog.log.level: The level from which the broker's log lines are written.
 tidelog.log.levels: Levels for parts of the broker, as part:LEVEL pairs; a part is a package such as network
   or storage.
+transaction.abort.timed.out.transaction.cleanup.interval.ms: How often transactions that took too long are
+  looked for and aborted.
+transaction.max.timeout.ms: The longest a producer may ask for to finish a transaction.
+transaction.partition.verification.enable: Whether a partition asks the coordinator if a transaction is
+  really open before it takes records of it.
+transaction.remove.expired.transaction.cleanup.interval.ms: How often forgotten transactional ids are looked
+  for.
+transaction.state.log.load.buffer.size: Bytes read at once when a transaction coordinator loads its state.
 transaction.state.log.min.isr: In-sync replicas that the topic of the transactions' state needs. One broker
   gives 1.
+transaction.state.log.num.partitions: Partitions of the topic of the transactions' state; they cannot be
+  changed once it exists.
 transaction.state.log.replication.factor: Replicas of the topic of the transactions' state. One broker gives
   1.
+transaction.state.log.segment.bytes: The segment size of the topic of the transactions' state.
+transaction.two.phase.commit.enable: Whether producers may take part in a two-phase commit that outlasts
+  every time-out.
+transactional.id.expiration.ms: How long an unused transactional id is remembered.
 """

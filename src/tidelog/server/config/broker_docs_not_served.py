@@ -6,9 +6,6 @@ A line that is indented belongs to the setting above it. Loaded only when somebo
 from __future__ import annotations
 
 NOT_SERVED = """\
-add.partitions.to.txn.retry.backoff.max.ms: The longest the broker keeps trying to add a partition to a
-  transaction on its own.
-add.partitions.to.txn.retry.backoff.ms: How long it waits between two of these attempts.
 alter.config.policy.class.name: The class that may refuse changes of settings.
 alter.config.policy.kraft.compatibility.enable: Whether a policy for changed settings sees them the way
   KRaft shows them.
@@ -64,19 +61,6 @@ follower.fetch.last.tiered.offset.enable: Whether a new follower starts at what 
   tier.
 follower.replication.throttled.rate: Bytes a second that this broker fetches as a follower of throttled
   replicas.
-group.consumer.assignment.interval.ms: How long a consumer group's assignment rests before it is computed
-  again.
-group.consumer.assignors: The ways partitions can be dealt out in consumer groups; the first is the default.
-group.consumer.heartbeat.interval.ms: How often members of a consumer group report.
-group.consumer.max.assignment.interval.ms: The longest rest between assignments that a group may ask for.
-group.consumer.max.heartbeat.interval.ms: The longest heartbeat interval that a consumer group may ask for.
-group.consumer.max.session.timeout.ms: The longest session that a consumer group may ask for.
-group.consumer.max.size: Members that a consumer group may have.
-group.consumer.migration.policy: Which way groups may move between the classic and the consumer protocol.
-group.consumer.min.assignment.interval.ms: The shortest rest between assignments that a group may ask for.
-group.consumer.min.heartbeat.interval.ms: The shortest heartbeat interval that a consumer group may ask for.
-group.consumer.min.session.timeout.ms: The shortest session that a consumer group may ask for.
-group.consumer.session.timeout.ms: A member of a consumer group that is silent for this long is removed.
 group.coordinator.append.linger.ms: How long a group coordinator collects writes; -1 adapts it to the load.
 group.coordinator.background.threads: Threads for a coordinator's slow work, such as assignments and
   patterns.
@@ -84,10 +68,6 @@ group.coordinator.cached.buffer.max.bytes: The largest write buffer that a coord
   write.
 group.coordinator.rebalance.protocols: The group protocols that clients may use.
 group.coordinator.threads: Threads that run group coordinators.
-group.initial.rebalance.delay.ms: How long a new group waits for more members before its first assignment.
-group.max.session.timeout.ms: The longest session that a member of a classic group may ask for.
-group.max.size: Members that a classic group may have.
-group.min.session.timeout.ms: The shortest session that a member of a classic group may ask for.
 group.share.assignment.interval.ms: How long a share group's assignment rests before it is computed again.
 group.share.assignors: The ways partitions can be dealt out in share groups.
 group.share.delivery.count.limit: How often a record is handed out before it is given up.
@@ -165,16 +145,8 @@ metrics.sample.window.ms: Length of one such sample.
 num.network.threads: Threads that read requests and write answers, for each listener. Here the event loop
   does both.
 num.replica.fetchers: Fetchers for each leader that a broker follows.
-offset.metadata.max.bytes: The longest text that may come with a committed offset.
 offsets.commit.required.acks: Replicas that have to have a commit before it is answered.
-offsets.commit.timeout.ms: How long a commit may wait for its replicas.
-offsets.load.buffer.size: Bytes read at once when a coordinator loads its groups.
-offsets.retention.check.interval.ms: How often committed offsets are looked through for stale ones.
-offsets.retention.minutes: How long the offsets of a group without members are kept.
 offsets.topic.compression.codec: The codec of the topic that keeps the groups' offsets.
-offsets.topic.num.partitions: Partitions of the topic that keeps the groups' offsets; they cannot be changed
-  once it exists.
-offsets.topic.segment.bytes: The segment size of that topic: small ones are compacted and loaded sooner.
 password.encoder.cipher.algorithm: The cipher for passwords that are stored as settings.
 password.encoder.iterations: How often the key for that is stretched.
 password.encoder.key.length: How long that key is.
@@ -318,20 +290,6 @@ ssl.truststore.location: The file of trusted certificates.
 ssl.truststore.password: The password of that file.
 ssl.truststore.type: The format of that file.
 telemetry.max.bytes: The largest report of its own metrics that a client may send.
-transaction.abort.timed.out.transaction.cleanup.interval.ms: How often transactions that took too long are
-  looked for and aborted.
-transaction.max.timeout.ms: The longest a producer may ask for to finish a transaction.
-transaction.partition.verification.enable: Whether a partition asks the coordinator if a transaction is
-  really open before it takes records of it.
-transaction.remove.expired.transaction.cleanup.interval.ms: How often forgotten transactional ids are looked
-  for.
-transaction.state.log.load.buffer.size: Bytes read at once when a transaction coordinator loads its state.
-transaction.state.log.num.partitions: Partitions of the topic of the transactions' state; they cannot be
-  changed once it exists.
-transaction.state.log.segment.bytes: The segment size of the topic of the transactions' state.
-transaction.two.phase.commit.enable: Whether producers may take part in a two-phase commit that outlasts
-  every time-out.
-transactional.id.expiration.ms: How long an unused transactional id is remembered.
 unclean.leader.election.enable: Whether a replica that is behind may lead when no other is left, at the
   price of lost records.
 zookeeper.clientCnxnSocket: The class of the ZooKeeper client's connection.

@@ -20,6 +20,22 @@ controller.listener.names list null high
 default.replication.factor int 1 medium
 delete.topic.enable boolean true high
 fetch.max.bytes int 57671680 medium >=1024
+group.consumer.assignment.interval.ms int 1000 medium >=0 cluster-wide
+group.consumer.assignors list uniform,range medium
+group.consumer.heartbeat.interval.ms int 5000 medium >=1
+group.consumer.max.assignment.interval.ms int 15000 medium >=0
+group.consumer.max.heartbeat.interval.ms int 15000 medium >=1
+group.consumer.max.session.timeout.ms int 60000 medium >=1
+group.consumer.max.size int 2147483647 medium >=1
+group.consumer.migration.policy string bidirectional medium anycase(DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL)
+group.consumer.min.assignment.interval.ms int 0 medium >=0
+group.consumer.min.heartbeat.interval.ms int 5000 medium >=1
+group.consumer.min.session.timeout.ms int 45000 medium >=1
+group.consumer.session.timeout.ms int 45000 medium >=1
+group.initial.rebalance.delay.ms int 3000 medium
+group.max.session.timeout.ms int 1800000 medium
+group.max.size int 2147483647 medium >=1
+group.min.session.timeout.ms int 6000 medium
 inter.broker.listener.name string null medium
 listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT low per-broker
 listeners list PLAINTEXT://127.0.0.1:9092 high per-broker kafka=PLAINTEXT://:9092
@@ -71,6 +87,13 @@ num.io.threads int 8 high >=1 cluster-wide
 num.partitions int 1 medium >=1
 num.recovery.threads.per.data.dir int 2 high >=1 cluster-wide
 num.replica.alter.log.dirs.threads int null high
+offset.metadata.max.bytes int 4096 high
+offsets.commit.timeout.ms int 5000 high >=1
+offsets.load.buffer.size int 5242880 high >=1
+offsets.retention.check.interval.ms long 600000 high >=1
+offsets.retention.minutes int 10080 high >=1
+offsets.topic.num.partitions int 50 high >=1
+offsets.topic.segment.bytes int 104857600 high >=1
 producer.id.expiration.ms int 86400000 low >=1 cluster-wide
 queued.max.request.bytes long -1 medium
 queued.max.requests int 500 high >=1
@@ -90,6 +113,20 @@ share.coordinator.state.topic.min.isr short 2 high >=1
 share.coordinator.state.topic.replication.factor short 3 high >=1
 transaction.state.log.min.isr int 2 high >=1
 transaction.state.log.replication.factor short 3 high >=1
+"""
+
+TRANSACTIONS = """\
+add.partitions.to.txn.retry.backoff.max.ms int 100 high >=0
+add.partitions.to.txn.retry.backoff.ms int 20 high >=1
+transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 low >=1
+transaction.max.timeout.ms int 900000 high >=1
+transaction.partition.verification.enable boolean true low cluster-wide
+transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 low >=1
+transaction.state.log.load.buffer.size int 5242880 high >=1
+transaction.state.log.num.partitions int 50 high >=1
+transaction.state.log.segment.bytes int 104857600 high >=1
+transaction.two.phase.commit.enable boolean false low
+transactional.id.expiration.ms int 604800000 high >=1
 """
 
 OURS = """\
@@ -206,36 +243,13 @@ process.roles list null high each(broker,controller)
 """
 
 _GROUPS = """\
-group.consumer.assignment.interval.ms int 1000 medium >=0 cluster-wide
-group.consumer.assignors list uniform,range medium
-group.consumer.heartbeat.interval.ms int 5000 medium >=1
-group.consumer.max.assignment.interval.ms int 15000 medium >=0
-group.consumer.max.heartbeat.interval.ms int 15000 medium >=1
-group.consumer.max.session.timeout.ms int 60000 medium >=1
-group.consumer.max.size int 2147483647 medium >=1
-group.consumer.migration.policy string bidirectional medium anycase(DISABLED,DOWNGRADE,UPGRADE,BIDIRECTIONAL)
-group.consumer.min.assignment.interval.ms int 0 medium >=0
-group.consumer.min.heartbeat.interval.ms int 5000 medium >=1
-group.consumer.min.session.timeout.ms int 45000 medium >=1
-group.consumer.session.timeout.ms int 45000 medium >=1
 group.coordinator.append.linger.ms int -1 medium >=-1
 group.coordinator.background.threads int 2 high >=1
 group.coordinator.cached.buffer.max.bytes int 1048588 medium >=524288 cluster-wide
 group.coordinator.rebalance.protocols list classic,consumer,streams medium each(consumer,classic,share,streams)
 group.coordinator.threads int 4 high >=1
-group.initial.rebalance.delay.ms int 3000 medium
-group.max.session.timeout.ms int 1800000 medium
-group.max.size int 2147483647 medium >=1
-group.min.session.timeout.ms int 6000 medium
-offset.metadata.max.bytes int 4096 high
 offsets.commit.required.acks short -1 high retired
-offsets.commit.timeout.ms int 5000 high >=1
-offsets.load.buffer.size int 5242880 high >=1
-offsets.retention.check.interval.ms long 600000 high >=1
-offsets.retention.minutes int 10080 high >=1
 offsets.topic.compression.codec int 0 high
-offsets.topic.num.partitions int 50 high >=1
-offsets.topic.segment.bytes int 104857600 high >=1
 """  # noqa: E501
 
 _SHARE = """\
@@ -287,20 +301,6 @@ group.streams.min.heartbeat.interval.ms int 5000 medium >=1
 group.streams.min.session.timeout.ms int 45000 medium >=1
 group.streams.num.standby.replicas int 0 medium >=0
 group.streams.session.timeout.ms int 45000 medium >=1
-"""
-
-_TRANSACTIONS = """\
-add.partitions.to.txn.retry.backoff.max.ms int 100 high >=0
-add.partitions.to.txn.retry.backoff.ms int 20 high >=1
-transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 low >=1
-transaction.max.timeout.ms int 900000 high >=1
-transaction.partition.verification.enable boolean true low cluster-wide
-transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 low >=1
-transaction.state.log.load.buffer.size int 5242880 high >=1
-transaction.state.log.num.partitions int 50 high >=1
-transaction.state.log.segment.bytes int 104857600 high >=1
-transaction.two.phase.commit.enable boolean false low
-transactional.id.expiration.ms int 604800000 high >=1
 """
 
 _QUOTAS = """\
@@ -479,10 +479,9 @@ NOT_SERVED = {
     "replication comes with the cluster": _REPLICATION,
     "a broker without a cluster keeps its own metadata and asks no ZooKeeper": _ZOOKEEPER,
     "metadata is kept in the broker's own tree, not in a KRaft quorum": _KRAFT,
-    "consumer groups are not served": _GROUPS,
+    "group coordinators work on the event loop and write at once, as acks=all asks": _GROUPS,
     "share groups are not served": _SHARE,
     "streams groups are not served": _STREAMS,
-    "transactions are not served": _TRANSACTIONS,
     "quotas are not served": _QUOTAS,
     "tiered storage is not served": _TIERED,
     "TLS is not served": _TLS,
