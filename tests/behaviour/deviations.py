@@ -10,15 +10,9 @@ _ONE_BROKER = "there is one broker: nothing can be elected or moved yet"
 
 # APIs that are not announced.
 NOT_SERVED: dict[str, str] = {
-    "FindCoordinator": _GROUPS,
-    "JoinGroup": _GROUPS,
-    "SyncGroup": _GROUPS,
-    "Heartbeat": _GROUPS,
-    "LeaveGroup": _GROUPS,
     "OffsetCommit": _GROUPS,
     "OffsetFetch": _GROUPS,
     "OffsetDelete": _GROUPS,
-    "DescribeGroups": _GROUPS,
     "ListGroups": _GROUPS,
     "DeleteGroups": _GROUPS,
     "ConsumerGroupHeartbeat": _GROUPS,
