@@ -115,6 +115,10 @@ class GroupOffsets(Generic[S]):
     def close(self) -> None:
         self._upkeep.close()
 
+    def expire(self) -> None:
+        """Look for them once, now."""
+        self._upkeep.expire()
+
     def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
         """Delete the offsets of topics, by name and id, that are gone."""
         self._upkeep.topics_deleted(topics)
