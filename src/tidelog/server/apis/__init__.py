@@ -23,6 +23,7 @@ FAMILIES = (
     "log_dirs",
     "producers",
     "groups",
+    "group_offsets",
 )
 
 
