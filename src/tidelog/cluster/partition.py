@@ -7,7 +7,7 @@ one turn of the loop; while a large one is being written by the worker, those be
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 
 from tidelog.cluster.worker import Worker
@@ -23,8 +23,15 @@ from tidelog.errors import (
 )
 from tidelog.metadata.state import PartitionState
 from tidelog.records.check import CheckedBatch, ProduceRules, check_produced, look_at, plain_batch
-from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
+from tidelog.storage.append import (
+    AppendOrigin,
+    AppendResult,
+    DuplicateBatch,
+    PendingAppend,
+    write_together,
+)
 from tidelog.storage.log import Log
+from tidelog.storage.producer_state import Verification
 
 # What a batch may unpack to on the loop. Few bytes can hold very many: those are for the worker.
 UNPACKED_ON_LOOP = 1 << 20
@@ -32,13 +39,16 @@ UNPACKED_ON_LOOP = 1 << 20
 HEAVY_BYTES = 64 * 1024
 
 
+# Stands for the outcome of a batch until it is in the file.
+NOT_WRITTEN = KafkaStorageError("the batch was not written")
+
 FlushWaiter = tuple[int, Callable[[BaseException | None], None]]  # the append's base offset, what is next
 
 
 class Append:
     """One partition's share of a produce request on its way into the log."""
 
-    __slots__ = ("allow_zstd", "checked", "data", "done", "heavy", "now_ms", "origin", "pending")
+    __slots__ = ("allow_zstd", "checked", "data", "done", "guard", "heavy", "now_ms", "origin", "pending")
 
     def __init__(
         self,
@@ -48,7 +58,9 @@ class Append:
         origin: AppendOrigin,
         now_ms: int,
         done: Callable[[AppendResult | None, BaseException | None], None],
+        guard: Verification | None = None,
     ) -> None:
+        self.guard = guard
         self.data = data
         self.heavy = heavy
         self.allow_zstd = allow_zstd
@@ -74,13 +86,15 @@ class Replica:
 class AppendRules:
     """What a topic asks of batches: in all, and of those that are checked on the loop."""
 
-    __slots__ = ("full", "on_loop", "on_loop_without_zstd")
+    __slots__ = ("full", "on_loop", "on_loop_without_zstd", "own")
 
     def __init__(self, rules: ProduceRules) -> None:
         self.full = rules
         self.on_loop = replace(rules, max_unpacked=min(rules.max_unpacked, UNPACKED_ON_LOOP))
         # Produce below version 7 does not know zstd.
         self.on_loop_without_zstd = replace(self.on_loop, allow_zstd=False)
+        # What the broker writes itself: control batches, and batches without sequences.
+        self.own = replace(self.on_loop, from_client=False)
 
 
 class AppendRulesTable:
@@ -237,7 +251,9 @@ class Partition:
             and (acks != -1 or (len(self.replicas) == 1 and self.flushing is None))
         )
 
-    def append_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> AppendResult:
+    def append_now(
+        self, data: memoryview, now_ms: int, allow_zstd: bool, guard: Verification | None = None
+    ) -> AppendResult:
         """Append a small batch in this turn of the loop; the caller has seen `can_append_now`.
 
         MessageTooLarge where it is not small enough: `submit` can tell whether it is for the log too.
@@ -252,7 +268,7 @@ class Partition:
             result = log.append_plain(data, *plain, self.leader_epoch, now_ms)
         else:
             checked = check_produced(data, rules, now_ms, look)
-            prepared = log.prepare(checked, leader_epoch=self.leader_epoch, now_ms=now_ms)
+            prepared = log.prepare(checked, leader_epoch=self.leader_epoch, now_ms=now_ms, guard=guard)
             if isinstance(prepared, DuplicateBatch):
                 return prepared.result
             try:
@@ -268,6 +284,45 @@ class Partition:
             else:
                 self.advance_high_watermark()
         return result
+
+    def append_own_now(self, batches: Sequence[memoryview], now_ms: int) -> list[AppendResult | KafkaError]:
+        """Append batches that this broker made, with one write; the caller has seen `can_append_now(-1)`.
+
+        A batch that is refused is left out. `commit_now` is to follow.
+        """
+        log = self.log
+        assert log is not None
+        assert self.rules is not None
+        outcomes: list[AppendResult | KafkaError] = []
+        pending: list[PendingAppend] = []
+        for batch in batches:
+            try:
+                checked = check_produced(batch, self.rules.own, now_ms)
+                prepared = log.prepare(
+                    checked, leader_epoch=self.leader_epoch, origin=AppendOrigin.COORDINATOR, now_ms=now_ms
+                )
+            except KafkaError as error:
+                outcomes.append(error)
+                continue
+            assert isinstance(prepared, PendingAppend)  # only clients' batches can be duplicates
+            pending.append(prepared)
+            outcomes.append(NOT_WRITTEN)
+        if not pending:
+            return outcomes
+        try:
+            write_together(pending)
+        except OSError as error:
+            failure = self._write_failed(pending[0], error)
+            return [failure if outcome is NOT_WRITTEN else outcome for outcome in outcomes]
+        results = iter([log.finish(prepared, now_ms) for prepared in pending])
+        return [next(results) if outcome is NOT_WRITTEN else outcome for outcome in outcomes]
+
+    def commit_now(self) -> None:
+        """What was appended in this turn of the loop is on every replica in sync: there is no other."""
+        assert self.log is not None
+        self.log.commit_all()
+        if self.on_high_watermark is not None:
+            self.on_high_watermark(self)
 
     def submit(self, append: Append) -> None:
         """Append with the heavy parts off the loop; `append.done` is called with the outcome."""
@@ -340,7 +395,11 @@ class Partition:
         assert append.checked is not None
         log = self.leader_log()
         prepared = log.prepare(
-            append.checked, leader_epoch=self.leader_epoch, origin=append.origin, now_ms=append.now_ms
+            append.checked,
+            leader_epoch=self.leader_epoch,
+            origin=append.origin,
+            now_ms=append.now_ms,
+            guard=append.guard,
         )
         if isinstance(prepared, DuplicateBatch):
             append.done(prepared.result, None)

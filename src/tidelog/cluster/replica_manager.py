@@ -7,7 +7,7 @@ in a purgatory, woken when an append moves a high watermark.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidelog.clock import Scheduler
 from tidelog.cluster.delayed import DelayedDeleteRecords, DelayedProduce
@@ -26,6 +26,7 @@ from tidelog.metadata.state import PartitionState
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.config import LogConfig
 from tidelog.storage.manager import LogManager
+from tidelog.storage.producer_state import Verification
 
 log = logging.getLogger("tidelog.cluster")
 
@@ -189,9 +190,13 @@ class ReplicaManager:
         allow_zstd: bool,
         origin: AppendOrigin,
         done: Callable[[list[AppendOutcome]], None],
+        guards: Mapping[Partition, Verification] | None = None,
     ) -> None:
-        """Append a batch to each partition and call `done` when `acks` is satisfied or time ran out."""
-        _AppendRequest(self, entries, acks, timeout_ms, done).start(heavy, allow_zstd, origin)
+        """Append a batch to each partition and call `done` when `acks` is satisfied or time ran out.
+
+        `guards` are those of transactions that begin in a partition.
+        """
+        _AppendRequest(self, entries, acks, timeout_ms, done).start(heavy, allow_zstd, origin, guards)
 
     def append_own(
         self,
@@ -208,12 +213,70 @@ class ReplicaManager:
         or with the error. Where the error comes without `written`, nothing was appended.
         """
 
+        if len(batch) < HEAVY_BYTES and partition.can_append_now(ACKS_ALL):
+            self._append_own_now(partition, [batch], written, lambda _, error: done(error))
+            return
+
         def finished(outcomes: list[AppendOutcome]) -> None:
-            error = outcomes[0].error
-            done(error if error is None or isinstance(error, KafkaError) else UnknownServerError(str(error)))
+            done(_as_kafka_error(outcomes[0].error))
 
         request = _AppendRequest(self, [(partition, batch)], ACKS_ALL, timeout_ms, finished, written)
         request.start(len(batch) >= HEAVY_BYTES, True, AppendOrigin.COORDINATOR)
+
+    def append_own_together(
+        self,
+        partition: Partition,
+        batches: Sequence[memoryview],
+        *,
+        timeout_ms: int,
+        done: Callable[[int, KafkaError | None], None],
+    ) -> None:
+        """Append several batches of this broker's making, with one write where the partition is free.
+
+        `done` is called for each, by its place, when it is committed, or with the error.
+        """
+        if sum(map(len, batches)) < HEAVY_BYTES and partition.can_append_now(ACKS_ALL):
+            self._append_own_now(partition, batches, None, done)
+            return
+        for slot, batch in enumerate(batches):
+            self.append_own(
+                partition,
+                batch,
+                timeout_ms=timeout_ms,
+                written=_nothing_more,
+                done=lambda error, slot=slot: done(slot, error),  # type: ignore[misc]
+            )
+
+    def _append_own_now(
+        self,
+        partition: Partition,
+        batches: Sequence[memoryview],
+        written: Callable[[AppendResult], None] | None,
+        done: Callable[[int, KafkaError | None], None],
+    ) -> None:
+        """All of it in this turn of the loop, unless the topic's flush policy asks for the disk first."""
+        try:
+            partition.check_in_sync_replicas()
+        except KafkaError as error:
+            for slot in range(len(batches)):
+                done(slot, error)
+            return
+        outcomes = partition.append_own_now(batches, self.clock.ms())
+        results = [outcome for outcome in outcomes if not isinstance(outcome, KafkaError)]
+        if written is not None:
+            for result in results:
+                written(result)
+
+        def told(failure: KafkaError | None) -> None:
+            for slot, outcome in enumerate(outcomes):
+                done(slot, outcome if isinstance(outcome, KafkaError) else failure)
+
+        if any(result.needs_flush for result in results):
+            self.flush_then(partition, results[0].base_offset, lambda error: told(_as_kafka_error(error)))
+        else:
+            if results:
+                partition.commit_now()
+            told(None)
 
     def high_watermark_moved(self, partition: Partition) -> None:
         if self.fetch_purgatory.delayed:
@@ -291,6 +354,14 @@ class ReplicaManager:
         self._worker.close()
 
 
+def _nothing_more(_: AppendResult) -> None:
+    """The log's own state changes with the append: nobody else has to know."""
+
+
+def _as_kafka_error(error: BaseException | None) -> KafkaError | None:
+    return error if error is None or isinstance(error, KafkaError) else UnknownServerError(str(error))
+
+
 class _AppendRequest:
     """Collects what becomes of the partitions of one produce request."""
 
@@ -323,7 +394,13 @@ class _AppendRequest:
         self._outcomes: list[AppendOutcome | None] = [None] * len(entries)
         self._missing = len(entries)
 
-    def start(self, heavy: bool, allow_zstd: bool, origin: AppendOrigin) -> None:
+    def start(
+        self,
+        heavy: bool,
+        allow_zstd: bool,
+        origin: AppendOrigin,
+        guards: Mapping[Partition, Verification] | None = None,
+    ) -> None:
         if not self._entries:
             self._done([])
             return
@@ -340,7 +417,8 @@ class _AppendRequest:
                 self._completed(slot, None, error)
                 continue
             done = self._appended(slot, partition)
-            partition.submit(Append(data, heavy, allow_zstd, origin, now_ms, done))
+            guard = None if guards is None else guards.get(partition)
+            partition.submit(Append(data, heavy, allow_zstd, origin, now_ms, done, guard))
 
     def _appended(
         self, slot: int, partition: Partition

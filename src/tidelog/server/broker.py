@@ -31,6 +31,11 @@ from tidelog.controller.planning import ControllerSettings
 from tidelog.controller.single import SingleController
 from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.transaction.coordinator import TOPIC as TRANSACTIONS_TOPIC
+from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
+from tidelog.coordinator.transaction.markers import LocalMarkers
+from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.verification import TransactionVerification
 from tidelog.errors import KafkaError
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
 from tidelog.metadata.state import INTERNAL_TOPICS
@@ -42,6 +47,7 @@ from tidelog.network.limits import ListenerLimits, NetworkLimits
 from tidelog.network.loop import BrokerLoop
 from tidelog.network.server import Endpoint, SocketServer
 from tidelog.server.apis import served_apis
+from tidelog.server.apis.api import Api
 from tidelog.server.apis.router import Router
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.dynamic_config import DynamicConfig
@@ -64,7 +70,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.server")
 
 # What Kafka 4.3 announces of the features that stand behind the APIs served here.
-SUPPORTED_FEATURES = {"metadata.version": (7, 30)}
+SUPPORTED_FEATURES = {"group.version": (0, 1), "metadata.version": (7, 30), "transaction.version": (0, 2)}
+# The API that two-phase commits need the newest version of, and the version before that.
+INIT_PRODUCER_ID, INIT_WITHOUT_TWO_PHASE = 22, 5
 PROGRESS_SECONDS = 5.0
 MAX_CREATIONS = 100
 """Topics that are being made at clients' asking; one request can name very many."""
@@ -97,6 +105,7 @@ class Broker:
         self._replicas: ReplicaManager | None = None
         self._host: BrokerHost | None = None
         self._groups: GroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
         self._server: SocketServer | None = None
         self._router: Router | None = None
         self._creating: set[str] = set()
@@ -130,10 +139,12 @@ class Broker:
                 lambda topic: controller.state.topics[topic].configs,
             )
             host.coordinators[OFFSETS_TOPIC] = services.groups.runtime
+            host.coordinators[TRANSACTIONS_TOPIC] = services.transactions.runtime
             broker = await controller.register(self._advertised(server), self.config.broker_rack)
             self._registered_epoch = broker.epoch
             await controller.activate(host)
             host.takes_new_partitions = True
+            services.transactions.start()
             self._name_strays(logs)
             logs.start(self._intervals())
             self._cleaner = cleaner = LogCleaner(logs, self._loop, self._cleaner_settings())
@@ -231,8 +242,12 @@ class Broker:
         self._replicas = replicas
         metadata = MetadataCache(controller.state.cluster_id)
         metadata.features = {name: high for name, (_, high) in SUPPORTED_FEATURES.items()}
-        settings = GroupSettings(self.config.__getitem__)
-        self._groups = GroupCoordinator(replicas, metadata, self._loop, settings)
+        settings = GroupSettings(self.config.__getitem__, lambda group_id: metadata.snapshot.group_configs(group_id))
+        self._groups = groups = GroupCoordinator(replicas, metadata, self._loop, settings)
+        producer_ids = ProducerIds(controller.allocate_producer_ids)
+        self._transactions = transactions = self._make_transactions(replicas, metadata, groups, producer_ids)
+        verification = TransactionVerification(transactions, replicas)
+        groups.offsets.check_transaction = verification.check_offsets
         sessions = FetchSessionCache(self._clock, self.config.max_incremental_fetch_session_cache_slots)
         services = Services(
             broker_id=self.broker_id,
@@ -246,18 +261,40 @@ class Broker:
             metadata=metadata,
             controller=controller,
             internal_topics=InternalTopics(controller),
-            groups=self._groups,
-            producer_ids=ProducerIds(controller.allocate_producer_ids),
+            groups=groups,
+            transactions=transactions,
+            verification=verification,
+            producer_ids=producer_ids,
             metrics=BrokerMetrics(
                 self.registry, replicas, sessions, metadata, lambda: self.state, self._clock.ms()
             ),
             auto_create_topic=self._auto_create_topic,
-            apis=served_apis(),
+            apis=self._apis(),
             supported_features=SUPPORTED_FEATURES,
         )
         self._router = Router(services, services.apis)
         services.respond = self._router.respond
         return services
+
+    def _make_transactions(
+        self,
+        replicas: ReplicaManager,
+        metadata: MetadataCache,
+        groups: GroupCoordinator,
+        producer_ids: ProducerIds,
+    ) -> TransactionCoordinator:
+        settings = TransactionSettings(self.config.__getitem__)
+        markers = LocalMarkers(
+            replicas, self._loop, lambda: groups.runtime, lambda: settings.append_timeout_ms
+        )
+        return TransactionCoordinator(replicas, metadata, self._loop, settings, producer_ids, markers)
+
+    def _apis(self) -> dict[int, Api]:
+        """What is served: two-phase commits, with their version of InitProducerId, where they are enabled."""
+        apis = served_apis()
+        if not self.config.transaction_two_phase_commit_enable:
+            apis[INIT_PRODUCER_ID] = replace(apis[INIT_PRODUCER_ID], max_version=INIT_WITHOUT_TWO_PHASE)
+        return apis
 
     def _bind(self, services: Services) -> SocketServer:
         assert self._router is not None
@@ -512,6 +549,8 @@ class Broker:
             self._server.stop_accepting()
         if self._groups is not None:
             self._groups.close()
+        if self._transactions is not None:
+            self._transactions.close()
         if self._replicas is not None:
             self._replicas.end_waits()
         if self._server is not None:

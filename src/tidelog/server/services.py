@@ -19,6 +19,8 @@ from tidelog.storage.manager import LogManager
 
 if TYPE_CHECKING:
     from tidelog.controller.interface import Controller
+    from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
+    from tidelog.coordinator.transaction.verification import TransactionVerification
     from tidelog.server.apis.api import Api
     from tidelog.server.config.broker import BrokerConfig
     from tidelog.server.dynamic_config import DynamicConfig
@@ -41,6 +43,8 @@ class Services:
     controller: Controller
     internal_topics: InternalTopics
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    verification: TransactionVerification
     producer_ids: ProducerIds
     metrics: BrokerMetrics
     auto_create_topic: Callable[[str], None]

@@ -48,6 +48,8 @@ class LogConfig:
     unclean_leader_election_enable: bool = False
     # A broker setting, here because only the log's producer state uses it.
     producer_id_expiration_ms: int = 86_400_000
+    # A broker setting: whether a transaction has to be verified before its first batch is appended.
+    transaction_verification_enable: bool = False
     # What a compressed batch may unpack to; a broker setting of ours.
     batch_unpacked_max_bytes: int = 134_217_728
 

@@ -12,6 +12,7 @@ import random
 
 from tidelog.errors import CorruptMessage, KafkaError, KafkaStorageError, OffsetOutOfRange
 from tidelog.records.batch import (
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     EndTransactionMarker,
     crc_is_valid,
@@ -32,7 +33,7 @@ from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk
 from tidelog.storage.files import FileCache
 from tidelog.storage.lookup import TimestampAndOffset, first_at_or_after, greatest
-from tidelog.storage.producer_state import BatchMetadata, CompletedTransaction
+from tidelog.storage.producer_state import BatchMetadata, CompletedTransaction, Verification
 from tidelog.storage.recovery import load_log, marker_of
 from tidelog.storage.segment import (
     CHECK_NEXT,
@@ -96,8 +97,12 @@ class Log(SegmentedLog):
         leader_epoch: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         now_ms: int,
+        guard: Verification | None = None,
     ) -> PendingAppend | DuplicateBatch:
-        """Assign offsets and a place in the file. Answer a duplicate once the log end offset is past it."""
+        """Assign offsets and a place in the file. Answer a duplicate once the log end offset is past it.
+
+        `guard` is what a transaction that begins here was verified with.
+        """
         header = checked.header
         data = checked.data
         size = len(data)
@@ -108,7 +113,7 @@ class Log(SegmentedLog):
         producer_id = header.producer_id
         marker = None
         if producer_id >= 0:
-            known, marker = self._check_producer(header, data, origin)
+            known, marker = self._check_producer(header, data, origin, guard)
             if known is not None:
                 return DuplicateBatch(known, self.log_start_offset)
         if (
@@ -318,7 +323,11 @@ class Log(SegmentedLog):
     # -- producers
 
     def _check_producer(
-        self, header: BatchHeader, data: memoryview, origin: AppendOrigin
+        self,
+        header: BatchHeader,
+        data: memoryview,
+        origin: AppendOrigin,
+        guard: Verification | None = None,
     ) -> tuple[BatchMetadata | None, EndTransactionMarker | None]:
         """Refuse what does not follow from the producer's past; the twin it has, or the marker it holds."""
         producers, producer_id, epoch = self.producers, header.producer_id, header.producer_epoch
@@ -333,6 +342,16 @@ class Log(SegmentedLog):
                 known = entry.find_duplicate(epoch, header.base_sequence, header.last_sequence)
                 if known is not None:
                     return known, None
+        if (
+            header.attributes & TRANSACTIONAL_FLAG
+            and origin is not AppendOrigin.REPLICATION
+            and not producers.has_ongoing(producer_id, epoch)
+        ):
+            producers.check_epoch(producer_id, epoch)
+            if self.config.transaction_verification_enable:
+                if origin is AppendOrigin.COORDINATOR:
+                    guard = producers.verifications.get(producer_id)  # what it verified is gone with a marker
+                producers.check_verified(producer_id, epoch, guard)
         producers.check(producer_id, epoch, header.base_sequence, origin)
         producers.check_transactional(producer_id, header.is_transactional)
         return None, None
@@ -352,12 +371,16 @@ class Log(SegmentedLog):
             pending.max_timestamp,
             header.is_transactional,
         )
+        if producers.verifications and header.is_transactional:
+            producers.end_verification(producer_id)
 
     def _finish_producer(self, pending: PendingAppend) -> None:
         header, producers = pending.header, self.producers
         producers.map_end_offset = self.log_end_offset
         if pending.marker is None:
             return
+        if producers.verifications:
+            producers.end_verification(header.producer_id, header.producer_epoch)
         completed = producers.append_marker(
             header.producer_id,
             header.producer_epoch,

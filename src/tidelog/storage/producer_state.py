@@ -111,6 +111,29 @@ class ProducerEntry:
         return None
 
 
+class Verification:
+    """That the coordinator is asked whether a producer's transaction has this partition.
+
+    It is the guard of the first append: a marker that comes in between takes it away, so that a batch that
+    was verified for one transaction never begins another. While it is there, sequences above the lowest that
+    was seen are refused: the lower one is still to come.
+    """
+
+    __slots__ = ("adds_partitions", "epoch", "lowest_sequence", "timestamp")
+
+    def __init__(self, sequence: int, epoch: int, adds_partitions: bool, timestamp: int) -> None:
+        self.lowest_sequence = sequence
+        self.epoch = epoch
+        self.adds_partitions = adds_partitions
+        self.timestamp = timestamp
+
+    def saw(self, sequence: int, epoch: int) -> None:
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+
+
 def _in_sequence(last: int, following: int) -> bool:
     return following == last + 1 or (following == 0 and last == SEQUENCE_LIMIT - 1)
 
@@ -118,7 +141,14 @@ def _in_sequence(last: int, following: int) -> bool:
 class ProducerStates:
     """The producers of one log. `map_end_offset`: the state covers every batch below it."""
 
-    __slots__ = ("_expiration_ms", "_ongoing", "_unreplicated", "entries", "map_end_offset")
+    __slots__ = (
+        "_expiration_ms",
+        "_ongoing",
+        "_unreplicated",
+        "entries",
+        "map_end_offset",
+        "verifications",
+    )
 
     def __init__(self, expiration_ms: int) -> None:
         self._expiration_ms = expiration_ms
@@ -127,6 +157,7 @@ class ProducerStates:
         self._unreplicated: list[
             tuple[int, int]
         ] = []  # (first, last) of ended transactions above the high watermark
+        self.verifications: dict[int, Verification] = {}  # by producer id; in no snapshot
         self.map_end_offset = 0
 
     def set_expiration(self, expiration_ms: int) -> None:
@@ -138,6 +169,8 @@ class ProducerStates:
         """Refuse a batch that does not continue what its producer wrote; it is no duplicate."""
         entry = self.entries.get(producer_id)
         if entry is None or origin is AppendOrigin.REPLICATION:
+            if self.verifications and origin is AppendOrigin.CLIENT:
+                self._check_verified_sequence(producer_id, first_sequence)
             return
         if epoch < entry.epoch:
             raise InvalidProducerEpoch(
@@ -145,6 +178,8 @@ class ProducerStates:
             )
         if origin is not AppendOrigin.CLIENT:
             return
+        if self.verifications:
+            self._check_verified_sequence(producer_id, first_sequence)
         if epoch != entry.epoch:
             if first_sequence != 0 and entry.epoch != NO_PRODUCER_EPOCH:
                 raise OutOfOrderSequenceNumber(
@@ -154,6 +189,66 @@ class ProducerStates:
             raise OutOfOrderSequenceNumber(
                 f"producer {producer_id} sent sequence {first_sequence} after {entry.last_sequence}"
             )
+
+    def _check_verified_sequence(self, producer_id: int, first_sequence: int) -> None:
+        """While the first batch of a transaction is being verified, a later one must not overtake it."""
+        verification = self.verifications.get(producer_id)
+        if verification is None:
+            return
+        entry = self.entries.get(producer_id)
+        if verification.adds_partitions and first_sequence != 0 and (entry is None or not entry.batches):
+            raise OutOfOrderSequenceNumber(
+                f"producer {producer_id} is not known here and begins with sequence {first_sequence}, not 0"
+            )
+        if first_sequence > verification.lowest_sequence:
+            raise OutOfOrderSequenceNumber(
+                f"producer {producer_id} sent sequence {first_sequence} before "
+                f"{verification.lowest_sequence} was written"
+            )
+
+    def has_ongoing(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction of this producer and epoch is open here."""
+        entry = self.entries.get(producer_id)
+        return entry is not None and entry.transaction_start is not None and entry.epoch == epoch
+
+    def start_verification(
+        self, producer_id: int, epoch: int, sequence: int, adds_partitions: bool, now_ms: int
+    ) -> Verification | None:
+        """The guard for the first batch of a transaction; None where it is open here already."""
+        self.check_epoch(producer_id, epoch)
+        if self.has_ongoing(producer_id, epoch):
+            return None
+        verification = self.verifications.get(producer_id)
+        if verification is None:
+            verification = Verification(sequence, epoch, adds_partitions, now_ms)
+            self.verifications[producer_id] = verification
+        else:
+            verification.saw(sequence, epoch)
+        return verification
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        entry = self.entries.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {producer_id} has epoch {epoch}, the last epoch it wrote with is {entry.epoch}"
+            )
+
+    def check_verified(self, producer_id: int, epoch: int, guard: Verification | None) -> None:
+        """Refuse a batch that would open a transaction which its coordinator does not know to be open."""
+        verification = self.verifications.get(producer_id)
+        if verification is None or verification is not guard:
+            raise InvalidTxnState(
+                f"no transaction of producer {producer_id} with epoch {epoch} is known to be open here"
+            )
+
+    def end_verification(self, producer_id: int, marker_epoch: int | None = None) -> None:
+        """A batch or a marker was written. The next transaction may have begun to be verified already, where
+        its epoch is that of the marker: then its guard stays."""
+        verification = self.verifications.get(producer_id)
+        if verification is not None and not (
+            verification.adds_partitions and marker_epoch == verification.epoch
+        ):
+            del self.verifications[producer_id]
 
     def check_transactional(self, producer_id: int, transactional: bool) -> None:
         entry = self.entries.get(producer_id)
@@ -261,6 +356,9 @@ class ProducerStates:
         expired = [pid for pid, entry in self.entries.items() if self._is_expired(entry, now_ms)]
         for producer_id in expired:
             del self.entries[producer_id]
+        for producer_id, verification in list(self.verifications.items()):
+            if now_ms - verification.timestamp >= self._expiration_ms:
+                del self.verifications[producer_id]
         return len(expired)
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
@@ -273,6 +371,7 @@ class ProducerStates:
 
     def clear(self, end_offset: int) -> None:
         self.entries.clear()
+        self.verifications.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
         self.map_end_offset = end_offset

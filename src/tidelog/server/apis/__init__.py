@@ -22,8 +22,10 @@ FAMILIES = (
     "cluster",
     "log_dirs",
     "producers",
+    "transactions",
     "groups",
     "group_offsets",
+    "consumer_groups",
 )
 
 

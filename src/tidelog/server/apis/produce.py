@@ -6,8 +6,10 @@
   the high watermark has passed it; others are INVALID_REQUIRED_ACKS.
 - A partition that is named more than once gets the last of its batches, and one answer.
 - v7 allows zstd. v8 tells which records were refused. v13 names topics by id.
-- Transactional batches are refused until transactions are served: INVALID_TXN_STATE, or
-  TRANSACTIONAL_ID_AUTHORIZATION_FAILED where the request has no transactional id.
+- Transactional batches without a transactional id are TRANSACTIONAL_ID_AUTHORIZATION_FAILED, those of more
+  than one producer INVALID_PRODUCER_ID_MAPPING. The first batch of a transaction for a partition has to be
+  part of it: before v12 the producer has added the partition (or it is INVALID_TXN_STATE, from v11 on
+  TRANSACTION_ABORTABLE), from v12 on the broker adds it.
 
 The small request with one batch for one partition is what a broker does most, and has a way of its own
 that makes no objects beyond the request. Frames of 64 KB and more are checked and written by a worker.
@@ -16,16 +18,18 @@ that makes no objects beyond the request. Frames of 64 KB and more are checked a
 from __future__ import annotations
 
 import logging
+import struct
+from collections.abc import Callable, Mapping
 
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
 from tidelog.cluster.replica_manager import AppendOutcome, HostedTopic
 from tidelog.errors import (
     CorruptMessage,
     ErrorCode,
+    InvalidProducerIdMapping,
     InvalidRecord,
     InvalidRequiredAcks,
     InvalidTopic,
-    InvalidTxnState,
     KafkaError,
     KafkaStorageError,
     MessageTooLarge,
@@ -43,11 +47,14 @@ from tidelog.records.loops import parse_produce, produce_response
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
 from tidelog.storage.append import AppendOrigin, AppendResult
+from tidelog.storage.producer_state import Verification
 
 log = logging.getLogger("tidelog.server.apis.produce")
 
 # Where a batch keeps the low byte of its attributes, and the bit in it that makes it transactional.
 ATTRIBUTES, TRANSACTIONAL = 22, 0x10
+# Where it keeps its producer: id, epoch and base sequence.
+PRODUCER, _PRODUCER = 43, struct.Struct(">qhi")
 # Kafka's own tools write to internal topics under this client id.
 ADMIN_CLIENT_ID = "__admin_client"
 # These are told without the log start offset: they are found before the log is looked at.
@@ -59,7 +66,6 @@ _BEFORE_THE_LOG = (
     KafkaStorageError,
     InvalidRequiredAcks,
     InvalidTopic,
-    InvalidTxnState,
     TransactionalIdAuthorizationFailed,
     NotOneBatch,
 )
@@ -74,9 +80,11 @@ def produce(services: Services, request: Request) -> None:
         transactional_id, acks, timeout_ms, topics = parse_produce(buffer, request.body_start, version)
     except ValueError as error:
         raise ProtocolError(str(error)) from error
-    if len(topics) == 1 and len(buffer) < HEAVY_BYTES and transactional_id is None:
+    if len(topics) == 1 and len(buffer) < HEAVY_BYTES:
         topic, partitions = topics[0]
-        if len(partitions) == 1 and _produce_one(services, request, acks, topic, *partitions[0]):
+        if len(partitions) == 1 and _produce_one(
+            services, request, transactional_id, acks, topic, *partitions[0]
+        ):
             return
     _produce_any(services, request, transactional_id, acks, timeout_ms, topics)
 
@@ -84,6 +92,7 @@ def produce(services: Services, request: Request) -> None:
 def _produce_one(
     services: Services,
     request: Request,
+    transactional_id: str | None,
     acks: int,
     topic: str | bytes,
     index: int,
@@ -102,7 +111,11 @@ def _produce_one(
     if partition is None or not partition.can_append_now(acks):
         return False
     buffer = request.buffer
-    if end - start > ATTRIBUTES and buffer[start + ATTRIBUTES] & TRANSACTIONAL:
+    if (
+        end - start > ATTRIBUTES
+        and buffer[start + ATTRIBUTES] & TRANSACTIONAL
+        and not (transactional_id and _is_under_way(partition, buffer[start:end]))
+    ):
         return False
     version = request.api_version
     try:
@@ -134,6 +147,14 @@ def _produce_one(
             ]
         )
     return True
+
+
+def _is_under_way(partition: Partition, batch: memoryview) -> bool:
+    """Whether the transaction of a batch is open in the partition: then nobody has to be asked."""
+    if len(batch) < PRODUCER + _PRODUCER.size or partition.log is None:
+        return False
+    producer_id, epoch, _ = _PRODUCER.unpack_from(batch, PRODUCER)
+    return partition.log.producers.has_ongoing(producer_id, epoch)
 
 
 def _refused(
@@ -199,9 +220,6 @@ def _produce_any(
     entries: list[tuple[Partition | KafkaError, memoryview]] = [
         (_target(services, request, topic, index, acks), data) for (topic, index), data in batches.items()
     ]
-    refused = _refuse_transactions(transactional_id, [data for _, data in entries])
-    if refused is not None:
-        entries = [(refused, data) for _, data in entries]
 
     def done(outcomes: list[AppendOutcome]) -> None:
         answers: list[tuple[Slot, Partition | None, AppendOutcome]] = []
@@ -215,15 +233,22 @@ def _produce_any(
             answers.append((slot, partition, outcome))
         _send(services, request, acks, answers)
 
-    services.replicas.append(
-        entries,
-        acks=acks,
-        timeout_ms=timeout_ms,
-        heavy=len(buffer) >= HEAVY_BYTES,
-        allow_zstd=request.api_version >= 7,
-        origin=AppendOrigin.CLIENT,
-        done=done,
-    )
+    def append(errors: Mapping[Partition, KafkaError], guards: Mapping[Partition, Verification]) -> None:
+        for slot, (target, data) in enumerate(entries):
+            if isinstance(target, Partition) and target in errors:
+                entries[slot] = (errors[target], data)
+        services.replicas.append(
+            entries,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            heavy=len(buffer) >= HEAVY_BYTES,
+            allow_zstd=request.api_version >= 7,
+            origin=AppendOrigin.CLIENT,
+            done=done,
+            guards=guards,
+        )
+
+    _verify(services, request.api_version, transactional_id, entries, append)
     if not request.done:
         request.waiting()
 
@@ -243,13 +268,40 @@ def _target(
     return partition
 
 
-def _refuse_transactions(transactional_id: str | None, batches: list[memoryview]) -> KafkaError | None:
-    """Transactional batches need a transaction, which no producer can begin here."""
-    if not any(len(batch) > ATTRIBUTES and batch[ATTRIBUTES] & TRANSACTIONAL for batch in batches):
-        return None
+def _verify(
+    services: Services,
+    version: int,
+    transactional_id: str | None,
+    entries: list[tuple[Partition | KafkaError, memoryview]],
+    append: Callable[[Mapping[Partition, KafkaError], Mapping[Partition, Verification]], None],
+) -> None:
+    """Have the transaction coordinator confirm the partitions of transactional batches, then append."""
+    found = [
+        (target, _PRODUCER.unpack_from(data, PRODUCER) if len(data) >= PRODUCER + _PRODUCER.size else None)
+        for target, data in entries
+        if len(data) > ATTRIBUTES and data[ATTRIBUTES] & TRANSACTIONAL
+    ]
+    if not found:
+        append({}, {})
+        return
+    producers = {producer[:2] for _, producer in found if producer is not None and producer[0] >= 0}
+    refused: KafkaError | None = None
     if not transactional_id:
-        return TransactionalIdAuthorizationFailed("a transactional batch came without a transactional id")
-    return InvalidTxnState(f"no transaction of {transactional_id} is open")
+        refused = TransactionalIdAuthorizationFailed("a transactional batch came without a transactional id")
+    elif len(producers) > 1:
+        refused = InvalidProducerIdMapping("the batches of a request are of more than one producer")
+    if refused is not None:
+        entries[:] = [(refused, data) for _, data in entries]
+    if refused is not None or not producers or transactional_id is None:
+        append({}, {})
+        return
+    ((producer_id, epoch),) = producers
+    sequences = {
+        target: producer[2]
+        for target, producer in found
+        if isinstance(target, Partition) and producer is not None and producer[0] >= 0
+    }
+    services.verification.check_produce(transactional_id, producer_id, epoch, sequences, version, append)
 
 
 def _count(services: Services, hosted: HostedTopic, result: AppendResult, size: int) -> None:

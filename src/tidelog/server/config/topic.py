@@ -108,6 +108,7 @@ class TopicConfigs:
             else:
                 setattr(config, self.definition[name].attribute, value)
         config.producer_id_expiration_ms = self.broker.producer_id_expiration_ms
+        config.transaction_verification_enable = self.broker.transaction_partition_verification_enable
         config.batch_unpacked_max_bytes = self.broker.tidelog_batch_unpacked_max_bytes
         return config
 

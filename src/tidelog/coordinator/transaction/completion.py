@@ -1,0 +1,138 @@
+"""From a prepared transaction to a complete one: markers to every partition, then the last record.
+
+What fails for a while is tried again until it is written, this broker is no longer the coordinator, or the
+partition is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.coordinator.transaction.markers import Marker
+from tidelog.coordinator.transaction.shard import TransactionShard
+from tidelog.coordinator.transaction.state import State, TopicPartition, Transaction
+from tidelog.errors import (
+    InvalidProducerEpoch,
+    KafkaError,
+    NotCoordinator,
+    TransactionCoordinatorFenced,
+)
+
+if TYPE_CHECKING:
+    from tidelog.clock import TimerHandle
+    from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
+
+log = logging.getLogger("tidelog.coordinator.transaction")
+
+# How long a partition that could not be written gets to come back before it is tried again.
+RETRY_SECONDS = 0.1
+
+
+class Completion:
+    __slots__ = ("_coordinator", "_is_over", "_left", "_sent", "_shard", "_timer", "_transaction")
+
+    def __init__(
+        self, coordinator: TransactionCoordinator, shard: TransactionShard, transaction: Transaction
+    ) -> None:
+        self._coordinator = coordinator
+        self._shard = shard
+        self._transaction = transaction
+        self._left: set[TopicPartition] = set(transaction.metadata.partitions)
+        self._sent = 0  # markers that are on their way
+        self._timer: TimerHandle | None = None
+        self._is_over = False
+
+    def start(self, *, after_backoff: bool = False) -> None:
+        if after_backoff:
+            self._schedule(self._send)
+        else:
+            self._send()
+
+    def cancel(self) -> None:
+        """Somebody else completes it, or nobody does here."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        completions = self._coordinator.completions
+        if completions.get(self._transaction.transactional_id) is self:
+            del completions[self._transaction.transactional_id]
+
+    def _schedule(self, what: Callable[[], None]) -> None:
+        self._timer = self._coordinator.scheduler.schedule(RETRY_SECONDS, what)
+
+    # -- markers -----------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        self._timer = None
+        if self._is_stale():
+            return
+        self._drop_deleted()
+        if not self._left:
+            self._write_completion()
+            return
+        metadata = self._transaction.metadata
+        marker = Marker(
+            metadata.producer_id,
+            metadata.producer_epoch,
+            self._shard.coordinator_epoch,
+            metadata.state is State.PREPARE_COMMIT,
+            metadata.client_version,
+        )
+        self._sent = len(self._left)
+        self._coordinator.markers.write(marker, list(self._left), self._marker_done)
+
+    def _is_stale(self) -> bool:
+        if self._is_over or self._shard.is_unloaded:
+            self.cancel()
+            return True
+        return False
+
+    def _drop_deleted(self) -> None:
+        """A topic that was deleted needs no marker."""
+        topics = self._coordinator.metadata.snapshot.topics
+        for topic, index in list(self._left):
+            known = topics.get(topic)
+            if known is None or index not in known.partitions:
+                log.info("%s-%d is gone and gets no marker", topic, index)
+                self._left.discard((topic, index))
+
+    def _marker_done(self, key: TopicPartition, error: KafkaError | None) -> None:
+        self._sent -= 1
+        if error is None:
+            self._left.discard(key)
+        elif isinstance(error, InvalidProducerEpoch):
+            # A marker with a later epoch is there already: the transaction is over in this partition.
+            log.warning("the marker of %s for %s-%d is not needed: %s", self._name, *key, error)
+            self._left.discard(key)
+        elif isinstance(error, TransactionCoordinatorFenced):
+            log.warning("another coordinator completes the transaction of %s: %s", self._name, error)
+            self.cancel()
+        if self._sent or self._is_stale():
+            return
+        if self._left:
+            log.info("%d markers of %s are tried again: %s", len(self._left), self._name, error)
+            self._schedule(self._send)
+        else:
+            self._write_completion()
+
+    @property
+    def _name(self) -> str:
+        return self._transaction.transactional_id
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _write_completion(self) -> None:
+        if self._is_stale():
+            return
+        self._coordinator.write_completion(self._shard, self._transaction, self.cancel, self._not_written)
+
+    def _not_written(self, error: KafkaError) -> None:
+        if isinstance(error, NotCoordinator) or self._is_stale():
+            self.cancel()
+        elif self._transaction.metadata.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
+            self.cancel()  # it is in the log, and committed with what comes after it
+        else:
+            log.info("the end of the transaction of %s is written again: %s", self._name, error)
+            self._schedule(self._write_completion)

@@ -1,0 +1,510 @@
+"""Keeps the transactional ids of the partitions of `__transaction_state` that this broker leads.
+
+A step is decided by the state machine on what the log says, written, and answered when it is committed. The
+end of a transaction is answered once it is prepared; its markers and its completion follow by themselves,
+again and again until they are written, and after a restart from where the log left off.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from tidelog.clock import Scheduler, TimerHandle
+from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.coordinator.runtime import CoordinatorRuntime, NewRecord
+from tidelog.coordinator.transaction.completion import Completion
+from tidelog.coordinator.transaction.markers import MarkerChannel
+from tidelog.coordinator.transaction.records import encode_key, encode_value
+from tidelog.coordinator.transaction.settings import TransactionSettings
+from tidelog.coordinator.transaction.shard import TransactionShard
+from tidelog.coordinator.transaction.state import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMEOUT,
+    PREPARED,
+    Metadata,
+    NeedsProducerId,
+    ProducerIdAndEpoch,
+    State,
+    TopicPartition,
+    Transaction,
+    Transition,
+)
+from tidelog.errors import (
+    ConcurrentTransactions,
+    CoordinatorNotAvailable,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionTimeout,
+    KafkaError,
+    NotCoordinator,
+    TransactionalIdAuthorizationFailed,
+    TransactionalIdNotFound,
+)
+
+log = logging.getLogger("tidelog.coordinator.transaction")
+
+TOPIC = "__transaction_state"
+# Tombstones of expired ids that are written together.
+EXPIRED_TOGETHER = 500
+
+Failed = Callable[[KafkaError], None]
+
+
+class ProducerIdSource(Protocol):
+    def request(self, done: Callable[[int], None], failed: Failed) -> None:
+        """Give an id that nobody else has ever got: at once where one is at hand."""
+
+
+class Initialized(NamedTuple):
+    """The answer to InitProducerId; `ongoing` is the transaction that was kept."""
+
+    producer: ProducerIdAndEpoch
+    ongoing: ProducerIdAndEpoch | None = None
+
+
+class TransactionCoordinator:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        metadata: MetadataCache,
+        scheduler: Scheduler,
+        settings: TransactionSettings,
+        producer_ids: ProducerIdSource,
+        markers: MarkerChannel,
+    ) -> None:
+        self.settings = settings
+        self.markers = markers
+        self.metadata = metadata
+        self.scheduler = scheduler
+        self._producer_ids = producer_ids
+        self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
+            TOPIC,
+            replicas,
+            metadata,
+            scheduler,
+            lambda partition, epoch: TransactionShard(partition, epoch, self._loaded),
+            append_timeout_ms=lambda: settings.append_timeout_ms,
+            load_buffer_size=settings.load_buffer_size,
+        )
+        # Transactions that are prepared and not yet complete, by their id.
+        self.completions: dict[str, Completion] = {}
+        self._is_started = False
+        self._timers: list[TimerHandle] = []
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The partitions of this broker are led: end what was prepared before, and watch the time."""
+        self._is_started = True
+        for shard in self.runtime.shards():
+            self._resume(shard)
+        self._every(lambda: self.settings.abort_interval_ms, self.abort_timed_out)
+        self._every(lambda: self.settings.remove_expired_interval_ms, self.remove_expired)
+
+    def _every(self, interval_ms: Callable[[], int], work: Callable[[], None]) -> None:
+        slot = len(self._timers)
+
+        def due() -> None:
+            work()
+            self._timers[slot] = self.scheduler.schedule(interval_ms() / 1000, due)
+
+        self._timers.append(self.scheduler.schedule(interval_ms() / 1000, due))
+
+    def close(self) -> None:
+        self._is_started = False
+        for timer in self._timers:
+            timer.cancel()
+        for completion in list(self.completions.values()):
+            completion.cancel()
+        self.runtime.close()
+
+    def _loaded(self, shard: TransactionShard) -> None:
+        if self._is_started:
+            self._resume(shard)
+
+    def _resume(self, shard: TransactionShard) -> None:
+        for transaction in list(shard.transactions.values()):
+            if transaction.metadata.state in PREPARED and transaction.pending is None:
+                self._complete(shard, transaction)
+
+    # -- finding -----------------------------------------------------------------------------------
+
+    def partition_for(self, transactional_id: str) -> int:
+        try:
+            return self.runtime.partition_for(transactional_id)
+        except CoordinatorNotAvailable as error:
+            raise NotCoordinator(error.message) from None
+
+    def _run(
+        self, transactional_id: str, operation: Callable[[TransactionShard], None], failed: Failed
+    ) -> None:
+        """Decide on the state of an id; whatever rule is broken goes to `failed`."""
+        if not transactional_id:
+            failed(InvalidRequest("the transactional id is empty"))
+            return
+
+        def decide(shard: TransactionShard) -> None:
+            try:
+                operation(shard)
+            except KafkaError as error:
+                failed(error)
+
+        try:
+            partition = self.partition_for(transactional_id)
+        except KafkaError as error:
+            failed(error)
+            return
+        self.runtime.run(partition, decide, failed)
+
+    def _known(self, shard: TransactionShard, transactional_id: str) -> Transaction:
+        transaction = shard.transactions.get(transactional_id)
+        if transaction is None:
+            raise InvalidProducerIdMapping(f"no producer of {transactional_id} is known")
+        return transaction
+
+    # -- InitProducerId ----------------------------------------------------------------------------
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: ProducerIdAndEpoch | None,
+        done: Callable[[Initialized], None],
+        failed: Failed,
+        *,
+        enable_two_phase: bool = False,
+        keep_prepared: bool = False,
+        new_producer_id: int = NO_PRODUCER_ID,
+    ) -> None:
+        """A new epoch for the producer of an id; whoever had the one before is fenced."""
+        if transactional_id and enable_two_phase and not self.settings.two_phase_commit_enable:
+            failed(TransactionalIdAuthorizationFailed("transaction.two.phase.commit.enable is false"))
+            return
+        if transactional_id and not enable_two_phase and not 0 < timeout_ms <= self.settings.max_timeout_ms:
+            failed(
+                InvalidTransactionTimeout(
+                    f"{timeout_ms} ms is not within 1 to transaction.max.timeout.ms="
+                    f"{self.settings.max_timeout_ms}"
+                )
+            )
+            return
+
+        def again(producer_id: int) -> None:
+            self.init_producer_id(
+                transactional_id,
+                timeout_ms,
+                expected,
+                done,
+                failed,
+                enable_two_phase=enable_two_phase,
+                keep_prepared=keep_prepared,
+                new_producer_id=producer_id,
+            )
+
+        def decide(shard: TransactionShard) -> None:
+            resolved = NO_TIMEOUT if enable_two_phase else timeout_ms
+            transaction = shard.transactions.get(transactional_id)
+            if transaction is None:
+                if new_producer_id == NO_PRODUCER_ID:
+                    raise NeedsProducerId
+                transaction = Transaction(
+                    transactional_id, Metadata(new_producer_id, NO_EPOCH, resolved, State.EMPTY)
+                )
+                shard.transactions[transactional_id] = transaction
+            self._initialize(
+                shard, transaction, resolved, expected, keep_prepared, new_producer_id, done, failed
+            )
+
+        def decide_or_get_id(shard: TransactionShard) -> None:
+            try:
+                decide(shard)
+            except NeedsProducerId:
+                self._producer_ids.request(again, failed)
+
+        self._run(transactional_id, decide_or_get_id, failed)
+
+    def _initialize(
+        self,
+        shard: TransactionShard,
+        transaction: Transaction,
+        timeout_ms: int,
+        expected: ProducerIdAndEpoch | None,
+        keep_prepared: bool,
+        new_producer_id: int,
+        done: Callable[[Initialized], None],
+        failed: Failed,
+    ) -> None:
+        before = transaction.metadata
+        transition = transaction.initialize(
+            timeout_ms,
+            expected,
+            self.scheduler.clock.ms(),
+            keep_prepared=keep_prepared,
+            new_producer_id=new_producer_id,
+        )
+        if transition is None:
+            # The client comes again until the transaction of the producer before it is aborted.
+            self._fence(
+                shard,
+                transaction,
+                lambda: failed(ConcurrentTransactions("the transaction under way is being aborted")),
+                failed,
+            )
+            return
+
+        def written() -> None:
+            after = transition.metadata
+            ongoing = None
+            if after.is_kept:
+                ongoing = ProducerIdAndEpoch(after.producer_id, after.producer_epoch)
+            done(Initialized(after.latest, ongoing))
+
+        def not_written(error: KafkaError) -> None:
+            if before.producer_epoch == NO_EPOCH and transaction.metadata is before:
+                shard.transactions.pop(transaction.transactional_id, None)
+            failed(error)
+
+        self._write(shard, transaction, transition, written, not_written)
+
+    def _fence(
+        self, shard: TransactionShard, transaction: Transaction, done: Callable[[], None], failed: Failed
+    ) -> None:
+        transition = transaction.fence(self.scheduler.clock.ms())
+        self._prepare(shard, transaction, transition, done, failed)
+
+    # -- partitions --------------------------------------------------------------------------------
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: frozenset[TopicPartition],
+        client_version: int,
+        done: Callable[[KafkaError | None], None],
+    ) -> None:
+        def decide(shard: TransactionShard) -> None:
+            transaction = self._known(shard, transactional_id)
+            transition = transaction.add_partitions(
+                producer_id, epoch, partitions, client_version, self.scheduler.clock.ms()
+            )
+            if transition is None:
+                done(None)
+            else:
+                self._write(shard, transaction, transition, lambda: done(None), done)
+
+        self._run(transactional_id, decide, done)
+
+    def verify_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: frozenset[TopicPartition],
+        done: Callable[[dict[TopicPartition, KafkaError]], None],
+    ) -> None:
+        """Tell which of the partitions are not part of the transaction under way, and why."""
+
+        def decide(shard: TransactionShard) -> None:
+            done(self._known(shard, transactional_id).verify_partitions(producer_id, epoch, partitions))
+
+        self._run(transactional_id, decide, lambda error: done(dict.fromkeys(partitions, error)))
+
+    # -- EndTxn ------------------------------------------------------------------------------------
+
+    def end_transaction(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        *,
+        commit: bool,
+        client_version: int,
+        done: Callable[[ProducerIdAndEpoch], None],
+        failed: Failed,
+        new_producer_id: int = NO_PRODUCER_ID,
+    ) -> None:
+        """Answered with the id and epoch of the next transaction, once the end is sure to come."""
+
+        def again(producer_id_to_take: int) -> None:
+            self.end_transaction(
+                transactional_id,
+                producer_id,
+                epoch,
+                commit=commit,
+                client_version=client_version,
+                done=done,
+                failed=failed,
+                new_producer_id=producer_id_to_take,
+            )
+
+        def decide(shard: TransactionShard) -> None:
+            transaction = self._known(shard, transactional_id)
+            now_ms = self.scheduler.clock.ms()
+            try:
+                transition = transaction.end(
+                    producer_id,
+                    epoch,
+                    commit=commit,
+                    client_version=client_version,
+                    now_ms=now_ms,
+                    new_producer_id=new_producer_id,
+                )
+            except NeedsProducerId:
+                self._producer_ids.request(again, failed)
+                return
+            if transition is None:
+                done(transaction.metadata.latest)
+                return
+            after = transition.metadata
+            following = ProducerIdAndEpoch(after.producer_id, after.producer_epoch)
+            if after.next_producer_id != NO_PRODUCER_ID:
+                following = ProducerIdAndEpoch(after.next_producer_id, after.next_producer_epoch)
+            self._prepare(shard, transaction, transition, lambda: done(following), failed)
+
+        self._run(transactional_id, decide, failed)
+
+    def _prepare(
+        self,
+        shard: TransactionShard,
+        transaction: Transaction,
+        transition: Transition,
+        done: Callable[[], None],
+        failed: Failed,
+    ) -> None:
+        def written() -> None:
+            done()
+            self._complete(shard, transaction)
+
+        def not_written(error: KafkaError) -> None:
+            failed(error)
+            if transaction.metadata.state in PREPARED:
+                # It is in the log, only not known to be on the replicas: what follows is as sure as that.
+                self._complete(shard, transaction, after_backoff=True)
+
+        self._write(shard, transaction, transition, written, not_written)
+
+    def _complete(
+        self, shard: TransactionShard, transaction: Transaction, *, after_backoff: bool = False
+    ) -> None:
+        if shard.is_unloaded:
+            return
+        completion = Completion(self, shard, transaction)
+        before = self.completions.get(transaction.transactional_id)
+        if before is not None:
+            before.cancel()
+        self.completions[transaction.transactional_id] = completion
+        completion.start(after_backoff=after_backoff)
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def _write(
+        self,
+        shard: TransactionShard,
+        transaction: Transaction,
+        transition: Transition,
+        done: Callable[[], None],
+        failed: Failed,
+    ) -> None:
+        transaction.pending = transition.metadata.state
+
+        def written(error: KafkaError | None) -> None:
+            transaction.pending = None
+            if error is not None:
+                failed(error)
+                return
+            transaction.last_producer_epoch = transition.last_producer_epoch
+            done()
+
+        record = NewRecord(encode_key(transaction.transactional_id), encode_value(transition.metadata))
+        self.runtime.append(shard.partition, [record], written)
+
+    def write_completion(
+        self, shard: TransactionShard, transaction: Transaction, done: Callable[[], None], failed: Failed
+    ) -> None:
+        """Every marker is written: for whoever completes a transaction."""
+
+        def decide(_: TransactionShard) -> None:
+            transition = transaction.complete(self.scheduler.clock.ms())
+            self._write(shard, transaction, transition, done, failed)
+
+        self.runtime.run(shard.partition, decide, failed)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def abort_timed_out(self) -> None:
+        """Abort what took longer than its producer said, and fence that producer."""
+        now_ms = self.scheduler.clock.ms()
+        for shard in list(self.runtime.shards()):
+            overdue = [found for found in shard.ongoing.values() if found.is_timed_out(now_ms)]
+            for transaction in overdue:
+                self._abort_overdue(shard, transaction)
+
+    def _abort_overdue(self, shard: TransactionShard, transaction: Transaction) -> None:
+        transactional_id = transaction.transactional_id
+
+        def failed(error: KafkaError) -> None:
+            log.warning(
+                "the transaction of %s that timed out is not aborted yet: %s", transactional_id, error
+            )
+
+        def decide(_: TransactionShard) -> None:
+            if transaction.is_timed_out(self.scheduler.clock.ms()):
+                log.info("the transaction of %s timed out and is aborted", transactional_id)
+                self._fence(shard, transaction, lambda: None, failed)
+
+        self.runtime.run(shard.partition, decide, failed)
+
+    def remove_expired(self) -> None:
+        """Forget ids that nobody has used for `transactional.id.expiration.ms`."""
+        for shard in list(self.runtime.shards()):
+            self._remove_expired_of(shard)
+
+    def _remove_expired_of(self, shard: TransactionShard) -> None:
+        now_ms, expiration_ms = self.scheduler.clock.ms(), self.settings.id_expiration_ms
+        expired = []
+        for transaction in shard.transactions.values():
+            if transaction.is_expired(now_ms, expiration_ms):
+                expired.append(transaction)
+                if len(expired) == EXPIRED_TOGETHER:
+                    # The others have their turn when these are gone.
+                    self.scheduler.schedule(0.0, lambda: self._remove_expired_of(shard))
+                    break
+        if not expired or shard.is_unloaded:
+            return
+        for transaction in expired:
+            transaction.pending = State.DEAD
+
+        def written(error: KafkaError | None) -> None:
+            for transaction in expired:
+                transaction.pending = None
+            if error is not None:
+                log.warning("%d transactional ids could not be removed yet: %s", len(expired), error)
+
+        records = [NewRecord(encode_key(transaction.transactional_id), None) for transaction in expired]
+        self.runtime.append(shard.partition, records, written)
+
+    # -- telling -----------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """What is known of an id; raises the error to tell instead."""
+        if not transactional_id:
+            raise InvalidRequest("the transactional id is empty")
+        shard = self.runtime.shard(self.partition_for(transactional_id))
+        transaction = shard.transactions.get(transactional_id)
+        if transaction is None or transaction.pending is State.DEAD:
+            raise TransactionalIdNotFound(f"no producer of {transactional_id} is known")
+        return transaction
+
+    def transactions(self) -> list[Transaction]:
+        """Every id that this broker keeps."""
+        return [
+            transaction
+            for shard in self.runtime.shards()
+            for transaction in shard.transactions.values()
+            if transaction.pending is not State.DEAD
+        ]

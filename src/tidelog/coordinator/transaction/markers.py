@@ -1,0 +1,134 @@
+"""Markers: the control records that end a transaction in each of its partitions.
+
+`MarkerChannel` is the border behind which it does not matter where a partition is led. `LocalMarkers` writes
+to those of this broker: markers that are given within one turn of the loop go to a partition together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from tidelog.clock import Scheduler
+from tidelog.cluster.partition import Partition
+from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.coordinator.transaction.state import TopicPartition
+from tidelog.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    KafkaError,
+    NotCoordinator,
+    NotLeaderOrFollower,
+)
+from tidelog.records.batch import build_end_transaction_marker
+
+MarkerDone = Callable[[TopicPartition, KafkaError | None], None]
+
+GROUP_TOPIC = "__consumer_offsets"
+
+
+class Marker(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    transaction_version: int = 0
+
+
+class MarkerChannel(Protocol):
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
+        """Write a marker to each partition; `done` is called once for each, with the error if it failed."""
+
+
+class GroupMarkers(Protocol):
+    """What group coordinators offer (runtime.CoordinatorRuntime): their offsets change with the marker."""
+
+    def append_marker(
+        self,
+        partition: int,
+        done: Callable[[KafkaError | None], None],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+    ) -> None: ...
+
+
+class _Waiting(NamedTuple):
+    marker: Marker
+    key: TopicPartition
+    done: MarkerDone
+
+
+class LocalMarkers:
+    """Implements MarkerChannel for the partitions that this broker leads."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        scheduler: Scheduler,
+        groups: Callable[[], GroupMarkers | None],
+        timeout_ms: Callable[[], int],
+    ) -> None:
+        self._replicas = replicas
+        self._scheduler = scheduler
+        self._groups = groups
+        self._timeout_ms = timeout_ms
+        self._waiting: dict[Partition, list[_Waiting]] = {}
+
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
+        for key in partitions:
+            if key[0] == GROUP_TOPIC:
+                groups = self._groups()
+                if groups is not None:
+                    self._write_to_group(groups, marker, key, done)
+                    continue
+            try:
+                partition = self._replicas.partition(*key)
+            except KafkaError as error:
+                done(key, error)
+                continue
+            if not self._waiting:
+                self._scheduler.call_soon_in_turn(self._flush)
+            self._waiting.setdefault(partition, []).append(_Waiting(marker, key, done))
+
+    def _write_to_group(
+        self, groups: GroupMarkers, marker: Marker, key: TopicPartition, done: MarkerDone
+    ) -> None:
+        def written(error: KafkaError | None) -> None:
+            if isinstance(error, CoordinatorNotAvailable | CoordinatorLoadInProgress | NotCoordinator):
+                error = NotLeaderOrFollower(f"the group coordinator of {key[0]}-{key[1]} is not ready")
+            done(key, error)
+
+        groups.append_marker(
+            key[1],
+            written,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            commit=marker.commit,
+        )
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        now_ms = self._scheduler.clock.ms()
+        timeout_ms = self._timeout_ms()
+        for partition, entries in waiting.items():
+            batches = [memoryview(bytearray(_encode(entry.marker, now_ms))) for entry in entries]
+
+            def written(slot: int, error: KafkaError | None, entries: list[_Waiting] = entries) -> None:
+                entry = entries[slot]
+                entry.done(entry.key, error)
+
+            self._replicas.append_own_together(partition, batches, timeout_ms=timeout_ms, done=written)
+
+
+def _encode(marker: Marker, now_ms: int) -> bytes | bytearray:
+    return build_end_transaction_marker(
+        commit=marker.commit,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp=now_ms,
+    )

@@ -1,0 +1,61 @@
+"""The settings that transactions obey, looked up at each use so that changes hold from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog.config.values import ConfigValue
+
+
+class TransactionSettings:
+    """Typed names over the broker's settings; `value_of` gives the present value of one."""
+
+    __slots__ = ("_value_of",)
+
+    def __init__(self, value_of: Callable[[str], ConfigValue]) -> None:
+        self._value_of = value_of
+
+    def _int(self, name: str) -> int:
+        value = self._value_of(name)
+        assert isinstance(value, int)
+        return value
+
+    @property
+    def max_timeout_ms(self) -> int:
+        return self._int("transaction.max.timeout.ms")
+
+    @property
+    def two_phase_commit_enable(self) -> bool:
+        return bool(self._value_of("transaction.two.phase.commit.enable"))
+
+    @property
+    def partition_verification_enable(self) -> bool:
+        return bool(self._value_of("transaction.partition.verification.enable"))
+
+    @property
+    def id_expiration_ms(self) -> int:
+        return self._int("transactional.id.expiration.ms")
+
+    @property
+    def abort_interval_ms(self) -> int:
+        return self._int("transaction.abort.timed.out.transaction.cleanup.interval.ms")
+
+    @property
+    def remove_expired_interval_ms(self) -> int:
+        return self._int("transaction.remove.expired.transaction.cleanup.interval.ms")
+
+    @property
+    def add_partitions_retry_ms(self) -> int:
+        return self._int("add.partitions.to.txn.retry.backoff.ms")
+
+    @property
+    def add_partitions_retry_max_ms(self) -> int:
+        return self._int("add.partitions.to.txn.retry.backoff.max.ms")
+
+    @property
+    def append_timeout_ms(self) -> int:
+        return self._int("request.timeout.ms")
+
+    @property
+    def load_buffer_size(self) -> int:
+        return self._int("transaction.state.log.load.buffer.size")

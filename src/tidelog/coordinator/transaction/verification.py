@@ -1,0 +1,183 @@
+"""Before the first batch of a transaction is appended to a partition: is the partition part of it?
+
+Older clients have added it with AddPartitionsToTxn, and the coordinator is asked to confirm that; newer ones
+leave it to the broker, which adds it here. Batches that follow need no question: the log knows the
+transaction by then. What comes back guards the append (storage.producer_state.Verification).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tidelog.cluster.partition import Partition
+from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
+from tidelog.coordinator.transaction.markers import GROUP_TOPIC
+from tidelog.coordinator.transaction.state import EPOCH_BUMP, TopicPartition
+from tidelog.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    KafkaError,
+    NotCoordinator,
+    NotEnoughReplicas,
+    ProducerFenced,
+    TransactionAbortable,
+)
+from tidelog.storage.producer_state import Verification
+
+# From these versions on a request adds the partition, or its client understands TRANSACTION_ABORTABLE.
+PRODUCE_ADDS, PRODUCE_KNOWS_ABORTABLE = 12, 11
+OFFSETS_ADD, OFFSETS_KNOW_ABORTABLE = 5, 4
+
+Errors = dict[Partition, KafkaError]
+Guards = dict[Partition, Verification]
+
+
+class TransactionVerification:
+    def __init__(self, coordinator: TransactionCoordinator, replicas: ReplicaManager) -> None:
+        self._coordinator = coordinator
+        self._replicas = replicas
+        self._settings = coordinator.settings
+        self._scheduler = coordinator.scheduler
+
+    # -- Produce -----------------------------------------------------------------------------------
+
+    def check_produce(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        sequences: Mapping[Partition, int],
+        version: int,
+        done: Callable[[Errors, Guards], None],
+    ) -> None:
+        """Verify, or add, the partitions of a produce request, given the base sequence for each.
+
+        `done` is called with what is to be told instead of an append, and with the guards of the appends.
+        """
+        adds = version >= PRODUCE_ADDS
+        if not adds and not self._settings.partition_verification_enable:
+            done({}, {})
+            return
+        began_ms = self._scheduler.clock.ms()
+
+        def checked(errors: Errors, guards: Guards) -> None:
+            if adds and any(isinstance(error, ConcurrentTransactions) for error in errors.values()):
+                # The transaction before it is about to be complete: to send the batches again costs more.
+                waited_ms = self._scheduler.clock.ms() - began_ms
+                if waited_ms < self._settings.add_partitions_retry_max_ms:
+                    self._scheduler.schedule(self._settings.add_partitions_retry_ms / 1000, ask)
+                    return
+            done({at: _for_producers(error, adds) for at, error in errors.items()}, guards)
+
+        def ask() -> None:
+            self._ask(
+                transactional_id,
+                producer_id,
+                epoch,
+                sequences,
+                adds,
+                version >= PRODUCE_KNOWS_ABORTABLE,
+                checked,
+            )
+
+        ask()
+
+    # -- TxnOffsetCommit ---------------------------------------------------------------------------
+
+    def check_offsets(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partition: int,
+        *,
+        version: int,
+        done: Callable[[KafkaError | None], None],
+    ) -> None:
+        """The same for the partition of `__consumer_offsets` that a group's offsets go to."""
+        adds = version >= OFFSETS_ADD
+        if not adds and not self._settings.partition_verification_enable:
+            done(None)
+            return
+        try:
+            target = self._replicas.partition(GROUP_TOPIC, partition)
+        except KafkaError as error:
+            done(error)
+            return
+        self._ask(
+            transactional_id,
+            producer_id,
+            producer_epoch,
+            {target: 0},
+            adds,
+            version >= OFFSETS_KNOW_ABORTABLE,
+            lambda errors, _: done(errors.get(target)),
+        )
+
+    # -- the coordinator's word --------------------------------------------------------------------
+
+    def _ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        sequences: Mapping[Partition, int],
+        adds: bool,
+        knows_abortable: bool,
+        done: Callable[[Errors, Guards], None],
+    ) -> None:
+        errors: Errors = {}
+        guards: Guards = {}
+        now_ms = self._scheduler.clock.ms()
+        for partition, sequence in sequences.items():
+            try:
+                producers = partition.leader_log().producers
+                guard = producers.start_verification(producer_id, epoch, sequence, adds, now_ms)
+            except KafkaError as error:
+                errors[partition] = error
+                continue
+            if guard is not None:
+                guards[partition] = guard
+        if not guards:
+            done(errors, guards)
+            return
+        wanted = frozenset((partition.topic, partition.index) for partition in guards)
+
+        def answered(refused: dict[TopicPartition, KafkaError]) -> None:
+            for partition in guards:
+                error = refused.get((partition.topic, partition.index))
+                if error is not None:
+                    errors[partition] = _for_clients(error, knows_abortable)
+            done(errors, guards)
+
+        if adds:
+            self._coordinator.add_partitions(
+                transactional_id,
+                producer_id,
+                epoch,
+                wanted,
+                EPOCH_BUMP,
+                lambda error: answered({} if error is None else dict.fromkeys(wanted, error)),
+            )
+        else:
+            self._coordinator.verify_partitions(transactional_id, producer_id, epoch, wanted, answered)
+
+
+def _for_clients(error: KafkaError, knows_abortable: bool) -> KafkaError:
+    if isinstance(error, ProducerFenced):
+        return InvalidProducerEpoch(error.message)
+    if isinstance(error, TransactionAbortable) and not knows_abortable:
+        return InvalidTxnState(error.message)
+    return error
+
+
+def _for_producers(error: KafkaError, adds: bool) -> KafkaError:
+    """A producer would not know what to do about a coordinator: it is told to send the batch again."""
+    passing = isinstance(error, CoordinatorLoadInProgress | CoordinatorNotAvailable | NotCoordinator)
+    if passing or (isinstance(error, ConcurrentTransactions) and not adds):
+        return NotEnoughReplicas(f"the transaction could not be verified yet: {error.message}")
+    return error

@@ -1,0 +1,415 @@
+"""InitProducerId (22) v0-6, AddPartitionsToTxn (24) v0-5, AddOffsetsToTxn (25) v0-4, EndTxn (26) v0-5,
+WriteTxnMarkers (27) v1-2, DescribeTransactions (65) v0 and ListTransactions (66) v0-2.
+
+- InitProducerId without a transactional id gives a new producer id, epoch 0. With one, the epoch is raised
+  and whoever had the one before is fenced; a transaction that was open is aborted, and the answer is
+  CONCURRENT_TRANSACTIONS until that is done. v3 brings the id and epoch that the producer had (one without
+  the other is INVALID_REQUEST). v6, announced with transaction.two.phase.commit.enable, has Enable2Pc (no
+  time-out) and KeepPreparedTxn (the open transaction stays, and its id and epoch are told).
+- AddPartitionsToTxn adds all partitions or none: where one is unknown, the others are
+  OPERATION_NOT_ATTEMPTED. v4 and later come from brokers, for several ids at once, or only to verify.
+- EndTxn is answered when the end is sure to come. v5 raises the epoch with every end and tells it.
+- PRODUCER_FENCED is told as INVALID_PRODUCER_EPOCH to clients that do not know it: before v4 of
+  InitProducerId, before v2 of the others.
+- WriteTxnMarkers ends transactions of producers in partitions that are led here.
+- ListTransactions filters by state, producer id, duration (v1) and a pattern of the id (v2, RE2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.coordinator.group.patterns import compiled
+from tidelog.coordinator.transaction.coordinator import Initialized
+from tidelog.coordinator.transaction.markers import GROUP_TOPIC, Marker
+from tidelog.coordinator.transaction.state import (
+    CLASSIC,
+    EPOCH_BUMP,
+    TITLES,
+    ProducerIdAndEpoch,
+    State,
+    TopicPartition,
+    Transaction,
+)
+from tidelog.errors import (
+    ErrorCode,
+    InvalidProducerEpoch,
+    KafkaError,
+    OperationNotAttempted,
+    ProducerFenced,
+    UnknownTopicOrPartition,
+)
+from tidelog.network.request import Request
+from tidelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from tidelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+)
+from tidelog.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tidelog.server.apis.api import Api
+from tidelog.server.services import Services
+
+if TYPE_CHECKING:
+    from tidelog.protocol.message import Message
+
+_PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+_TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+
+# From these versions on clients know PRODUCER_FENCED.
+INIT_KNOWS_FENCED, OTHERS_KNOW_FENCED = 4, 2
+# Requests of these versions come from clients that expect a new epoch with every end.
+END_BUMPS, ADD_COMES_FROM_BROKERS = 5, 4
+
+
+def _answer(services: Services, request: Request) -> Callable[[Message], None]:
+    def answer(message: Message) -> None:
+        services.respond(request, message)
+
+    return answer
+
+
+def _code(error: KafkaError, version: int, knows_fenced: int = OTHERS_KNOW_FENCED) -> int:
+    if isinstance(error, ProducerFenced) and version < knows_fenced:
+        return InvalidProducerEpoch.code
+    return error.code
+
+
+# -- InitProducerId --------------------------------------------------------------------------------
+
+
+def init_producer_id(services: Services, request: Request, body: InitProducerIdRequest) -> None:
+    answer = _answer(services, request)
+
+    def failed(error: KafkaError) -> None:
+        code = _code(error, request.api_version, INIT_KNOWS_FENCED)
+        answer(InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1))
+
+    def initialized(result: Initialized) -> None:
+        message = InitProducerIdResponse(
+            producer_id=result.producer.producer_id, producer_epoch=result.producer.epoch
+        )
+        if result.ongoing is not None:
+            message.ongoing_txn_producer_id = result.ongoing.producer_id
+            message.ongoing_txn_producer_epoch = result.ongoing.epoch
+        answer(message)
+
+    expected = None
+    if (body.producer_id == -1) != (body.producer_epoch == -1):
+        answer(InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1))
+        return
+    if body.producer_id != -1:
+        expected = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
+    if body.transactional_id is None:
+        services.producer_ids.request(
+            lambda producer_id: initialized(Initialized(ProducerIdAndEpoch(producer_id, 0))), failed
+        )
+    else:
+        services.transactions.init_producer_id(
+            body.transactional_id,
+            body.transaction_timeout_ms,
+            expected,
+            initialized,
+            failed,
+            enable_two_phase=body.enable_2pc,
+            keep_prepared=body.keep_prepared_txn,
+        )
+    if not request.done:
+        request.waiting()
+
+
+# -- adding ----------------------------------------------------------------------------------------
+
+
+def add_partitions_to_txn(
+    services: Services, request: Request, body: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse | None:
+    if request.api_version >= ADD_COMES_FROM_BROKERS:
+        return _add_for_brokers(services, request, body)
+
+    def done(result: _TransactionResult) -> None:
+        services.respond(
+            request, AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
+        )
+
+    transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+        transactional_id=body.v3_and_below_transactional_id,
+        producer_id=body.v3_and_below_producer_id,
+        producer_epoch=body.v3_and_below_producer_epoch,
+        topics=body.v3_and_below_topics,
+    )
+    _add(services, request, transaction, done)
+    if not request.done:
+        request.waiting()
+    return None
+
+
+def _add_for_brokers(
+    services: Services, request: Request, body: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse | None:
+    if not body.transactions:
+        return AddPartitionsToTxnResponse()
+    results: list[_TransactionResult] = []
+
+    def done(result: _TransactionResult) -> None:
+        results.append(result)
+        if len(results) == len(body.transactions):
+            services.respond(request, AddPartitionsToTxnResponse(results_by_transaction=results))
+
+    for transaction in body.transactions:
+        _add(services, request, transaction, done)
+    if not request.done:
+        request.waiting()
+    return None
+
+
+def _add(
+    services: Services,
+    request: Request,
+    transaction: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
+    done: Callable[[_TransactionResult], None],
+) -> None:
+    def tell(error_of: Callable[[TopicPartition], KafkaError | None]) -> None:
+        done(_transaction_result(transaction, error_of, request.api_version))
+
+    topics = services.metadata.snapshot.topics
+    partitions = [(topic.name, index) for topic in transaction.topics for index in topic.partitions]
+    unknown = {
+        (topic, index)
+        for topic, index in partitions
+        if topic not in topics or index not in topics[topic].partitions
+    }
+    if unknown:
+        tell(lambda partition: UnknownTopicOrPartition() if partition in unknown else OperationNotAttempted())
+        return
+    coordinator = services.transactions
+    wanted = frozenset(partitions)
+    if transaction.verify_only:
+        coordinator.verify_partitions(
+            transaction.transactional_id,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            wanted,
+            lambda errors: tell(errors.get),
+        )
+        return
+    coordinator.add_partitions(
+        transaction.transactional_id,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        wanted,
+        EPOCH_BUMP if request.api_version >= ADD_COMES_FROM_BROKERS else CLASSIC,
+        lambda error: tell(lambda _: error),
+    )
+
+
+def _transaction_result(
+    transaction: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
+    error_of: Callable[[TopicPartition], KafkaError | None],
+    version: int,
+) -> _TransactionResult:
+    topics = []
+    for topic in transaction.topics:
+        results = []
+        for index in topic.partitions:
+            error = error_of((topic.name, index))
+            code = 0 if error is None else _code(error, version)
+            results.append(_PartitionResult(partition_index=index, partition_error_code=code))
+        topics.append(_TopicResult(name=topic.name, results_by_partition=results))
+    return _TransactionResult(transactional_id=transaction.transactional_id, topic_results=topics)
+
+
+def add_offsets_to_txn(services: Services, request: Request, body: AddOffsetsToTxnRequest) -> None:
+    def done(error: KafkaError | None) -> None:
+        code = 0 if error is None else _code(error, request.api_version)
+        services.respond(request, AddOffsetsToTxnResponse(error_code=code))
+
+    partition = services.groups.runtime.partition_for(body.group_id)
+    services.transactions.add_partitions(
+        body.transactional_id,
+        body.producer_id,
+        body.producer_epoch,
+        frozenset({(GROUP_TOPIC, partition)}),
+        CLASSIC,
+        done,
+    )
+    if not request.done:
+        request.waiting()
+
+
+# -- ending ----------------------------------------------------------------------------------------
+
+
+def end_txn(services: Services, request: Request, body: EndTxnRequest) -> None:
+    answer = _answer(services, request)
+
+    def failed(error: KafkaError) -> None:
+        answer(EndTxnResponse(error_code=_code(error, request.api_version)))
+
+    services.transactions.end_transaction(
+        body.transactional_id,
+        body.producer_id,
+        body.producer_epoch,
+        commit=body.committed,
+        client_version=EPOCH_BUMP if request.api_version >= END_BUMPS else CLASSIC,
+        done=lambda next_: answer(EndTxnResponse(producer_id=next_.producer_id, producer_epoch=next_.epoch)),
+        failed=failed,
+    )
+    if not request.done:
+        request.waiting()
+
+
+def write_txn_markers(
+    services: Services, request: Request, body: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse | None:
+    left = sum(len(topic.partition_indexes) for marker in body.markers for topic in marker.topics)
+    outcomes: list[dict[TopicPartition, int]] = [{} for _ in body.markers]
+
+    def finish() -> WriteTxnMarkersResponse:
+        return WriteTxnMarkersResponse(
+            markers=[
+                _marker_result(marker, codes) for marker, codes in zip(body.markers, outcomes, strict=True)
+            ]
+        )
+
+    def write(slot: int, marker: WriteTxnMarkersRequest.WritableTxnMarker) -> None:
+        def done(partition: TopicPartition, error: KafkaError | None) -> None:
+            nonlocal left
+            outcomes[slot][partition] = 0 if error is None else error.code
+            left -= 1
+            if not left:
+                services.respond(request, finish())
+
+        services.transactions.markers.write(
+            Marker(
+                marker.producer_id,
+                marker.producer_epoch,
+                marker.coordinator_epoch,
+                marker.transaction_result,
+                marker.transaction_version,
+            ),
+            [(topic.name, index) for topic in marker.topics for index in topic.partition_indexes],
+            done,
+        )
+
+    if not left:
+        return finish()
+    for slot, marker in enumerate(body.markers):
+        write(slot, marker)
+    if not request.done:
+        request.waiting()
+    return None
+
+
+def _marker_result(
+    marker: WriteTxnMarkersRequest.WritableTxnMarker, codes: dict[TopicPartition, int]
+) -> WriteTxnMarkersResponse.WritableTxnMarkerResult:
+    return WriteTxnMarkersResponse.WritableTxnMarkerResult(
+        producer_id=marker.producer_id,
+        topics=[
+            WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=[
+                    WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
+                        partition_index=index, error_code=codes[topic.name, index]
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in marker.topics
+        ],
+    )
+
+
+# -- telling ---------------------------------------------------------------------------------------
+
+
+def describe_transactions(
+    services: Services, request: Request, body: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=[_described(services, name) for name in body.transactional_ids]
+    )
+
+
+def _described(services: Services, transactional_id: str) -> DescribeTransactionsResponse.TransactionState:
+    answer = DescribeTransactionsResponse.TransactionState(transactional_id=transactional_id)
+    try:
+        metadata = services.transactions.describe(transactional_id).metadata
+    except KafkaError as error:
+        answer.error_code = error.code
+        return answer
+    answer.transaction_state = metadata.state.title
+    answer.transaction_timeout_ms = metadata.timeout_ms
+    answer.transaction_start_time_ms = metadata.start_ms
+    answer.producer_id = metadata.producer_id
+    answer.producer_epoch = metadata.producer_epoch
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(metadata.partitions):
+        topics.setdefault(topic, []).append(index)
+    answer.topics = [
+        DescribeTransactionsResponse.TopicData(topic=topic, partitions=indexes)
+        for topic, indexes in topics.items()
+    ]
+    return answer
+
+
+def list_transactions(
+    services: Services, request: Request, body: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    coordinator = services.transactions
+    if coordinator.runtime.is_loading:
+        return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    states = {TITLES[name] for name in body.state_filters if name in TITLES}
+    ids = set(body.producer_id_filters)
+    now_ms = services.clock.ms()
+    matches = _pattern(body.transactional_id_pattern)
+
+    def is_wanted(transaction: Transaction) -> bool:
+        metadata = transaction.metadata
+        return (
+            (not ids or metadata.producer_id in ids)
+            and (not body.state_filters or metadata.state in states)
+            and (body.duration_filter < 0 or now_ms - metadata.start_ms > body.duration_filter)
+            and matches(transaction.transactional_id)
+        )
+
+    return ListTransactionsResponse(
+        unknown_state_filters=[name for name in body.state_filters if name not in TITLES],
+        transaction_states=[
+            ListTransactionsResponse.TransactionState(
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.metadata.producer_id,
+                transaction_state=transaction.metadata.state.title,
+            )
+            for transaction in coordinator.transactions()
+            if transaction.metadata.state is not State.DEAD and is_wanted(transaction)
+        ],
+    )
+
+
+def _pattern(pattern: str | None) -> Callable[[str], bool]:
+    """Whether a transactional id as a whole is what a client's pattern asks for."""
+    if not pattern:
+        return lambda _: True
+    expression = compiled(pattern)
+    return lambda name: expression.fullmatch(name) is not None
+
+
+APIS = (
+    Api(22, 0, 6, init_producer_id),
+    Api(24, 0, 5, add_partitions_to_txn),
+    Api(25, 0, 4, add_offsets_to_txn),
+    Api(26, 0, 5, end_txn),
+    Api(27, 1, 2, write_txn_markers),
+    Api(65, 0, 0, describe_transactions),
+    Api(66, 0, 2, list_transactions),
+)
