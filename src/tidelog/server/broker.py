@@ -50,6 +50,7 @@ from tidelog.server.apis import served_apis
 from tidelog.server.apis.api import Api
 from tidelog.server.apis.router import Router
 from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config.group import overrides_of
 from tidelog.server.dynamic_config import DynamicConfig
 from tidelog.server.host import BrokerHost
 from tidelog.server.internal_topics import InternalTopics
@@ -242,7 +243,7 @@ class Broker:
         self._replicas = replicas
         metadata = MetadataCache(controller.state.cluster_id)
         metadata.features = {name: high for name, (_, high) in SUPPORTED_FEATURES.items()}
-        settings = GroupSettings(self.config.__getitem__, lambda group_id: metadata.snapshot.group_configs(group_id))
+        settings = GroupSettings(self.config.__getitem__, overrides_of(metadata))
         self._groups = groups = GroupCoordinator(replicas, metadata, self._loop, settings)
         producer_ids = ProducerIds(controller.allocate_producer_ids)
         self._transactions = transactions = self._make_transactions(replicas, metadata, groups, producer_ids)

@@ -10,6 +10,7 @@ from tidelog.errors import InvalidRequest
 from tidelog.metadata.state import DEFAULT_ENTITY, ClusterState
 from tidelog.server.config.broker import BrokerConfig, key_of
 from tidelog.server.config.changes import ConfigOp, check_broker
+from tidelog.server.config.group import GroupConfigs
 from tidelog.server.config.loggers import BrokerLoggers
 from tidelog.server.config.topic import TopicConfigs
 
@@ -23,6 +24,7 @@ class DynamicConfig:
     def __init__(self, broker: BrokerConfig) -> None:
         self.broker = broker
         self.topics = TopicConfigs(broker)
+        self.groups = GroupConfigs(broker)
         self.loggers = BrokerLoggers()
         # Called after a log level changed: who caches "is this level on" looks again.
         self.on_level_change: Callable[[], None] | None = None
@@ -35,6 +37,8 @@ class DynamicConfig:
         elif entity.kind == ConfigKind.BROKER:
             self._refuse_new_listeners(overrides)
             check_broker(self.broker, overrides, cluster_default=entity.name == DEFAULT_ENTITY)
+        elif entity.kind == ConfigKind.GROUP:
+            self.groups.validate(overrides)
         else:
             raise InvalidRequest(f"settings of {entity.kind} are not served")
 
@@ -46,6 +50,8 @@ class DynamicConfig:
                 )
 
     def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
+        if entity.kind == ConfigKind.GROUP:
+            return None  # groups have no lists
         topic = entity.kind == ConfigKind.TOPIC
         key = self.topics.definition.get(name) if topic else key_of(name)
         if key is None or key.type is not ConfigType.LIST:

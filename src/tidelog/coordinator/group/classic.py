@@ -66,6 +66,7 @@ class ClassicGroup(ClassicGroupState):
         member_id = request.member_id
         if not self._has_room_for(member_id):
             self._drop(member_id)
+            self._maybe_complete_join()
             raise GroupMaxSizeReached(f"group {self.group_id} has {len(self.members)} members")
         if self.state is GroupState.DEAD:
             raise CoordinatorNotAvailable(f"group {self.group_id} is dead")
@@ -565,6 +566,11 @@ class ClassicGroup(ClassicGroupState):
                 " are allowed"
             )
             self._send_answers()
+
+    def rebalance(self, reason: str) -> None:
+        """Have everyone join anew for a reason that is none of the members'."""
+        self._prepare_rebalance(reason)
+        self._send_answers()
 
     def end(self, error: KafkaError) -> None:
         """The group lives elsewhere or is gone: everyone who waits is told so."""

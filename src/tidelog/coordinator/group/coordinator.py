@@ -6,16 +6,17 @@ put together, and here is what concerns groups of every kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 
 from tidelog.clock import Scheduler
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.coordinator.group.classic import ClassicGroup
-from tidelog.coordinator.group.classic_service import ClassicGroups, LeaveDone
-from tidelog.coordinator.group.classic_state import Client, GroupState
+from tidelog.coordinator.group.classic_service import ClassicGroups
+from tidelog.coordinator.group.classic_state import GroupState
+from tidelog.coordinator.group.consumer_service import ConsumerGroups
 from tidelog.coordinator.group.group import Group
-from tidelog.coordinator.group.members import JoinDone, Member, SyncDone
+from tidelog.coordinator.group.members import Member
 from tidelog.coordinator.group.offsets_service import GroupOffsets
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.shard import GroupShard
@@ -23,15 +24,10 @@ from tidelog.coordinator.runtime import CoordinatorRuntime
 from tidelog.errors import (
     CoordinatorLoadInProgress,
     GroupIdNotFound,
-    InconsistentGroupProtocol,
     KafkaError,
 )
 from tidelog.protocol.messages.describe_groups import DescribeGroupsResponse
-from tidelog.protocol.messages.heartbeat import HeartbeatRequest
-from tidelog.protocol.messages.join_group import JoinGroupRequest
-from tidelog.protocol.messages.leave_group import LeaveGroupRequest
 from tidelog.protocol.messages.list_groups import ListGroupsResponse
-from tidelog.protocol.messages.sync_group import SyncGroupRequest
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -56,12 +52,12 @@ class GroupCoordinator:
             append_timeout_ms=lambda: settings.offsets_commit_timeout_ms,
             load_buffer_size=settings.offsets_load_buffer_size,
         )
-        self.classic = ClassicGroups(self.runtime, settings, lambda: self.consumer)
-        self.consumer = NoConsumerGroups()
+        self.consumer = ConsumerGroups(self.runtime, settings, metadata)
+        self.classic = ClassicGroups(self.runtime, settings, lambda: self.consumer.classic_members)
         self.offsets = GroupOffsets(self.runtime, metadata, settings, self._heard_from)
 
     def _make_shard(self, partition: int, leader_epoch: int) -> GroupShard:
-        return GroupShard(partition, leader_epoch, self.classic, self.consumer)
+        return GroupShard(partition, leader_epoch, self.classic, self.consumer.store)
 
     def close(self) -> None:
         """Stop: whoever waits in a group is answered."""
@@ -149,35 +145,3 @@ def _described(member: Member, protocol: str | None) -> DescribeGroupsResponse.D
         described.member_metadata = member.metadata(protocol)
         described.member_assignment = member.assignment
     return described
-
-
-class NoConsumerGroups:
-    """Stands in until consumer groups are served: nobody joins them."""
-
-    def replay(self, shard: GroupShard, record_type: int, key: bytes, value: bytes | None) -> None: ...
-
-    def loaded(self, shard: GroupShard) -> None: ...
-
-    def unload(self, shard: GroupShard) -> None: ...
-
-    def classic_join(
-        self, shard: GroupShard, group: Group, request: JoinGroupRequest, client: Client, done: JoinDone
-    ) -> None:
-        raise InconsistentGroupProtocol
-
-    def classic_sync(
-        self, shard: GroupShard, group: Group, request: SyncGroupRequest, done: SyncDone
-    ) -> None:
-        raise InconsistentGroupProtocol
-
-    def classic_heartbeat(self, shard: GroupShard, group: Group, request: HeartbeatRequest) -> int:
-        raise InconsistentGroupProtocol
-
-    def classic_leave(
-        self,
-        shard: GroupShard,
-        group: Group,
-        leaving: Sequence[LeaveGroupRequest.MemberIdentity],
-        done: LeaveDone,
-    ) -> None:
-        raise InconsistentGroupProtocol

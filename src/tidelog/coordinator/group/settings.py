@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.config.values import ConfigValue
 
 
+def _no_overrides(group_id: str) -> Mapping[str, str]:
+    return {}
+
+
 class GroupSettings:
-    """Typed names over the broker's settings; `value_of` gives the present value of one."""
+    """Typed names over the broker's settings; `value_of` gives the present value of one.
 
-    __slots__ = ("_value_of",)
+    `overrides_of` gives the settings that a group has of its own, by their names for groups.
+    """
 
-    def __init__(self, value_of: Callable[[str], ConfigValue]) -> None:
+    __slots__ = ("_overrides_of", "_value_of")
+
+    def __init__(
+        self,
+        value_of: Callable[[str], ConfigValue],
+        overrides_of: Callable[[str], Mapping[str, str]] = _no_overrides,
+    ) -> None:
         self._value_of = value_of
+        self._overrides_of = overrides_of
 
     def _int(self, name: str) -> int:
         value = self._value_of(name)
@@ -37,6 +49,46 @@ class GroupSettings:
     @property
     def max_session_timeout_ms(self) -> int:
         return self._int("group.max.session.timeout.ms")
+
+    # -- consumer groups ---------------------------------------------------------------------------
+
+    def _of_group(self, group_id: str, name: str) -> int:
+        """A group's own setting `name`, or the broker's, which is called group.`name`."""
+        own = self._overrides_of(group_id).get(name)
+        return int(own) if own is not None else self._int(f"group.{name}")
+
+    def consumer_session_timeout_ms(self, group_id: str) -> int:
+        return self._of_group(group_id, "consumer.session.timeout.ms")
+
+    def consumer_heartbeat_interval_ms(self, group_id: str) -> int:
+        return self._of_group(group_id, "consumer.heartbeat.interval.ms")
+
+    def consumer_assignment_interval_ms(self, group_id: str) -> int:
+        return self._of_group(group_id, "consumer.assignment.interval.ms")
+
+    @property
+    def consumer_max_size(self) -> int:
+        return self._int("group.consumer.max.size")
+
+    @property
+    def consumer_assignors(self) -> Sequence[str]:
+        """The assignors that members may ask for; the first is for groups that ask for none."""
+        return self._texts("group.consumer.assignors")
+
+    @property
+    def consumer_migration_policy(self) -> str:
+        policy = self._value_of("group.consumer.migration.policy")
+        assert isinstance(policy, str)
+        return policy
+
+    @property
+    def rebalance_protocols(self) -> Sequence[str]:
+        return self._texts("group.coordinator.rebalance.protocols")
+
+    def _texts(self, name: str) -> Sequence[str]:
+        values = self._value_of(name)
+        assert isinstance(values, list | tuple)
+        return values
 
     # -- offsets -----------------------------------------------------------------------------------
 

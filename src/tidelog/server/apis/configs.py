@@ -2,7 +2,8 @@
 ListConfigResources (74) v0-1.
 
 - Resources: TOPIC 2, BROKER 4 (an empty name stands for all brokers), BROKER_LOGGER 8 (log levels; only
-  incremental changes). Settings of groups (32) and client metrics (16) are not served: INVALID_REQUEST.
+  incremental changes), GROUP 32 (whether the group is there or not, within the broker's bounds). Settings of
+  client metrics (16) are not served: INVALID_REQUEST.
 - DescribeConfigs v1 tells where a value comes from and what stands behind it, v3 type and documentation.
   Secrets are never told.
 - AlterConfigs replaces all settings of a resource, IncrementalAlterConfigs changes those that it names;
@@ -19,6 +20,7 @@ from typing import TypeVar
 from tidelog.controller.interface import ConfigChange, ConfigEntity, ConfigKind
 from tidelog.controller.validation import check_topic_name
 from tidelog.errors import ErrorCode, InvalidRequest, KafkaError, UnknownTopicOrPartition
+from tidelog.metadata.paths import decode_name
 from tidelog.metadata.state import DEFAULT_ENTITY
 from tidelog.network.request import Request
 from tidelog.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
@@ -40,7 +42,8 @@ R = TypeVar("R")
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 RESOURCE_TYPES = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-_NOT_SERVED = {CLIENT_METRICS: "client metrics", GROUP: "groups"}
+_NOT_SERVED = {CLIENT_METRICS: "client metrics"}
+_GROUPS = f"{ConfigKind.GROUP}/"
 
 
 def describe_configs(
@@ -76,6 +79,9 @@ def _entries(
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name}")
         return dynamic.topics.describe(topic.configs, names, documentation=documentation)
+    if kind == GROUP:
+        own = services.metadata.snapshot.entity_configs.get(ConfigEntity(ConfigKind.GROUP, name).path, {})
+        return dynamic.groups.describe(name, own, names, documentation=documentation)
     if kind == BROKER and not name:
         return dynamic.broker.describe_default(names, documentation=documentation)
     if kind in (BROKER, BROKER_LOGGER):
@@ -197,6 +203,8 @@ def _entity(services: Services, kind: int, name: str) -> ConfigEntity:
         if name:
             _check_broker(services, name)
         return ConfigEntity(ConfigKind.BROKER, name or DEFAULT_ENTITY)
+    if kind == GROUP:
+        return ConfigEntity(ConfigKind.GROUP, name)
     raise _unsupported(kind)
 
 
@@ -225,6 +233,12 @@ def list_config_resources(
     names += [(kind, broker) for kind in (BROKER_LOGGER, BROKER) if kind in wanted]
     if TOPIC in wanted:
         names += [(TOPIC, name) for name in services.metadata.snapshot.topics]
+    if GROUP in wanted:
+        names += [
+            (GROUP, decode_name(path.removeprefix(_GROUPS)))
+            for path in services.metadata.snapshot.entity_configs
+            if path.startswith(_GROUPS)
+        ]
     return ListConfigResourcesResponse(
         config_resources=[
             ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)

@@ -1,0 +1,145 @@
+"""The settings of groups: a group's own over the broker's, checked, and explained as DescribeConfigs does.
+
+Those of consumer groups hold; those of share and streams groups, which are not served, are kept and told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+
+from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.config.definition import ConfigDef
+from tidelog.config.values import ConfigError, ConfigValue, render_value
+from tidelog.errors import InvalidConfig, InvalidRequest
+from tidelog.metadata.paths import entity_path
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config.entries import ConfigEntry, ConfigSource, Synonym
+
+SERVED = """\
+consumer.assignment.interval.ms int 1000 medium >=0 else=group.consumer.assignment.interval.ms
+consumer.heartbeat.interval.ms int 5000 medium >=1 else=group.consumer.heartbeat.interval.ms
+consumer.session.timeout.ms int 45000 medium >=1 else=group.consumer.session.timeout.ms
+"""
+
+_SHARE = """\
+share.assignment.interval.ms int 1000 medium >=0 else=group.share.assignment.interval.ms
+share.auto.offset.reset string latest medium
+share.delivery.count.limit int 5 medium >=2 else=group.share.delivery.count.limit
+share.heartbeat.interval.ms int 5000 medium >=1 else=group.share.heartbeat.interval.ms
+share.isolation.level string read_uncommitted medium in(read_committed,read_uncommitted)
+share.partition.max.record.locks int 2000 medium >=100 else=group.share.partition.max.record.locks
+share.record.lock.duration.ms int 30000 medium >=1000 else=group.share.record.lock.duration.ms
+share.renew.acknowledge.enable boolean true medium
+share.session.timeout.ms int 45000 medium >=1 else=group.share.session.timeout.ms
+"""
+
+_STREAMS = """\
+streams.assignment.interval.ms int 1000 medium >=0 else=group.streams.assignment.interval.ms
+streams.heartbeat.interval.ms int 5000 medium >=1 else=group.streams.heartbeat.interval.ms
+streams.initial.rebalance.delay.ms int 3000 medium >=0 else=group.streams.initial.rebalance.delay.ms
+streams.num.standby.replicas int 0 medium >=0 else=group.streams.num.standby.replicas
+streams.session.timeout.ms int 45000 medium >=1 else=group.streams.session.timeout.ms
+"""
+
+NOT_SERVED = {"share groups are not served": _SHARE, "streams groups are not served": _STREAMS}
+
+# The documentation of those for which the broker has no setting.
+DOCUMENTATION = {
+    "share.auto.offset.reset": "Where a share group begins to read a partition: `latest`, `earliest` or "
+    "`by_duration:` and how far back.",
+    "share.isolation.level": "Whether a share group gets records of open and aborted transactions.",
+    "share.renew.acknowledge.enable": "Whether members of a share group may keep a record for longer.",
+}
+
+
+@cache
+def group_definition() -> ConfigDef:
+    return ConfigDef(SERVED, NOT_SERVED)
+
+
+def overrides_of(metadata: MetadataCache) -> Callable[[str], Mapping[str, str]]:
+    """Looks up what a group has of its own; most have nothing."""
+
+    def find(group_id: str) -> Mapping[str, str]:
+        return metadata.snapshot.entity_configs.get(entity_path("groups", group_id), {})
+
+    return find
+
+
+class GroupConfigs:
+    """All groups' settings over one broker's."""
+
+    __slots__ = ("broker", "definition")
+
+    def __init__(self, broker: BrokerConfig) -> None:
+        self.broker = broker
+        self.definition = group_definition()
+
+    def validate(self, overrides: Mapping[str, str | None]) -> None:
+        """Raises InvalidConfig, naming the setting, unless a group can have these settings."""
+        for name, text in overrides.items():
+            key = self.definition.get(name)
+            if key is None:
+                raise InvalidConfig(f"{name} is not a group setting")
+            if text is None:
+                raise InvalidConfig(f"{name} has no value; leave it out for the default")
+            try:
+                self._check_bounds(name, key.parse(text))
+            except ConfigError as error:
+                raise InvalidConfig(str(error)) from None
+
+    def _check_bounds(self, name: str, value: ConfigValue) -> None:
+        """What a group may ask for is bounded: consumer.X by the broker's group.consumer.min.X and .max.X."""
+        kind, _, rest = name.partition(".")
+        low, high = (self._bound(f"group.{kind}.{side}.{rest}") for side in ("min", "max"))
+        if isinstance(value, int) and low is not None and value < low:
+            raise InvalidConfig(f"{name}={value} is less than group.{kind}.min.{rest}={low}")
+        if isinstance(value, int) and high is not None and value > high:
+            raise InvalidConfig(f"{name}={value} is more than group.{kind}.max.{rest}={high}")
+
+    def _bound(self, name: str) -> int | None:
+        if name not in self.broker.definition:
+            return None
+        value = self.broker[name]
+        return value if isinstance(value, int) else None
+
+    def text(self, name: str, overrides: Mapping[str, str]) -> str | None:
+        key = self.definition[name]
+        if name in overrides:
+            return overrides[name]
+        return self.broker.resolved_text(key.synonyms[0])[0] if key.synonyms else key.default
+
+    def describe(
+        self,
+        group_id: str,
+        overrides: Mapping[str, str],
+        names: Iterable[str] | None = None,
+        *,
+        documentation: bool = False,
+    ) -> list[ConfigEntry]:
+        """What DescribeConfigs answers for a group: all settings, or those of `names` that are known."""
+        if not group_id:
+            raise InvalidRequest("the settings of a group without a name")
+        wanted = None if names is None else set(names)
+        return [
+            self._entry(name, overrides, documentation)
+            for name in self.definition
+            if wanted is None or name in wanted
+        ]
+
+    def _entry(self, name: str, overrides: Mapping[str, str], documentation: bool) -> ConfigEntry:
+        key = self.definition[name]
+        shown = render_value(key.parse(self.text(name, overrides)))
+        if key.synonyms:
+            synonyms = self.broker.synonyms(key.synonyms[0])
+        else:
+            synonyms = [Synonym(name, key.default, ConfigSource.DEFAULT)]
+        if name in overrides:
+            synonyms.insert(0, Synonym(name, shown, ConfigSource.GROUP))
+        doc = None
+        if documentation:
+            from tidelog.server.config.docs import broker_texts  # the broker itself needs no documentation
+
+            doc = broker_texts()[key.synonyms[0]] if key.synonyms else DOCUMENTATION[name]
+        return ConfigEntry(name, shown, synonyms[0].source, key.type, synonyms=synonyms, documentation=doc)
