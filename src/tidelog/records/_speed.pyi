@@ -1,8 +1,10 @@
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
 from tidelog.records._pure import Buffer, Columns, HeaderFields, Headers, RecordFields
 from tidelog.records._pure_cleaner import IndexEntry, Offsets
+from tidelog.records._pure_client import EncodedHeaders, FutureSource, RecordMetadata
 from tidelog.records._pure_produce import ProduceBody
 
 R = TypeVar("R")
@@ -92,3 +94,76 @@ def index_batches(
     max_timestamp: int,
     offset_of_max: int,
 ) -> tuple[list[IndexEntry], int, int, int]: ...
+
+class RecordFuture:
+    batch: FutureSource
+    index: int
+    timestamp: int
+    key_size: int
+    value_size: int
+    def __init__(
+        self, batch: FutureSource, index: int, timestamp: int, key_size: int, value_size: int
+    ) -> None: ...
+    def done(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def cancel(self) -> bool: ...
+    def running(self) -> bool: ...
+    def result(self, timeout: float | None = None) -> RecordMetadata: ...
+    def exception(self, timeout: float | None = None) -> BaseException | None: ...
+    def add_done_callback(self, function: Callable[[RecordFuture], object]) -> None: ...
+    def __await__(self) -> Generator[object, None, RecordMetadata]: ...
+
+class BatchBuffer:
+    size: int
+    limit: int
+    count: int
+    base_timestamp: int
+    max_timestamp: int
+    sealed: bool
+    full: bool
+    def __init__(self, limit: int, *args: object) -> None: ...
+    def append_value(self, value: bytes | None) -> RecordFuture | None: ...
+    def append(
+        self, timestamp: int, key: bytes | None, value: bytes | None, headers: EncodedHeaders
+    ) -> RecordFuture | None: ...
+    def append_rows(
+        self, columns: ArrowColumns, rows: array[int] | None, start: int, stop: int, timestamp: int
+    ) -> int: ...
+    def last_future(self) -> RecordFuture: ...
+    def seal(self) -> None: ...
+    def release(self) -> None: ...
+    def bytes_view(self) -> memoryview: ...
+
+class ArrowColumn:
+    def __init__(
+        self,
+        offsets: Buffer | None,
+        data: Buffer | None,
+        validity: Buffer | None,
+        first: int,
+        rows: int,
+        wide: bool,
+    ) -> None: ...
+
+class ArrowColumns:
+    rows: int
+    def __init__(
+        self,
+        key: ArrowColumn,
+        value: ArrowColumn,
+        times: Buffer | None,
+        first_time: int,
+        headers: EncodedHeaders,
+    ) -> None: ...
+    def rows_by_partition(self, partitions: int) -> list[array[int]]: ...
+
+def sign_batch(
+    buf: bytearray | memoryview,
+    attributes: int,
+    count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> None: ...

@@ -6,12 +6,20 @@ Long walks and checksums run without the GIL.
 """
 
 from cpython.array cimport array, clone
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cython cimport no_gc
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from tidelog.records._pure import MalformedRecords
 
@@ -749,16 +757,10 @@ def encode_records(records, int64_t base_offset, int64_t base_timestamp):
 # Hashes
 
 
-def murmur2(data):
-    cdef Py_buffer view
-    cdef const uint8_t *p
-    cdef Py_ssize_t left
+cdef int32_t murmur2_of(const uint8_t *p, Py_ssize_t left) noexcept nogil:
     cdef uint32_t h, k
     cdef uint32_t m = 0x5BD1E995
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    p = <const uint8_t *>view.buf
-    left = view.len
-    h = <uint32_t>0x9747B28C ^ <uint32_t>view.len
+    h = <uint32_t>0x9747B28C ^ <uint32_t>left
     while left >= 4:
         k = (<uint32_t>p[0] | <uint32_t>p[1] << 8 | <uint32_t>p[2] << 16 | <uint32_t>p[3] << 24) * m
         h = (h * m) ^ ((k ^ (k >> 24)) * m)
@@ -770,9 +772,17 @@ def murmur2(data):
         h ^= <uint32_t>p[1] << 8
     if left >= 1:
         h = (h ^ p[0]) * m
-    PyBuffer_Release(&view)
     h = (h ^ (h >> 13)) * m
     return <int32_t>(h ^ (h >> 15))
+
+
+def murmur2(data):
+    cdef Py_buffer view
+    cdef int32_t found
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    found = murmur2_of(<const uint8_t *>view.buf, view.len)
+    PyBuffer_Release(&view)
+    return found
 
 
 def java_string_hash(str text not None):
@@ -1563,3 +1573,432 @@ def index_batches(
     if at != end:
         raise ValueError(f"no whole batch at position {at} of {end}")
     return entries, since, max_timestamp, offset_of_max
+
+
+# Batches that a producer fills
+
+
+cdef int64_t now_ms() noexcept nogil:
+    cdef timespec at
+    clock_gettime(CLOCK_REALTIME, &at)
+    return <int64_t>at.tv_sec * 1000 + at.tv_nsec // 1000000
+
+
+cdef inline int varint_size(int64_t value) noexcept nogil:
+    cdef uint64_t raw = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
+    cdef int size = 1
+    while raw > 0x7F:
+        raw >>= 7
+        size += 1
+    return size
+
+
+@no_gc  # refers to a batch alone, and batches drop what refers back when they are done
+cdef class RecordFuture:
+    cdef readonly object batch
+    cdef readonly int64_t timestamp
+    cdef readonly int32_t index
+    cdef readonly int32_t key_size
+    cdef readonly int32_t value_size
+
+    def __init__(self, batch, int32_t index, int64_t timestamp, int32_t key_size, int32_t value_size):
+        self.batch = batch
+        self.index = index
+        self.timestamp = timestamp
+        self.key_size = key_size
+        self.value_size = value_size
+
+    def done(self):
+        return self.batch.future_done(self)
+
+    def cancelled(self):
+        return False
+
+    def cancel(self):
+        return False
+
+    def running(self):
+        return not self.batch.future_done(self)
+
+    def result(self, timeout=None):
+        return self.batch.future_result(self, timeout)
+
+    def exception(self, timeout=None):
+        return self.batch.future_exception(self, timeout)
+
+    def add_done_callback(self, function):
+        self.batch.future_callback(self, function)
+
+    def __await__(self):
+        return self.batch.future_await(self)
+
+
+cdef class BatchBuffer:
+    """One batch in memory: room for the header, then records. The GIL keeps appends and `seal` apart."""
+
+    cdef uint8_t *data
+    cdef readonly Py_ssize_t size
+    cdef readonly Py_ssize_t limit
+    cdef Py_ssize_t room
+    cdef Py_ssize_t exports
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef readonly int32_t count
+    cdef readonly bint sealed
+
+    def __cinit__(self, Py_ssize_t limit, *args):
+        self.limit = limit
+        self.size = HEADER_SIZE
+        self.base_timestamp = -1
+        self.max_timestamp = -1
+
+    def __init__(self, Py_ssize_t limit, *args):
+        pass
+
+    def __dealloc__(self):
+        PyMem_Free(self.data)
+
+    @property
+    def full(self):
+        return self.sealed or (self.count > 0 and self.size >= self.limit)
+
+    cdef uint8_t *start_record(self, int64_t timestamp, Py_ssize_t rest) except? NULL:
+        """Room for a record of which `rest` bytes are key, value and headers with their lengths; NULL if none."""
+        cdef Py_ssize_t body, total, room
+        cdef void *data
+        if self.count == 0:
+            self.base_timestamp = timestamp
+        body = 1 + varint_size(tl_sub64(timestamp, self.base_timestamp)) + varint_size(self.count) + rest
+        total = body + varint_size(body)
+        if body > 0x7FFFFFFF or self.count == 0x7FFFFFFF:
+            return NULL
+        if self.size + total > self.limit and self.count > 0:
+            return NULL
+        if total > self.room - self.size:
+            room = max(self.size + total, min(2 * self.room, self.limit), min(self.limit, 1024))
+            data = PyMem_Realloc(self.data, room)
+            if data == NULL:
+                raise MemoryError
+            self.data = <uint8_t *>data
+            self.room = room
+        cdef uint8_t *p = tl_put_varint(self.data + self.size, body)
+        p[0] = 0
+        p = tl_put_varint(p + 1, tl_sub64(timestamp, self.base_timestamp))
+        p = tl_put_varint(p, self.count)
+        self.size += total
+        self.count += 1
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        return p
+
+    cdef RecordFuture future(self, int64_t timestamp, Py_ssize_t key_size, Py_ssize_t value_size):
+        cdef int32_t index = self.count - 1
+        cdef RecordFuture made = RecordFuture.__new__(RecordFuture)
+        made.batch = self
+        made.index = index
+        made.timestamp = timestamp
+        made.key_size = <int32_t>key_size
+        made.value_size = <int32_t>value_size
+        return made
+
+    def append_value(self, bytes value):
+        cdef uint8_t *p
+        cdef int64_t timestamp
+        cdef Py_ssize_t size
+        if self.sealed or value is None:
+            return None
+        size = PyBytes_GET_SIZE(value)
+        timestamp = now_ms()
+        p = self.start_record(timestamp, 1 + varint_size(size) + size + 1)
+        if p == NULL:
+            return None
+        p[0] = 1
+        p = tl_put_varint(p + 1, size)
+        memcpy(p, PyBytes_AS_STRING(value), size)
+        p[size] = 0
+        return self.future(timestamp, -1, size)
+
+    def append(self, int64_t timestamp, bytes key, bytes value, tuple headers):
+        cdef uint8_t *p
+        cdef Py_ssize_t key_size = -1
+        cdef Py_ssize_t value_size = -1
+        cdef Py_ssize_t rest
+        cdef bytes name, content
+        if self.sealed:
+            return None
+        if key is not None:
+            key_size = PyBytes_GET_SIZE(key)
+        if value is not None:
+            value_size = PyBytes_GET_SIZE(value)
+        rest = varint_size(key_size) + max(key_size, 0) + varint_size(value_size) + max(value_size, 0)
+        rest += varint_size(len(headers))
+        for name, content in headers:
+            rest += varint_size(PyBytes_GET_SIZE(name)) + PyBytes_GET_SIZE(name)
+            if content is None:
+                rest += 1
+            else:
+                rest += varint_size(PyBytes_GET_SIZE(content)) + PyBytes_GET_SIZE(content)
+        p = self.start_record(timestamp, rest)
+        if p == NULL:
+            return None
+        p = put_content(p, PyBytes_AS_STRING(key) if key is not None else NULL, key_size)
+        p = put_content(p, PyBytes_AS_STRING(value) if value is not None else NULL, value_size)
+        p = tl_put_varint(p, len(headers))
+        for name, content in headers:
+            p = put_content(p, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+            if content is None:
+                p = put_content(p, NULL, -1)
+            else:
+                p = put_content(p, PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content))
+        return self.future(timestamp, key_size, value_size)
+
+    def append_rows(self, ArrowColumns columns, rows, Py_ssize_t start, Py_ssize_t stop, int64_t timestamp):
+        cdef Py_buffer view
+        cdef Py_ssize_t done
+        if self.sealed:
+            return start
+        if rows is None:
+            if not 0 <= start <= stop <= columns.rows:
+                raise ValueError(f"rows {start}:{stop} of {columns.rows}")
+            return self.take_rows(columns, NULL, start, stop, timestamp)
+        PyObject_GetBuffer(rows, &view, PyBUF_SIMPLE)
+        try:
+            if not 0 <= start <= stop <= view.len // 4:
+                raise ValueError(f"rows {start}:{stop} of {view.len // 4}")
+            done = self.take_rows(columns, <const int32_t *>view.buf, start, stop, timestamp)
+        finally:
+            PyBuffer_Release(&view)
+        return done
+
+    cdef Py_ssize_t take_rows(
+        self, ArrowColumns c, const int32_t *rows, Py_ssize_t start, Py_ssize_t stop, int64_t timestamp
+    ) except -1:
+        """Appends rows until the batch is full; the first row that found no room."""
+        cdef Py_ssize_t at, row, key_size, value_size, rest
+        cdef const uint8_t *key
+        cdef const uint8_t *value
+        cdef int64_t time
+        cdef uint8_t *p
+        at = start
+        while at < stop:
+            row = at if rows == NULL else rows[at]
+            if row < 0 or row >= c.rows:
+                raise ValueError(f"row {row} of {c.rows}")
+            key = c.key.cell(row, &key_size)
+            value = c.value.cell(row, &value_size)
+            time = c.time(row, timestamp)
+            rest = varint_size(key_size) + varint_size(value_size) + c.header_size
+            if key_size > 0:
+                rest += key_size
+            if value_size > 0:
+                rest += value_size
+            p = self.start_record(time, rest)
+            if p == NULL:
+                break
+            p = put_content(p, <const char *>key, key_size)
+            p = put_content(p, <const char *>value, value_size)
+            memcpy(p, PyBytes_AS_STRING(c.headers), c.header_size)
+            at += 1
+        return at
+
+    def last_future(self):
+        return self.future(self.max_timestamp, -1, -1)
+
+    def seal(self):
+        self.sealed = True
+
+    def release(self):
+        self.sealed = True
+        if self.exports == 0:
+            PyMem_Free(self.data)
+            self.data = NULL
+            self.room = 0
+
+    def bytes_view(self):
+        return memoryview(self)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        if not self.sealed or self.data == NULL:
+            raise BufferError("a batch shows its bytes between seal and release")
+        PyBuffer_FillInfo(view, self, self.data, self.size, 0, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
+
+
+cdef inline uint8_t *put_content(uint8_t *p, const char *content, Py_ssize_t size) noexcept:
+    p = tl_put_varint(p, size)
+    if size > 0:
+        memcpy(p, content, size)
+        p += size
+    return p
+
+
+def sign_batch(
+    buf, int16_t attributes, int32_t count, int64_t base_timestamp, int64_t max_timestamp,
+    int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+):
+    cdef Py_buffer view
+    cdef uint8_t *p
+    PyObject_GetBuffer(buf, &view, PyBUF_WRITABLE)
+    try:
+        if view.len < HEADER_SIZE or view.len > 0x7FFFFFFF:
+            raise ValueError(f"no batch of {view.len} bytes")
+        p = <uint8_t *>view.buf
+        tl_put64(p, 0)
+        tl_put32(p + 8, <uint32_t>(view.len - LENGTH_OVERHEAD))
+        tl_put32(p + 12, <uint32_t>-1)
+        p[16] = 2
+        tl_put16(p + 21, <uint16_t>attributes)
+        tl_put32(p + 23, <uint32_t>(count - 1))
+        tl_put64(p + 27, <uint64_t>base_timestamp)
+        tl_put64(p + 35, <uint64_t>max_timestamp)
+        tl_put64(p + 43, <uint64_t>producer_id)
+        tl_put16(p + 51, <uint16_t>producer_epoch)
+        tl_put32(p + 53, <uint32_t>base_sequence)
+        tl_put32(p + 57, <uint32_t>count)
+        tl_put32(p + 17, crc_of(buf, p, CRC_START, view.len))
+    finally:
+        PyBuffer_Release(&view)
+
+
+# Columns in Arrow's layout
+
+
+cdef class ArrowColumn:
+    """Bytes of many rows: offsets of 4 or 8 bytes into data, and a bit for each row that is not null."""
+
+    cdef Py_buffer offsets
+    cdef Py_buffer data
+    cdef Py_buffer validity
+    cdef bint wide
+    cdef bint has_validity
+    cdef bint has_data
+    cdef bint given
+    cdef Py_ssize_t first
+    cdef Py_ssize_t rows
+
+    def __cinit__(self, offsets, data, validity, Py_ssize_t first, Py_ssize_t rows, bint wide):
+        cdef Py_ssize_t row
+        if offsets is None:
+            self.rows = rows
+            return
+        if first < 0 or rows < 0:
+            raise ValueError(f"rows {first} and on, {rows} of them")
+        PyObject_GetBuffer(offsets, &self.offsets, PyBUF_SIMPLE)
+        self.given = True
+        if data is not None:
+            PyObject_GetBuffer(data, &self.data, PyBUF_SIMPLE)
+            self.has_data = True
+        if validity is not None:
+            PyObject_GetBuffer(validity, &self.validity, PyBUF_SIMPLE)
+            self.has_validity = True
+            if self.validity.len * 8 < first + rows:
+                raise ValueError(f"{first + rows} rows and {self.validity.len * 8} bits of validity")
+        self.wide = wide
+        self.first = first
+        self.rows = rows
+        if rows and self.offsets.len // (8 if wide else 4) <= first + rows:
+            raise ValueError(f"{first + rows} rows and {self.offsets.len // (8 if wide else 4)} offsets")
+        for row in range(rows):
+            if not 0 <= self.offset(row) <= self.offset(row + 1) <= self.data.len:
+                raise ValueError(f"the offsets of row {row} are outside of {self.data.len} bytes")
+
+    def __dealloc__(self):
+        if self.given:
+            PyBuffer_Release(&self.offsets)
+        if self.has_data:
+            PyBuffer_Release(&self.data)
+        if self.has_validity:
+            PyBuffer_Release(&self.validity)
+
+    cdef inline int64_t offset(self, Py_ssize_t row) noexcept:
+        if self.wide:
+            return (<const int64_t *>self.offsets.buf)[self.first + row]
+        return (<const int32_t *>self.offsets.buf)[self.first + row]
+
+    cdef inline const uint8_t *cell(self, Py_ssize_t row, Py_ssize_t *size) noexcept:
+        """Where the bytes of a row are and how many; -1 where it is null."""
+        cdef Py_ssize_t at = self.first + row
+        cdef int64_t start, end
+        size[0] = -1
+        if not self.given:
+            return NULL
+        if self.has_validity and not (<const uint8_t *>self.validity.buf)[at >> 3] >> (at & 7) & 1:
+            return NULL
+        start, end = self.offset(row), self.offset(row + 1)
+        if start < 0 or end < start or end > self.data.len:
+            return NULL  # somebody wrote into the buffers after they were checked
+        size[0] = end - start
+        return <const uint8_t *>self.data.buf + start
+
+
+cdef class ArrowColumns:
+    cdef ArrowColumn key
+    cdef ArrowColumn value
+    cdef Py_buffer times
+    cdef bint has_times
+    cdef bytes headers
+    cdef Py_ssize_t header_size
+    cdef readonly Py_ssize_t rows
+    cdef Py_ssize_t first_time
+
+    def __cinit__(
+        self, ArrowColumn key not None, ArrowColumn value not None, times, Py_ssize_t first_time, tuple headers
+    ):
+        cdef _Output out = _Output()
+        if key.rows != value.rows:
+            raise ValueError(f"{key.rows} keys and {value.rows} values")
+        self.key = key
+        self.value = value
+        self.rows = value.rows
+        if times is not None:
+            PyObject_GetBuffer(times, &self.times, PyBUF_SIMPLE)
+            self.has_times = True
+            if first_time < 0 or self.times.len // 8 < first_time + self.rows:
+                raise ValueError(f"{first_time + self.rows} rows and {self.times.len // 8} timestamps")
+        self.first_time = first_time
+        out.varint(len(headers))
+        for name, content in headers:
+            out.content(name)
+            out.content(content)
+        self.headers = PyBytes_FromStringAndSize(<char *>out.data, out.size)
+        self.header_size = out.size
+
+    def __dealloc__(self):
+        if self.has_times:
+            PyBuffer_Release(&self.times)
+
+    cdef inline int64_t time(self, Py_ssize_t row, int64_t otherwise) noexcept:
+        return (<const int64_t *>self.times.buf)[self.first_time + row] if self.has_times else otherwise
+
+    def rows_by_partition(self, int32_t partitions):
+        """For each partition the rows whose keys belong to it, and the rows without a key, as int32 arrays."""
+        cdef array chosen = clone(_INTS, self.rows, False)
+        cdef array counts = clone(_INTS, partitions + 1, True)
+        cdef int *to = chosen.data.as_ints
+        cdef int *count = counts.data.as_ints
+        cdef Py_ssize_t row, size
+        cdef const uint8_t *key
+        cdef int32_t partition
+        if partitions <= 0:
+            raise ValueError(f"{partitions} partitions")
+        for row in range(self.rows):
+            key = self.key.cell(row, &size)
+            partition = partitions
+            if size >= 0:
+                partition = <int32_t>((murmur2_of(key, size) & 0x7FFFFFFF) % <uint32_t>partitions)
+            to[row] = partition
+            count[partition] += 1
+        cdef list found = [clone(_INTS, count[index], False) for index in range(partitions + 1)]
+        cdef int **next = <int **>PyMem_Realloc(NULL, (partitions + 1) * sizeof(int *))
+        if next == NULL:
+            raise MemoryError
+        for row in range(partitions + 1):
+            next[row] = (<array>found[row]).data.as_ints
+        for row in range(self.rows):
+            next[to[row]][0] = <int>row
+            next[to[row]] += 1
+        PyMem_Free(next)
+        return found

@@ -11,6 +11,10 @@ try:
     if os.environ.get("TIDELOG_PURE") == "1":
         raise ImportError("plain Python was asked for")
     from tidelog.records._speed import (
+        ArrowColumn,
+        ArrowColumns,
+        BatchBuffer,
+        RecordFuture,
         check_batch,
         crc,
         encode_records,
@@ -26,6 +30,7 @@ try:
         patch_header,
         produce_response,
         read_varint,
+        sign_batch,
         siphash128,
         walk,
         walk_columns,
@@ -53,12 +58,23 @@ except ImportError:
         map_records,
         siphash128,
     )
+    from tidelog.records._pure_client import (  # type: ignore[assignment]
+        ArrowColumn,
+        ArrowColumns,
+        BatchBuffer,
+        RecordFuture,
+        sign_batch,
+    )
     from tidelog.records._pure_produce import parse_produce, produce_response
 
     COMPILED = False
 
 __all__ = [
     "COMPILED",
+    "ArrowColumn",
+    "ArrowColumns",
+    "BatchBuffer",
+    "RecordFuture",
     "check_batch",
     "crc",
     "encode_records",
@@ -74,6 +90,7 @@ __all__ = [
     "patch_header",
     "produce_response",
     "read_varint",
+    "sign_batch",
     "siphash128",
     "walk",
     "walk_columns",
