@@ -86,6 +86,31 @@ class TransactionVerification:
 
         ask()
 
+    def guard_now(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        partition: Partition,
+        version: int,
+    ) -> Verification | None:
+        """The guard of one append, where it can be had in this turn of the loop.
+
+        None where it cannot, or where the batch is refused: `check_produce` then waits, or says why.
+        """
+        adds = version >= PRODUCE_ADDS
+        found: Guards = {}
+        if not adds and not self._settings.partition_verification_enable:
+            return None
+
+        def checked(errors: Errors, guards: Guards) -> None:
+            if not errors:
+                found.update(guards)
+
+        self._ask(transactional_id, producer_id, epoch, {partition: sequence}, adds, True, checked)
+        return found.get(partition)
+
     # -- TxnOffsetCommit ---------------------------------------------------------------------------
 
     def check_offsets(

@@ -111,15 +111,21 @@ def _produce_one(
     if partition is None or not partition.can_append_now(acks):
         return False
     buffer = request.buffer
-    if (
-        end - start > ATTRIBUTES
-        and buffer[start + ATTRIBUTES] & TRANSACTIONAL
-        and not (transactional_id and _is_under_way(partition, buffer[start:end]))
-    ):
-        return False
     version = request.api_version
+    guard = None
+    if end - start > ATTRIBUTES and buffer[start + ATTRIBUTES] & TRANSACTIONAL:
+        if not transactional_id or end - start < PRODUCER + _PRODUCER.size:
+            return False
+        producer_id, epoch, sequence = _PRODUCER.unpack_from(buffer, start + PRODUCER)
+        assert partition.log is not None
+        if not partition.log.producers.has_ongoing(producer_id, epoch):
+            guard = services.verification.guard_now(
+                transactional_id, producer_id, epoch, sequence, partition, version
+            )
+            if guard is None:
+                return False
     try:
-        result = partition.append_now(buffer[start:end], services.clock.ms(), version >= 7)
+        result = partition.append_now(buffer[start:end], services.clock.ms(), version >= 7, guard)
     except MessageTooLarge:
         return False
     except (KafkaError, OSError) as error:
@@ -147,14 +153,6 @@ def _produce_one(
             ]
         )
     return True
-
-
-def _is_under_way(partition: Partition, batch: memoryview) -> bool:
-    """Whether the transaction of a batch is open in the partition: then nobody has to be asked."""
-    if len(batch) < PRODUCER + _PRODUCER.size or partition.log is None:
-        return False
-    producer_id, epoch, _ = _PRODUCER.unpack_from(batch, PRODUCER)
-    return partition.log.producers.has_ongoing(producer_id, epoch)
 
 
 def _refused(
