@@ -15,8 +15,6 @@ NOT_SERVED: dict[str, str] = {
     "TxnOffsetCommit": _GROUPS,
     "ListGroups": _GROUPS,
     "DeleteGroups": _GROUPS,
-    "ConsumerGroupHeartbeat": _GROUPS,
-    "ConsumerGroupDescribe": _GROUPS,
     "ElectLeaders": _ONE_BROKER,
     "AlterPartitionReassignments": _ONE_BROKER,
     "DescribeAcls": "there is no authorizer yet",
@@ -32,7 +30,6 @@ STORIES: dict[str, str] = {}
 CASES: dict[str, str] = {
     "api versions": "only the APIs and features that are served are announced",
     "api versions v0": "only the APIs that are served are announced",
-    "configs: group": "consumer groups are not served yet, so they have no settings",
 }
 
 

@@ -32,6 +32,7 @@ from tidelog.protocol.messages.heartbeat import HeartbeatRequest
 from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from tidelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from tidelog.protocol.wire import uuid_to_text
 
 # From this version on a dynamic member gets its id first, and joins again with it.
 MEMBER_ID_REQUIRED_VERSION = 4
@@ -49,6 +50,19 @@ class ClassicMemberRequests:
         self, shard: GroupShard, group: Group, request: JoinGroupRequest, client: Client, done: JoinDone
     ) -> None:
         assert isinstance(group, ConsumerGroup)
+        try:
+            self._join(shard, group, request, client, done)
+        except KafkaError as error:
+            done(JoinGroupResponse(error_code=error.code, protocol_name=None))
+
+    def _join(
+        self,
+        shard: GroupShard,
+        group: ConsumerGroup,
+        request: JoinGroupRequest,
+        client: Client,
+        done: JoinDone,
+    ) -> None:
         if self._store.settings.consumer_migration_policy.lower() == "disabled":
             raise InconsistentGroupProtocol(
                 f"{group.group_id} is a consumer group, and group.consumer.migration.policy is disabled"
@@ -59,7 +73,11 @@ class ClassicMemberRequests:
         consumer_classic.check_protocols(group, join)
         is_dynamic = request.group_instance_id is None
         if is_dynamic and join.is_new and client.api_version >= MEMBER_ID_REQUIRED_VERSION:
-            done(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.member_id))
+            done(
+                JoinGroupResponse(
+                    error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.member_id, protocol_name=None
+                )
+            )
             return
         replaced = group.static_member(join.instance_id)
         before = consumer_classic.find_or_replace(draft, join)
@@ -170,7 +188,7 @@ class ClassicMemberRequests:
 
 def _join_of(request: JoinGroupRequest, client: Client) -> ClassicJoin:
     return ClassicJoin(
-        member_id=request.member_id or str(uuid.uuid4()),
+        member_id=request.member_id or uuid_to_text(uuid.uuid4().bytes),
         is_new=not request.member_id,
         instance_id=request.group_instance_id,
         protocol_type=request.protocol_type,
@@ -184,7 +202,7 @@ def _join_of(request: JoinGroupRequest, client: Client) -> ClassicJoin:
 
 def _joined(member: Member, error: KafkaError | None) -> JoinGroupResponse:
     if error is not None:
-        return JoinGroupResponse(error_code=error.code, member_id=member.member_id)
+        return JoinGroupResponse(error_code=error.code, protocol_name=None)
     name, _ = consumer_classic.chosen_protocol(member)
     return JoinGroupResponse(
         member_id=member.member_id,
