@@ -152,7 +152,7 @@ def commit(
             for (topic, partition), offset in offsets.items()
         ],
     )
-    answer = connection.ask(request, OffsetCommitResponse, 8)
+    answer = connection.ask(request, OffsetCommitResponse, 9)
     return {partition.error_code for topic in answer.topics for partition in topic.partitions}
 
 
