@@ -193,7 +193,7 @@ class GroupAdmin:
                 )
             answer = self._admin.call_node(node, request, OffsetDeleteResponse)
             if answer.error_code:
-                raise error_class(answer.error_code)(f"group {group_id!r}: its offsets cannot be deleted")
+                raise _error(answer.error_code, None)
             return {
                 group_id: {
                     (topic.name, partition.partition_index): error_of(partition.error_code)
