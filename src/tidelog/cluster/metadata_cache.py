@@ -5,7 +5,12 @@ Readers take `cache.snapshot` once and see one consistent state, however the clu
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidelog.metadata.state import ClusterState
+
+TopicsDeleted = Callable[[list[tuple[str, bytes]]], None]
+"""Called with names and ids of topics that are gone."""
 
 
 class MetadataCache:
@@ -17,5 +22,10 @@ class MetadataCache:
         # Raised with every change of the finalized features; clients keep the newest they saw.
         self.features_epoch = 0
 
+        self.topics_deleted: TopicsDeleted | None = None
+
     def update(self, state: ClusterState) -> None:
-        self.snapshot = state
+        before, self.snapshot = self.snapshot, state
+        gone = before.names_by_id.keys() - state.names_by_id.keys()
+        if gone and self.topics_deleted is not None:
+            self.topics_deleted([(before.names_by_id[topic_id], topic_id) for topic_id in gone])

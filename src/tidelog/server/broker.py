@@ -145,6 +145,7 @@ class Broker:
             self._registered_epoch = broker.epoch
             await controller.activate(host)
             host.takes_new_partitions = True
+            services.groups.start()
             services.transactions.start()
             self._name_strays(logs)
             logs.start(self._intervals())

@@ -55,12 +55,18 @@ class GroupCoordinator:
         self.consumer = ConsumerGroups(self.runtime, settings, metadata)
         self.classic = ClassicGroups(self.runtime, settings, lambda: self.consumer.classic_members)
         self.offsets = GroupOffsets(self.runtime, metadata, settings, self._heard_from)
+        metadata.topics_deleted = self.offsets.topics_deleted
 
     def _make_shard(self, partition: int, leader_epoch: int) -> GroupShard:
         return GroupShard(partition, leader_epoch, self.classic, self.consumer.store)
 
+    def start(self) -> None:
+        """Begin to look for offsets that are past their retention."""
+        self.offsets.start()
+
     def close(self) -> None:
         """Stop: whoever waits in a group is answered."""
+        self.offsets.close()
         self.runtime.close()
 
     def _heard_from(self, shard: GroupShard, group: Group, member_id: str) -> None:
