@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import re
 
-_GROUPS = "consumer groups are not served yet: the connection is closed, as for any API that is not announced"
 _ONE_BROKER = "there is one broker: nothing can be elected or moved yet"
 
 # APIs that are not announced.
 NOT_SERVED: dict[str, str] = {
-    "OffsetCommit": _GROUPS,
-    "OffsetFetch": _GROUPS,
-    "OffsetDelete": _GROUPS,
-    "TxnOffsetCommit": _GROUPS,
-    "ListGroups": _GROUPS,
-    "DeleteGroups": _GROUPS,
     "ElectLeaders": _ONE_BROKER,
     "AlterPartitionReassignments": _ONE_BROKER,
     "DescribeAcls": "there is no authorizer yet",
