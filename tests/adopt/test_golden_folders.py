@@ -27,6 +27,7 @@ from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tidelog.storage.checkpoints import decode_partition_metadata
 
 PARTITIONS = golden.partitions()
@@ -48,7 +49,9 @@ def adopted_broker(kind: str, target: Path, settings: dict[str, str] | None = No
 
 @pytest.fixture(scope="module", params=golden.KINDS)
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with adopted_broker(request.param, tmp_path_factory.mktemp(request.param)) as running:
+    # The groups have been without members for longer than offsets are kept.
+    settings = {"offsets.retention.minutes": "2147483647"}
+    with adopted_broker(request.param, tmp_path_factory.mktemp(request.param), settings) as running:
         yield running
 
 
@@ -151,3 +154,25 @@ def test_the_report_names_everything(tmp_path: Path) -> None:
         assert re.search(rf"^  {topic}: [12] partitions, .*retention.ms=-1", told, re.MULTILINE)
     assert "compact: 1 partitions, retention.ms=-1,retention.bytes=-1,cleanup.policy=compact" in told
     assert re.search(r"does not tell.*: retention.ms, .*max.message.bytes", told)
+
+
+def test_the_offsets_of_groups_are_served(broker: Broker) -> None:
+    def committed(group_id: str) -> dict[str, int]:
+        with RawConnection(broker.address) as connection:
+            wanted = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=None)
+            request = OffsetFetchRequest(groups=[wanted], require_stable=True)
+            answer = eventually(
+                lambda: is_loaded(connection.ask(request, OffsetFetchResponse, 9)), "the offsets of a group"
+            )
+        return {
+            f"{topic.name}-{partition.partition_index}": partition.committed_offset
+            for topic in answer.groups[0].topics
+            for partition in topic.partitions
+        }
+
+    def is_loaded(answer: OffsetFetchResponse) -> OffsetFetchResponse | None:
+        return answer if answer.groups[0].error_code == 0 else None
+
+    groups = golden.expected()["group_offsets"]
+    assert groups
+    assert {group_id: committed(group_id) for group_id in groups} == groups
