@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.raw import ConnectionClosed, RawConnection
+from tests.support.wait import eventually
 from tidelog.protocol.api import API
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest
@@ -16,9 +17,13 @@ from tidelog.protocol.messages.delete_records import DeleteRecordsRequest
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest
 from tidelog.protocol.messages.describe_producers import DescribeProducersRequest
 from tidelog.protocol.messages.fetch import FetchRequest
+from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.messages.offset_commit import OffsetCommitRequest
+from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest
 from tidelog.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from tidelog.protocol.messages.produce import ProduceRequest
 from tidelog.records.batch import Record, build_batch
@@ -37,11 +42,20 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with Broker(folder) as running, RawConnection(running.address) as connection:
         topic = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=2, replication_factor=1)
         connection.call(CreateTopicsRequest(topics=[topic]), 7)
+        # The first request for it makes the topic of the groups' offsets.
+        find = FindCoordinatorRequest(key="g")
+        eventually(lambda: not error_codes_of(connection, find, 3), "a coordinator of groups")
+        assert error_codes_of(connection, filled(8, 9, connection), 9) == []
         yield running
 
 
+def error_codes_of(connection: RawConnection, request: Message, version: int) -> list[int]:
+    return [code for code in error_codes(connection.call(request, version)) if code]
+
+
 def topic_id(connection: RawConnection) -> bytes:
-    return connection.ask(MetadataRequest(topics=None), MetadataResponse, 12).topics[0].topic_id
+    topics = connection.ask(MetadataRequest(topics=None), MetadataResponse, 12).topics
+    return next(topic.topic_id for topic in topics if topic.name == "t")
 
 
 def filled(key: int, version: int, connection: RawConnection) -> Message:
@@ -68,6 +82,19 @@ def filled(key: int, version: int, connection: RawConnection) -> Message:
         listed = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
         named = ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[listed])
         return ListOffsetsRequest(replica_id=-1, topics=[named])
+    if key == 8:
+        offset = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+        read = OffsetCommitRequest.OffsetCommitRequestTopic(partitions=[offset])
+        if version >= 10:
+            read.topic_id = topic_id(connection)
+        else:
+            read.name = "t"
+        return OffsetCommitRequest(group_id="g", topics=[read])
+    if key == 9:
+        group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)
+        return OffsetFetchRequest(groups=[group]) if version >= 8 else OffsetFetchRequest(group_id="g")
+    if key == 47:
+        return OffsetDeleteRequest(group_id="g")
     if key == 21:
         deleted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=1, offset=0)
         records = DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[deleted])
