@@ -51,6 +51,11 @@ def _reaped_children_seconds(pid: int) -> float:
     return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
+def main_thread_seconds(pid: int) -> float:
+    """User and system time of the thread that a process began with; a broker's loop is there."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
 def resident_bytes(pid: int) -> int:
     """Resident memory of the process tree."""
     page = os.sysconf("SC_PAGE_SIZE")

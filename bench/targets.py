@@ -52,6 +52,7 @@ TARGETS: dict[str, Target] = {
     "clean100": Target("cleaning, 100-byte records", PER_CPU_SECOND, 25, at_least=True),
     "clean beside": Target("one record while a log is cleaned, p99", "times", 2),
     "retention": Target("one retention run over 2,000 partitions", "CPU-ms", 50),
+    "retention drops": Target("one that takes a segment from each, loop alone", "CPU-ms", 50),
     "librdkafka100": Target(
         "librdkafka, 100-byte records", "records/s", 2_500_000, "2.1-2.6 M", at_least=True
     ),

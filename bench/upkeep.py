@@ -21,6 +21,8 @@ NEVER_DIRTY, ALWAYS_DIRTY = "1.0", "0.0"
 SEGMENT_BYTES = 16 << 20
 PARTITIONS = 2_000
 RETENTION_MS = 100
+DROP_INTERVAL_MS = 8_000
+"""Long enough for an idle second between the change of the setting and the run that follows it."""
 LIMIT = 300.0
 
 
@@ -152,4 +154,32 @@ def retention(bench: Bench) -> list[Figure]:
         without, with_runs = idle(3_600_000), idle(RETENTION_MS)
     taken = max(0.0, with_runs - without)
     runs = (seconds - taken) / (RETENTION_MS / 1000)  # each begins so long after the end of the one before
-    return [figure("retention", taken / runs * 1000, f"{runs:.0f} runs; {count:,} partitions of one segment")]
+    note = f"{runs:.0f} runs; {count:,} partitions of one segment"
+    return [figure("retention", taken / runs * 1000, note), dropping(bench, count)]
+
+
+def dropping(bench: Bench, count: int) -> Figure:
+    """CPU of the loop's thread in a run that takes a segment from every one of 2,000 partitions."""
+    with bench.source.broker({"log.retention.check.interval.ms": str(DROP_INTERVAL_MS)}) as broker:
+        assert broker.data is not None
+        topic = broker.topic("rolled", partitions=count, segment_ms="1", retention_ms="-1")
+        for _ in range(2):
+            load.run(broker, "produce", topic=topic, partitions=count, requests=count)
+        first = [broker.data / f"{topic}-{index}" / f"{0:020d}.log" for index in range(count)]
+        with broker.client() as client:
+            client.alter_topic(topic, "retention.bytes", "1")
+        time.sleep(0.5)
+        samples = [(time.monotonic(), machine.main_thread_seconds(broker.pid))]
+        deadline = time.monotonic() + LIMIT
+        while any(path.exists() for path in first):
+            if time.monotonic() > deadline:
+                raise BrokerFailed(f"segments of {topic} were left after {LIMIT:.0f} s")
+            time.sleep(0.2)
+            if all(path.exists() for path in first[:20]):
+                samples.append((time.monotonic(), machine.main_thread_seconds(broker.pid)))
+        time.sleep(0.2)
+        until, cpu = time.monotonic(), machine.main_thread_seconds(broker.pid)
+    (begun, before), (begun_run, before_run) = samples[0], samples[-1]
+    idle = (before_run - before) / (begun_run - begun) if begun_run > begun else 0.0
+    taken = cpu - before_run - idle * (until - begun_run)
+    return figure("retention drops", taken * 1000, f"{count:,} segments of as many partitions")

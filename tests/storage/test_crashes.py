@@ -13,7 +13,7 @@ import pytest
 from tests.storage.helpers import NOW, batch, marker
 from tests.support.scale import scale
 from tests.support.simdisk import Crash, SimulatedDisk
-from tidelog.clock import ManualClock
+from tidelog.clock import ManualClock, SimulatedScheduler
 from tidelog.errors import KafkaStorageError
 from tidelog.records.batch import crc_is_valid, iter_batches, read_header, read_records
 from tidelog.storage.append import AppendOrigin
@@ -35,13 +35,17 @@ class Life:
         self.rng = random.Random(seed)
         self.disk = SimulatedDisk()
         self.clock = ManualClock(NOW)
+        self.later = seed % 2 == 1  # whether files are renamed, unlinked and flushed beside other work
         self.versions: dict[
             int, set[bytes]
         ] = {}  # what was ever written at a base offset since it was flushed
         self.flushed_end = 0
 
     def start(self) -> Log:
-        self.manager = LogManager(["/data"], SETTINGS, disk=self.disk, clock=self.clock)
+        self.scheduler = SimulatedScheduler(self.clock) if self.later else None
+        self.manager = LogManager(
+            ["/data"], SETTINGS, disk=self.disk, clock=self.clock, scheduler=self.scheduler
+        )
         self.manager.lock()
         self.manager.claim("cluster", 1)
         self.manager.load()
@@ -83,10 +87,14 @@ class Life:
         elif action < 0.96:
             self.manager.checkpoint_log_start_offsets()
             self.manager.checkpoint_high_watermarks()
-        elif action < 0.97:
+        elif action < 0.965:
             self.manager.shutdown()
             self.flushed_end = log.log_end_offset
+            start = log.log_start_offset
             self.start()
+            assert self.log.log_start_offset == start
+        elif self.scheduler is not None:
+            self.scheduler.advance(rng.choice((0, 0, 60)))
 
     def append(self) -> None:
         log, rng = self.log, self.rng

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import FolderRefused
+from tidelog.storage.log import Log
 from tidelog.storage.manager import Intervals, LogManager
 
 ID = bytes(range(16))
@@ -211,13 +213,13 @@ def test_retention_of_many_logs_gives_way_to_other_work(monkeypatch: pytest.Monk
         append(log)
         append(log)
         log.update_high_watermark(2)
-    rename, clock = broker.disk.rename, broker.scheduler.clock
+    clock, delete = broker.scheduler.clock, Log.delete_old_segments
 
-    def slow_rename(source: str, target: str) -> None:
-        clock.advance(0.002)
-        rename(source, target)
+    def slow_delete(log: Log, now_ms: int) -> int:
+        clock.advance(0.004)
+        return delete(log, now_ms)
 
-    monkeypatch.setattr(broker.disk, "rename", slow_rename)
+    monkeypatch.setattr(Log, "delete_old_segments", slow_delete)
     meanwhile: list[int] = []
 
     def done() -> int:
@@ -227,6 +229,126 @@ def test_retention_of_many_logs_gives_way_to_other_work(monkeypatch: pytest.Monk
     broker.scheduler.advance(2.5)
     assert meanwhile == [1]
     assert done() == 10
+
+
+def with_two_old_segments(broker: Broker) -> tuple[LogManager, Log]:
+    """Retention has dropped two segments, and nothing is renamed yet."""
+    manager = broker.start()
+    log = manager.get_or_create("t", 0, ID)
+    for _ in range(3):
+        append(log)
+    log.update_high_watermark(3)
+    broker.scheduler.run_pending()
+    assert manager.run_retention() == 2
+    assert log.log_start_offset == 2
+    assert not deleted_files(broker)
+    return manager, log
+
+
+def deleted_files(broker: Broker) -> list[str]:
+    return [name for name in broker.disk.listdir("/data/t-0") if name.endswith(".deleted")]
+
+
+SMALL: dict[str, object] = {"retention_bytes": 1, "segment_bytes": 100}
+
+
+def test_retention_renames_beside_the_loop() -> None:
+    broker = Broker(defaults=config(**SMALL))
+    manager, log = with_two_old_segments(broker)
+    broker.scheduler.run_pending()
+    assert [name for name in deleted_files(broker) if ".log" in name] == [
+        f"{base:020d}.log.deleted" for base in (0, 1)
+    ]
+    assert offsets(records(log)) == [2]
+    manager.checkpoint_log_start_offsets()
+    broker.scheduler.run_pending()
+    assert broker.offsets(LOG_START_OFFSETS) == {}
+
+
+def refuse_renames(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = broker.disk.rename
+
+    def refuse(source: str, target: str) -> None:
+        if target.endswith(".deleted"):
+            raise OSError(errno.ENOSPC, "no space", source)
+        rename(source, target)
+
+    monkeypatch.setattr(broker.disk, "rename", refuse)
+
+
+def test_a_start_does_not_bring_back_what_was_dropped_and_not_renamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Broker(defaults=config(**SMALL))
+    manager, _ = with_two_old_segments(broker)
+    with monkeypatch.context() as patch:
+        refuse_renames(broker, patch)
+        broker.scheduler.run_pending()
+        assert not deleted_files(broker)
+        manager.checkpoint_log_start_offsets()
+        broker.scheduler.run_pending()
+        assert broker.offsets(LOG_START_OFFSETS) == {("t", 0): 2}
+    broker.kill(manager)
+    again = broker.start()
+    log = again.logs["t", 0]
+    assert (log.log_start_offset, offsets(records(log))) == (2, [2])
+    assert again.run_retention() == 2
+    broker.scheduler.run_pending()
+    assert len(deleted_files(broker)) >= 6
+
+
+def test_a_rename_that_was_refused_is_tried_by_the_next_retention(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(defaults=config(**SMALL))
+    manager, _ = with_two_old_segments(broker)
+    with monkeypatch.context() as patch:
+        refuse_renames(broker, patch)
+        broker.scheduler.run_pending()
+    assert manager.run_retention() == 0
+    broker.scheduler.run_pending()
+    assert len(deleted_files(broker)) == 7
+
+
+def test_a_topic_that_is_made_anew_keeps_its_files_when_the_old_ones_were_to_be_renamed() -> None:
+    broker = Broker(defaults=config(**SMALL))
+    manager, _ = with_two_old_segments(broker)
+    manager.delete("t", 0)
+    append(manager.get_or_create("t", 0, bytes(16)))
+    broker.scheduler.run_pending()
+    assert not deleted_files(broker)
+    assert broker.disk.exists("/data/t-0/00000000000000000000.log")
+
+
+def test_a_folder_that_fails_at_a_rename_goes_offline() -> None:
+    broker = Broker(defaults=config(**SMALL))
+    manager, _ = with_two_old_segments(broker)
+    broker.disk.broken = "/data"
+    broker.scheduler.run_pending()
+    assert manager.folders[0].offline is not None
+
+
+def test_a_reader_in_the_middle_of_a_dropped_segment_finishes() -> None:
+    broker = Broker(defaults=config(**SMALL))
+    manager = broker.start()
+    log = manager.get_or_create("t", 0, ID)
+    for _ in range(3):
+        append(log)
+    log.update_high_watermark(3)
+    piece = log.read(0, 1 << 20).slice
+    assert piece is not None
+    before = piece.read()
+    assert manager.run_retention() == 2
+    broker.scheduler.advance(120)
+    assert not deleted_files(broker)
+    assert piece.read() == before
+
+
+def test_a_clean_stop_renames_what_is_left() -> None:
+    broker = Broker(defaults=config(**SMALL))
+    manager, _ = with_two_old_segments(broker)
+    manager.shutdown()
+    assert len(deleted_files(broker)) == 6 + 1
+    again = broker.start().logs["t", 0]
+    assert (again.log_start_offset, offsets(records(again))) == (2, [2])
 
 
 def test_leftovers_of_a_deletion_are_removed_by_the_next_start() -> None:

@@ -6,6 +6,7 @@ import time
 
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.removal import Removal
 from tidelog.storage.segment import Segment
 
 
@@ -18,6 +19,7 @@ class FlushJob:
         "_epochs",
         "_files",
         "_paths",
+        "_removal",
         "_save_epochs",
         "linked",
         "names_topic",
@@ -37,6 +39,7 @@ class FlushJob:
         self._files: list[DiskFile] = []
         self._paths: list[str] = []
         self._directory: str | None = None
+        self._removal: Removal | None = None
         self.linked: list[Segment] = []  # those whose directory entries become durable with it
         self.sealed: list[Segment] = []  # those whose indexes do
         self.names_topic = False  # whether the log's topic id does
@@ -51,9 +54,14 @@ class FlushJob:
     def add_directory(self, directory: str) -> None:
         self._directory = directory
 
+    def rename_first(self, removal: Removal) -> None:
+        self._removal = removal
+
     def run(self) -> None:
         """OSError when the disk refuses: then nothing may be taken as durable."""
         began = time.perf_counter()
+        if self._removal is not None:
+            self._removal.rename()
         while self._files:
             # Let go of here: where the segment is dropped meanwhile, this is the last to hold its file open.
             self._files.pop(0).fsync()

@@ -36,6 +36,7 @@ from tidelog.storage.folders import (
 )
 from tidelog.storage.futures import Future, future_name, parse_future, settle_twins
 from tidelog.storage.log import Log
+from tidelog.storage.removal import FileRemover
 from tidelog.storage.segmented import SegmentedLog, path_for_deletion
 
 logger = logging.getLogger("tidelog.storage")
@@ -108,6 +109,7 @@ class LogManager:
         self._clock = clock
         self._scheduler = scheduler
         self._files = files if files is not None else FileCache()
+        self._remover = FileRemover(disk, scheduler)
         self.recovery_threads_per_dir = recovery_threads_per_dir
         self._folder_of: dict[TopicPartition, LogFolder] = {}
         self._unsynced: dict[str, LogFolder] = {}  # folders whose deletions are not on the disk yet
@@ -278,7 +280,8 @@ class LogManager:
         key = (log.topic, log.partition)
         log.on_roll = self._flush_after_roll
         log.on_flush = self._flushed
-        log.on_delete = self._unlink_later
+        log.on_remove = self._remover.rename_later
+        log.on_delete = self._remover.unlink_later
         log.on_truncate = self._checkpoint_now
         log.on_storage_error = self.storage_failed
         self.logs[key] = log
@@ -444,7 +447,7 @@ class LogManager:
         self._unsynced[folder.path] = folder
         if self.on_deleted is not None:
             self.on_deleted(key, folder)
-        self._remove_tree_later(log.delete(), log.config.file_delete_delay_ms)
+        self._remover.remove_tree_later(log.delete(), log.config.file_delete_delay_ms)
 
     def _delete_unopened(self, name: str) -> None:
         """A log that could not be loaded, or not be made to its end: no later one may find its folder."""
@@ -463,7 +466,7 @@ class LogManager:
         except OSError as error:
             raise KafkaStorageError(f"{path} cannot be renamed for deletion: {error}") from error
         self._unsynced[folder.path] = folder
-        self._remove_tree_later(target, delay_ms)
+        self._remover.remove_tree_later(target, delay_ms)
 
     def sync_deletions(self, done: Callable[[KafkaStorageError | None], None]) -> None:
         """Bring the deletions so far to the disk, off the loop."""
@@ -612,7 +615,7 @@ class LogManager:
     def start(self, intervals: Intervals) -> None:
         """Do the regular work from now on, by the scheduler."""
         while self._leftovers:
-            self._remove_tree_later(self._leftovers.pop(), self.defaults.file_delete_delay_ms)
+            self._remover.remove_tree_later(self._leftovers.pop(), self.defaults.file_delete_delay_ms)
         self._every("retention", intervals.log_retention_check_interval_ms, self._retain_in_turns)
         self._every("flush", intervals.log_flush_scheduler_interval_ms, self.run_flush)
         self._every(
@@ -811,35 +814,6 @@ class LogManager:
         else:
             done(None, None)
 
-    # -- removal
-
-    def _unlink_later(self, log: SegmentedLog, paths: list[str], held: list[DiskFile]) -> None:
-        def unlink() -> None:
-            for path in paths:
-                self._disk.unlink(path)
-            # Closing the last descriptor of a large file can take the kernel long: not on the loop.
-            held.clear()
-
-        self._later(log.config.file_delete_delay_ms, unlink)
-
-    def _remove_tree_later(self, path: str, delay_ms: int) -> None:
-        self._later(delay_ms, lambda: self._disk.remove_tree(path))
-
-    def _later(self, delay_ms: int, work: Callable[[], None]) -> None:
-        """Removal that does not happen because the broker stops first is done at the next start."""
-
-        def done(_: None, error: BaseException | None) -> None:
-            if error is not None and not isinstance(error, FileNotFoundError):
-                logger.warning("deleted files could not be removed: %s", error)
-
-        scheduler = self._scheduler
-        if scheduler is None:
-            self._run(work, done)
-        else:
-            scheduler.schedule(
-                delay_ms / 1000, lambda: None if self._closed else scheduler.run_in_background(work, done)
-            )
-
     # -- end
 
     def shutdown(self, broker_epoch: int = -1) -> None:
@@ -847,6 +821,7 @@ class LogManager:
         if self._closed:
             return
         self._closed = True
+        self._remover.close()
         for timer in self._timers.values():
             timer.cancel()
         now_ms = self._clock.ms()
@@ -870,7 +845,7 @@ class LogManager:
 
 
 def _log_start_to_keep(log: Log) -> int | None:
-    return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None
+    return None if log.starts_with_its_files else log.log_start_offset
 
 
 _CHECKPOINTS: tuple[tuple[str, Callable[[Log], int | None]], ...] = (

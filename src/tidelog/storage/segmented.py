@@ -23,6 +23,7 @@ from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.files import FileCache
 from tidelog.storage.flush import FlushJob
 from tidelog.storage.recovery import LoadedLog, reload_producers
+from tidelog.storage.removal import Removal
 from tidelog.storage.retention import count_deletable
 from tidelog.storage.rules import produce_rules
 from tidelog.storage.segment import (
@@ -61,6 +62,7 @@ class SegmentedLog:
         "_next_offset",
         "_outstanding",
         "_random",
+        "_removal",
         "_segment_bytes",
         "_topic_id_is_loose",
         "_truncations",
@@ -76,6 +78,7 @@ class SegmentedLog:
         "log_start_offset",
         "on_delete",
         "on_flush",
+        "on_remove",
         "on_roll",
         "on_storage_error",
         "on_truncate",
@@ -126,8 +129,10 @@ class SegmentedLog:
         self.on_roll: Callable[[SegmentedLog], None] | None = (
             None  # told after a roll, to flush what came before it
         )
-        # Given the files to unlink after a while, and their descriptors, to be let go of off the loop.
-        self.on_delete: Callable[[SegmentedLog, list[str], list[DiskFile]], None] | None = None
+        self._removal: Removal | None = None  # files that retention dropped and that still have their names
+        self.on_remove: Callable[[Removal], None] | None = None  # given files to rename off the loop
+        # Given files to unlink after so many ms, and their descriptors, to be let go of off the loop.
+        self.on_delete: Callable[[list[str], list[DiskFile], int], None] | None = None
         self.on_flush: Callable[[FlushJob], None] | None = None  # told of every flush that was made
         self.on_truncate: Callable[[SegmentedLog], None] | None = (
             None  # to checkpoint the recovery point at once
@@ -358,6 +363,10 @@ class SegmentedLog:
             job.add_path(f"{self.dir}/{PARTITION_METADATA}")
             job.add_directory(self.dir)
             job.names_topic = True
+        if self._removal is not None and not self._removal.is_done:
+            # Dropped segments are not synced: were they found by the next start, the log would end in them.
+            job.rename_first(self._removal)
+            job.add_directory(self.dir)
         for segment in self.segments.starting_from(self.recovery_point):
             if segment.base_offset >= up_to and segment.base_offset > self.recovery_point:
                 break
@@ -426,7 +435,7 @@ class SegmentedLog:
         self.update_high_watermark(self.high_watermark)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Drop segments that retention no longer wants; how many went. Their files go later (`on_delete`)."""
+        """Drop segments that retention no longer wants; how many went. Their files follow (`on_remove`)."""
         count = count_deletable(
             self.segments,
             self.config,
@@ -437,34 +446,83 @@ class SegmentedLog:
         )
         if self._outstanding:  # what is being written to stays: a busy log is never without such a segment
             count = min(count, self.segments.find(self._outstanding[0].segment.base_offset))
-        if count == 0:
-            return 0
-        if count == len(self.segments):
-            self._roll_to(self.log_end_offset, now_ms)
-        self._move_log_start(self.segments[count].base_offset)
-        self._remove(self.segments.remove_first(count))
+        if count:
+            if count == len(self.segments):
+                self._roll_to(self.log_end_offset, now_ms)
+            self._move_log_start(self.segments[count].base_offset)
+            self._remove_later(self.segments.remove_first(count))
+        elif self._removal is not None:
+            self._rename_later(self._removal)  # what was in its way may have passed
         return count
 
-    def _remove(self, segments: list[Segment], *, durably: bool = False) -> None:
-        """Take segments out of the folder: renamed now, so that no restart sees them, unlinked later."""
+    def _remove_later(self, segments: list[Segment]) -> None:
+        if self._removal is None or self._removal.is_done:
+            self._removal = Removal(self._disk, self.config.file_delete_delay_ms, self._removal_failed)
+        for segment in segments:
+            held = segment.close()
+            self._removal.add(self._leaving(segment), held)
+        self._rename_later(self._removal)
+
+    def _rename_later(self, removal: Removal) -> None:
+        if removal.is_done:
+            self._removal = None
+        elif self.on_remove is not None:
+            self.on_remove(removal)
+        else:
+            self._rename_removed()
+
+    def _rename_removed(self) -> None:
+        """Do now what was left for later, because what comes next must not overtake it."""
+        removal, self._removal = self._removal, None
+        if removal is None:
+            return
+        try:
+            removal.rename()
+        except OSError as error:
+            self._removal = removal
+            raise self._storage_error(f"{self.dir}: segments cannot be removed", error) from error
+        self._unlink_later(*removal.take())
+
+    def _removal_failed(self, error: OSError) -> None:
+        if self.on_storage_error is not None and not self.closed:
+            self.on_storage_error(self, error)
+
+    def _forget_removed(self) -> None:
+        """The folder goes or is not used any more, and with it what was to be renamed there."""
+        if self._removal is not None:
+            self._removal.give_up()
+            self._removal = None
+
+    @property
+    def starts_with_its_files(self) -> bool:
+        """Whether a start that finds the files of now knows from them where the log starts."""
+        is_removing = self._removal is not None and not self._removal.is_done
+        return self.log_start_offset <= self.segments[0].base_offset and not is_removing
+
+    def _leaving(self, segment: Segment) -> list[str]:
+        paths = segment.existing_files()
+        snapshot = self.snapshots.let_go(segment.base_offset)
+        return paths if snapshot is None else [*paths, snapshot]
+
+    def _rename_deleted(self, paths: list[str]) -> list[str]:
+        renamed: list[str] = []
+        for path in paths:
+            try:
+                self._disk.rename(path, path + DELETED)
+            except FileNotFoundError:
+                continue
+            renamed.append(path + DELETED)
+        return renamed
+
+    def _remove_for_good(self, segments: list[Segment]) -> None:
+        """Segments behind the end must not come back by a crash: others will take their offsets."""
         renamed: list[str] = []
         held: list[DiskFile] = []
         try:
             for segment in segments:
                 held += segment.close()
-                for path in segment.existing_files():
-                    try:
-                        self._disk.rename(path, path + DELETED)
-                    except FileNotFoundError:
-                        continue
-                    renamed.append(path + DELETED)
-                snapshot = self.snapshots.mark_deleted(segment.base_offset)
-                if snapshot is not None:
-                    renamed.append(snapshot)
-            if (
-                durably
-            ):  # segments behind the end must not come back by a crash: others will take their offsets
-                self._disk.fsync_dir(self.dir)
+                renamed += self._rename_deleted(self._leaving(segment))
+            self._disk.fsync_dir(self.dir)
         except OSError as error:
             raise self._storage_error(f"{self.dir}: segments cannot be removed", error) from error
         self._unlink_later(renamed, held)
@@ -483,6 +541,8 @@ class SegmentedLog:
         same = len(present) == len(old) and all(a is b for a, b in zip(present, old, strict=True))
         if self.closed or not same or old[-1] is self._active:
             return False
+        # Records that retention dropped must not come back without the tombstones that cleaning drops.
+        self._rename_removed()
         new = Segment.of_cleaned(self._disk, self._files, self.dir, cleaned, self.config.segment_index_bytes)
         paths = new.existing_files()
         try:
@@ -507,21 +567,13 @@ class SegmentedLog:
         renamed: list[str] = []
         for segment in old:
             held += segment.close()
-            for path in segment.existing_files():
-                try:
-                    self._disk.rename(path, path + DELETED)
-                except FileNotFoundError:
-                    continue
-                renamed.append(path + DELETED)
-            if segment.base_offset != base_offset:
-                snapshot = self.snapshots.mark_deleted(segment.base_offset)
-                if snapshot is not None:
-                    renamed.append(snapshot)
+            same = segment.base_offset == base_offset  # its snapshot stays
+            renamed += self._rename_deleted(segment.existing_files() if same else self._leaving(segment))
         return renamed
 
     def _unlink_later(self, paths: list[str], held: list[DiskFile]) -> None:
         if self.on_delete is not None:
-            self.on_delete(self, paths, held)
+            self.on_delete(paths, held, self.config.file_delete_delay_ms)
         else:
             for path in paths:
                 self._disk.unlink(path)
@@ -545,7 +597,7 @@ class SegmentedLog:
             offset = min(offset, held_by[2])
         self._lower_recovery_point(offset)
         if at + 1 < len(self.segments):
-            self._remove(self.segments.remove_from(at + 1), durably=True)
+            self._remove_for_good(self.segments.remove_from(at + 1))
         self._active = self.segments[at]
         self._active.truncate(offset)
         self._end_at(offset)
@@ -557,7 +609,8 @@ class SegmentedLog:
         """Drop everything; the log goes on, empty, at `offset`."""
         self._require_idle()
         self._lower_recovery_point(min(offset, self.segments[0].base_offset))
-        self._remove(self.segments.remove_from(0), durably=True)
+        self._rename_removed()
+        self._remove_for_good(self.segments.remove_from(0))
         self.snapshots.delete_outside(offset, offset - 1)
         new = Segment.create(
             self._disk, self._files, self.dir, offset, self.config.segment_index_bytes, now_ms
@@ -618,6 +671,7 @@ class SegmentedLog:
             return
         if self._outstanding:
             self.abandon(self._outstanding[0])
+        self._rename_removed()
         self.flush(now_ms)
         active, synced = self._active, []
         if active.is_growing:
@@ -636,6 +690,7 @@ class SegmentedLog:
     def release(self) -> None:
         """Let go of all files without writing anything."""
         self.closed = True
+        self._forget_removed()
         for segment in self.segments:
             segment.close()
 
@@ -667,6 +722,7 @@ class SegmentedLog:
         held: list[DiskFile] = []
         for segment in self.segments:
             held += segment.close()
+        self._forget_removed()
         self._moved(directory)
         return held
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from tidelog.storage.disk import Disk
 from tidelog.storage.producer_state import CorruptSnapshot, ProducerEntry, decode_snapshot
-from tidelog.storage.segment import DELETED, SNAPSHOT
+from tidelog.storage.segment import SNAPSHOT
 
 logger = logging.getLogger("tidelog.storage")
 
@@ -44,17 +44,12 @@ class SnapshotFiles:
         self._disk.unlink(self.path(offset))
         self._offsets.discard(offset)
 
-    def mark_deleted(self, offset: int) -> str | None:
-        """Rename the snapshot out of the way; the new name is to be unlinked later."""
+    def let_go(self, offset: int) -> str | None:
+        """The path of a snapshot that is to leave with its segment, and is no longer known here."""
         if offset not in self._offsets:
             return None
-        target = self.path(offset) + DELETED
         self._offsets.discard(offset)
-        try:
-            self._disk.rename(self.path(offset), target)
-        except FileNotFoundError:
-            return None
-        return target
+        return self.path(offset)
 
     def delete_outside(self, first: int, last: int) -> None:
         """Snapshots below the log's start or above its end speak of batches that are not there."""

@@ -1,0 +1,158 @@
+"""Files on their way out: renamed so that no start sees them, unlinked after a while, all off the loop.
+
+A log's files leave in the order of its offsets, whatever goes wrong: a crash in between leaves some of the
+newest of them, which still lead up to the rest of the log and go with the next retention.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from threading import Lock
+
+from tidelog.clock import Scheduler
+from tidelog.storage.disk import Disk, DiskFile
+from tidelog.storage.segment import DELETED
+
+logger = logging.getLogger("tidelog.storage")
+
+
+class Removal:
+    """What leaves one log. `rename` may run in any thread; the rest belongs to the loop."""
+
+    __slots__ = ("_disk", "_held", "_lock", "_renamed", "_waiting", "delay_ms", "failed")
+
+    def __init__(self, disk: Disk, delay_ms: int, failed: Callable[[OSError], None]) -> None:
+        self._disk = disk
+        self._waiting: deque[str] = deque()
+        self._renamed: list[str] = []
+        self._held: list[DiskFile] = []
+        self._lock = Lock()
+        self.delay_ms = delay_ms
+        self.failed = failed
+
+    def add(self, paths: Iterable[str], held: Iterable[DiskFile]) -> None:
+        """Files of the oldest segment first, its log before its indexes; and descriptors that are open."""
+        self._waiting.extend(paths)
+        self._held.extend(held)
+
+    @property
+    def is_done(self) -> bool:
+        return not self._waiting
+
+    def rename(self) -> None:
+        with self._lock:
+            while self._waiting:
+                path = self._waiting[0]
+                try:
+                    self._disk.rename(path, path + DELETED)
+                except FileNotFoundError:
+                    pass
+                else:
+                    self._renamed.append(path + DELETED)
+                self._waiting.popleft()
+
+    def give_up(self) -> None:
+        """On return nothing is renamed any more: other files may get these names."""
+        with self._lock:
+            self._waiting.clear()
+
+    def take(self) -> tuple[list[str], list[DiskFile]]:
+        """What is to be unlinked and closed."""
+        with self._lock:
+            renamed, self._renamed = self._renamed, []
+        held, self._held = self._held, []
+        return renamed, held
+
+
+class FileRemover:
+    """Renames, and later unlinks, one piece of work after the other and behind everything else.
+
+    Without a scheduler at once. What does not happen because the broker stops first the next start does.
+    """
+
+    __slots__ = ("_closed", "_disk", "_scheduler", "_waiting")
+
+    def __init__(self, disk: Disk, scheduler: Scheduler | None) -> None:
+        self._disk = disk
+        self._scheduler = scheduler
+        self._waiting: list[Removal] = []
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+
+    def rename_later(self, removal: Removal) -> None:
+        """Those of one turn of the loop share a turn of the background."""
+        if self._scheduler is not None and not self._waiting:
+            self._scheduler.call_soon_in_turn(self._begin)
+        self._waiting.append(removal)
+        if self._scheduler is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        removals, self._waiting = self._waiting, []
+        errors: list[tuple[Removal, OSError]] = []
+
+        def rename() -> None:
+            for removal in removals:
+                try:
+                    removal.rename()
+                except OSError as error:
+                    errors.append((removal, error))
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                logger.error("deleted segments could not be renamed", exc_info=error)
+            for removal, failure in errors:
+                removal.failed(failure)
+            self._unlink_renamed(removals)
+
+        self._run(rename, done)
+
+    def _unlink_renamed(self, removals: list[Removal]) -> None:
+        by_delay: dict[int, tuple[list[str], list[DiskFile]]] = {}
+        for removal in removals:
+            paths, held = by_delay.setdefault(removal.delay_ms, ([], []))
+            renamed, descriptors = removal.take()
+            paths += renamed
+            held += descriptors
+        for delay_ms, (paths, held) in by_delay.items():
+            if paths or held:
+                self.unlink_later(paths, held, delay_ms)
+
+    def unlink_later(self, paths: list[str], held: list[DiskFile], delay_ms: int) -> None:
+        def unlink() -> None:
+            for path in paths:
+                self._disk.unlink(path)
+            # Closing the last descriptor of a large file can take the kernel long: not on the loop.
+            held.clear()
+
+        self._later(delay_ms, unlink)
+
+    def remove_tree_later(self, path: str, delay_ms: int) -> None:
+        self._later(delay_ms, lambda: self._disk.remove_tree(path))
+
+    def _later(self, delay_ms: int, work: Callable[[], None]) -> None:
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, FileNotFoundError):
+                logger.warning("deleted files could not be removed: %s", error)
+
+        if self._scheduler is None:
+            self._run(work, done)
+        else:
+            self._scheduler.schedule(delay_ms / 1000, lambda: self._run(work, done))
+
+    def _run(self, work: Callable[[], None], done: Callable[[None, BaseException | None], None]) -> None:
+        if self._closed:
+            return
+        if self._scheduler is not None:
+            self._scheduler.run_in_background(work, done)
+            return
+        try:
+            work()
+        except OSError as error:
+            done(None, error)
+        else:
+            done(None, None)
