@@ -52,6 +52,7 @@ from tidelog.server.apis.router import Router
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.group import overrides_of
 from tidelog.server.dynamic_config import DynamicConfig
+from tidelog.server.group_metrics import GroupMetrics
 from tidelog.server.host import BrokerHost
 from tidelog.server.internal_topics import InternalTopics
 from tidelog.server.metrics import BrokerMetrics
@@ -146,6 +147,7 @@ class Broker:
             await controller.activate(host)
             host.takes_new_partitions = True
             services.groups.start()
+            self.registry.collect(GroupMetrics(services.groups, services.replicas).families)
             services.transactions.start()
             self._name_strays(logs)
             logs.start(self._intervals())
