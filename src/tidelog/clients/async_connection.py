@@ -99,7 +99,8 @@ class AsyncConnection:
             raise NetworkException(f"cannot connect to {node.address}: {reason}") from None
         except OSError as error:
             connection.close()
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
             raise NetworkException(f"cannot connect to {node.address}: {reason}") from None
         except BaseException:
             connection.close()

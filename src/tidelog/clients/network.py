@@ -148,6 +148,10 @@ class NetworkClient:
         """The brokers of the cluster, or the bootstrap servers as long as it did not name them."""
         return list(self.view.nodes.values()) or list(self._bootstrap)
 
+    def links(self) -> list[_Link]:
+        """Every broker that was connected to, for those who count."""
+        return list(self._links.values())
+
     def connection_if_ready(self, node_id: int) -> AsyncConnection | None:
         """An open connection that may be used now; otherwise None, and one is being made.
 

@@ -1,10 +1,10 @@
 from array import array
 from collections.abc import Callable, Generator, Iterable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tidelog.records._pure import Buffer, Columns, HeaderFields, Headers, RecordFields
 from tidelog.records._pure_cleaner import IndexEntry, Offsets
-from tidelog.records._pure_client import EncodedHeaders, FutureSource, RecordMetadata
+from tidelog.records._pure_client import EncodedHeaders, RecordMetadata
 from tidelog.records._pure_produce import ProduceBody
 
 R = TypeVar("R")
@@ -94,6 +94,13 @@ def index_batches(
     max_timestamp: int,
     offset_of_max: int,
 ) -> tuple[list[IndexEntry], int, int, int]: ...
+
+class FutureSource(Protocol):
+    def future_done(self, future: RecordFuture) -> bool: ...
+    def future_result(self, future: RecordFuture, timeout: float | None) -> RecordMetadata: ...
+    def future_exception(self, future: RecordFuture, timeout: float | None) -> BaseException | None: ...
+    def future_callback(self, future: RecordFuture, function: Callable[[RecordFuture], object]) -> None: ...
+    def future_await(self, future: RecordFuture) -> Generator[object, None, RecordMetadata]: ...
 
 class RecordFuture:
     batch: FutureSource

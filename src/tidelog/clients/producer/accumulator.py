@@ -1,0 +1,284 @@
+"""Records that wait to be sent: a queue of batches for each partition, within a bounded memory.
+
+Records are appended by the threads that send, batches taken away by the loop; a lock stands between the two
+where a batch begins, none where a record joins one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+
+from tidelog.clients.errors import BufferExhausted, Closed
+from tidelog.clients.producer.batch import ProducerBatch
+from tidelog.clients.settings import ProducerSettings
+from tidelog.records._pure_client import EncodedHeaders
+from tidelog.records.batch import HEADER_SIZE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
+from tidelog.records.codecs import Codec
+from tidelog.records.loops import RecordFuture
+
+# Attributes, deltas and lengths of a record at their longest: what it can take beside its contents.
+RECORD_OVERHEAD = 21
+COMPRESSION_MARGIN = 1.05
+# How fast the estimate of what compression saves follows what it did: slowly down, at once up.
+RATIO_STEP_DOWN = 0.005
+RATIO_STEP_UP = 0.05
+
+
+class PartitionQueue:
+    """The batches of a partition that wait, the ones under way, and where its sequence stands."""
+
+    __slots__ = (
+        "batches", "epoch", "in_flight", "last_acked_offset", "last_acked_sequence", "muted", "next_sequence",
+        "partition", "producer_id", "topic", "unresolved_until",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.batches: deque[ProducerBatch] = deque()
+        self.muted = False
+        self.producer_id = NO_PRODUCER_ID
+        self.epoch = NO_PRODUCER_EPOCH
+        self.next_sequence = 0
+        self.last_acked_sequence = -1
+        self.last_acked_offset = -1
+        self.in_flight: list[ProducerBatch] = []
+        """Batches that have a sequence and no end, in its order; those that wait to be sent again as well."""
+        self.unresolved_until: int | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class BufferMemory:
+    """buffer.memory: taken where a batch begins, given back where it ends."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.available = total
+        self.waiting = 0
+        self.exhausted_total = 0
+        self._closed = False
+        self._condition = threading.Condition()
+        self._tasks: list[asyncio.Future[None]] = []
+
+    def take(self, size: int) -> bool:
+        with self._condition:
+            if size > self.available:
+                return False
+            self.available -= size
+            return True
+
+    def give_back(self, size: int) -> None:
+        with self._condition:
+            self.available += size
+            if self.waiting:
+                self._wake()
+
+    def close(self) -> None:
+        """Let go everybody who waits."""
+        with self._condition:
+            self._closed = True
+            self._wake()
+
+    def wait(self, size: int, timeout: float) -> None:
+        """Block until so much may be free; BufferExhausted when it is not in time."""
+        deadline = time.monotonic() + timeout
+        with self._condition:
+            self.waiting += 1
+            try:
+                while not self._free(size):
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not self._condition.wait(left):
+                        raise self._exhausted(size)
+            finally:
+                self.waiting -= 1
+
+    async def wait_async(self, size: int, timeout: float) -> None:
+        """The same for a coroutine on the loop that gives memory back."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        self.waiting += 1
+        try:
+            while not self._free(size):
+                waiter: asyncio.Future[None] = loop.create_future()
+                self._tasks.append(waiter)
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await waiter
+                except TimeoutError:
+                    raise self._exhausted(size) from None
+        finally:
+            self.waiting -= 1
+
+    def _free(self, size: int) -> bool:
+        if self._closed:
+            raise Closed("the producer was closed while a record waited for memory")
+        # A little more than is needed, so that a full buffer does not wake its producer for each batch.
+        return self.available >= min(max(size, self.total // 8), self.total)
+
+    def _wake(self) -> None:
+        self._condition.notify_all()
+        tasks, self._tasks = self._tasks, []
+        for waiter in tasks:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _exhausted(self, size: int) -> BufferExhausted:
+        self.exhausted_total += 1
+        return BufferExhausted(
+            f"no {size} bytes of buffer.memory={self.total} became free within max.block.ms: "
+            "records come faster than the brokers take them"
+        )
+
+
+class Accumulator:
+    """`append` gives a future, or None where memory has to be waited for."""
+
+    def __init__(self, settings: ProducerSettings, codec: Codec) -> None:
+        self.lock = threading.Lock()
+        self.queues: dict[tuple[str, int], PartitionQueue] = {}
+        self.active: dict[PartitionQueue, None] = {}
+        """Queues that may have batches to send."""
+        self.incomplete: dict[ProducerBatch, None] = {}
+        self.memory = BufferMemory(settings.buffer_memory)
+        self.batch_size = settings.batch_size
+        self.flushing = 0
+        self.codec = codec
+        self._ratios: dict[str, float] = {}
+        self._guard_done = threading.Lock()
+
+    def queue(self, topic: str, partition: int) -> PartitionQueue:
+        found = self.queues.get((topic, partition))
+        if found is None:
+            found = self.queues.setdefault((topic, partition), PartitionQueue(topic, partition))
+        return found
+
+    def append(
+        self,
+        queue: PartitionQueue,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: EncodedHeaders,
+        size: int,
+        now: float,
+    ) -> tuple[RecordFuture | None, ProducerBatch | None, bool]:
+        """The record's future, the batch it joined, and whether the sender has something new to look at."""
+        with self.lock:
+            full = False
+            if queue.batches:
+                last = queue.batches[-1]
+                future = last.append(timestamp, key, value, headers)
+                if future is not None:
+                    return future, last, last.full
+                last.seal()
+                full = True
+            batch = self._begin(queue, size, now)
+            if batch is None:
+                return None, None, full
+            return batch.append(timestamp, key, value, headers), batch, True
+
+    def begin(self, queue: PartitionQueue, size: int, now: float) -> ProducerBatch | None:
+        """The batch that the next record of a queue joins; None where there is no memory for one."""
+        with self.lock:
+            if queue.batches and not queue.batches[-1].full:
+                return queue.batches[-1]
+            if queue.batches:
+                queue.batches[-1].seal()
+            return self._begin(queue, size, now)
+
+    def start_next(self, queue: PartitionQueue, size: int, now: float) -> ProducerBatch | None:
+        """A new batch behind those that a queue has; None where there is no memory for one."""
+        with self.lock:
+            if queue.batches:
+                queue.batches[-1].seal()
+            return self._begin(queue, size, now)
+
+    def _begin(self, queue: PartitionQueue, size: int, now: float) -> ProducerBatch | None:
+        limit = self.batch_size
+        if self.codec is not Codec.NONE:
+            limit = int(limit / (self.ratio(queue.topic) * COMPRESSION_MARGIN))
+        reserved = min(max(limit, size + HEADER_SIZE), self.memory.total)
+        if not self.memory.take(reserved):
+            return None
+        batch = ProducerBatch(limit, queue, now, reserved, self._guard_done)
+        queue.batches.append(batch)
+        self.active[queue] = None
+        self.incomplete[batch] = None
+        return batch
+
+    def settle(self, batch: ProducerBatch) -> None:
+        """A batch has ended: its memory is free."""
+        if self.incomplete.pop(batch, 0) is None:
+            self.memory.give_back(batch.reserved)
+
+    def put_back(self, batch: ProducerBatch, *, in_order: bool) -> None:
+        """A batch waits to be sent again, in front of the others and in the order of its sequence."""
+        queue = batch.queue
+        with self.lock:
+            at = 0
+            if in_order and batch.has_sequence:
+                while at < len(queue.batches) and _before(queue.batches[at], batch):
+                    at += 1
+            queue.batches.insert(at, batch)
+            self.active[queue] = None
+
+    def split(self, batch: ProducerBatch, records: list[Record]) -> list[ProducerBatch]:
+        """The records of a batch that was too large in batches of at most batch.size, and half of it."""
+        parts: list[ProducerBatch] = []
+        size = min(self.batch_size, max(batch.size // 2, HEADER_SIZE + 1))
+        for record in records:
+            headers = tuple(
+                (name.encode("utf-8", "surrogateescape"), content) for name, content in record.headers
+            )
+            fields = (record.timestamp, record.key, record.value, headers)
+            if not parts or parts[-1].append(*fields) is None:
+                part = ProducerBatch(size, batch.queue, batch.created, 0, self._guard_done)
+                part.append(*fields)
+                part.split = True
+                parts.append(part)
+        return parts
+
+    def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
+        """Queue the parts of a batch instead of it; its memory is given back with the last of them."""
+        parts[-1].reserved = batch.reserved
+        for part in parts:
+            part.seal()
+        with self.lock:
+            self.incomplete.pop(batch, None)
+            for part in parts:
+                self.incomplete[part] = None
+        for part in reversed(parts):
+            self.put_back(part, in_order=True)
+        batch.replace_by(parts)
+
+    def ratio(self, topic: str) -> float:
+        """What compression is expected to leave of the records of a topic."""
+        return self._ratios.get(topic, 1.0)
+
+    def learn_ratio(self, topic: str, seen: float) -> None:
+        expected = self._ratios.get(topic, 1.0)
+        if seen > expected:
+            expected = max(expected + RATIO_STEP_UP, seen)
+        else:
+            expected = max(expected - RATIO_STEP_DOWN, seen)
+        self._ratios[topic] = max(expected, 0.02)
+
+    def has_undrained(self) -> bool:
+        return any(queue.batches for queue in self.queues.values())
+
+
+def _before(first: ProducerBatch, second: ProducerBatch) -> bool:
+    return first.has_sequence and first.base_sequence < second.base_sequence
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: EncodedHeaders) -> int:
+    """The most bytes that a record can take in a batch."""
+    size = RECORD_OVERHEAD + (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
+    for name, content in headers:
+        size += 10 + len(name) + (len(content) if content is not None else 0)
+    return size

@@ -1,0 +1,300 @@
+"""A batch on its way: filled by those who send, closed and signed by the sender, and then how it ended.
+
+Futures refer to a batch and an index. A batch that was split hands their questions on to its parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING
+
+from tidelog.errors import KafkaError
+from tidelog.records import loops
+from tidelog.records._pure_client import RecordMetadata
+from tidelog.records.batch import (
+    HEADER_SIZE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
+)
+from tidelog.records.codecs import Codec, compress
+from tidelog.records.loops import RecordFuture
+
+if TYPE_CHECKING:
+    from tidelog.clients.producer.accumulator import PartitionQueue
+
+log = logging.getLogger("tidelog.clients")
+
+Told = Callable[[RecordFuture], object]
+
+
+class ProducerBatch(loops.BatchBuffer):
+    """A batch of one partition; times are those of the loop's clock, in seconds."""
+
+    __slots__ = (
+        "_callbacks", "_event", "_guard_done", "_signed", "_waiters", "attempts", "base_offset",
+        "base_sequence", "created", "drained", "error", "finished", "log_append_time", "parts",
+        "producer_epoch", "producer_id", "queue", "record_errors", "reserved", "retry_at",
+        "sequence_reset", "split", "wire",
+    )  # fmt: skip
+
+    def __init__(
+        self, limit: int, queue: PartitionQueue, created: float, reserved: int, guard: threading.Lock
+    ) -> None:
+        super().__init__(limit)
+        self.queue = queue
+        self.created = created
+        self.reserved = reserved
+        self.drained = 0.0
+        self.attempts = 0
+        self.retry_at = 0.0
+        self.split = False
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.base_sequence = NO_SEQUENCE
+        self.sequence_reset = False
+        self.wire: bytearray | memoryview | None = None
+        self.finished = False
+        self.error: BaseException | None = None
+        self.record_errors: Mapping[int, BaseException] | None = None
+        self.base_offset = -1
+        self.log_append_time = -1
+        self.parts: list[tuple[int, ProducerBatch]] | None = None
+        self._signed: tuple[int, int, int, int] | None = None
+        self._guard_done = guard
+        self._event: threading.Event | None = None
+        self._callbacks: list[tuple[RecordFuture, Told]] = []
+        self._waiters: list[asyncio.Future[None]] = []
+
+    # On the way out
+
+    def close(self, codec: Codec, level: int | None) -> int:
+        """Take no more records and pack them; the size on the wire, in front of which nothing is missing."""
+        if self.wire is None:
+            self.seal()
+            records = self.bytes_view()
+            if codec is Codec.NONE:
+                self.wire = records
+            else:
+                packed = compress(codec, records[HEADER_SIZE:], level)
+                self.wire = bytearray(HEADER_SIZE)
+                self.wire += packed
+        return len(self.wire)
+
+    def sign(self, codec: Codec, *, transactional: bool) -> memoryview | bytearray:
+        """The bytes for the wire, with the producer id and sequence that the batch has now."""
+        assert self.wire is not None
+        attributes = int(codec) | (TRANSACTIONAL_FLAG if transactional else 0)
+        wanted = (attributes, self.producer_id, self.producer_epoch, self.base_sequence)
+        if wanted != self._signed:
+            loops.sign_batch(
+                self.wire, attributes, self.count, self.base_timestamp, self.max_timestamp,
+                self.producer_id, self.producer_epoch, self.base_sequence,
+            )  # fmt: skip
+            self._signed = wanted
+        return self.wire
+
+    @property
+    def has_sequence(self) -> bool:
+        return self.base_sequence != NO_SEQUENCE
+
+    @property
+    def last_sequence(self) -> int:
+        return (self.base_sequence + self.count - 1) & 0x7FFFFFFF
+
+    def take_sequence(self, producer_id: int, epoch: int, sequence: int, *, reset: bool = False) -> None:
+        self.producer_id, self.producer_epoch, self.base_sequence = producer_id, epoch, sequence
+        self.sequence_reset = reset
+
+    # How it ended
+
+    def complete(self, base_offset: int, log_append_time: int) -> bool:
+        """The batch was written; False if it had ended before."""
+        if self.finished:
+            return False
+        self.base_offset, self.log_append_time = base_offset, log_append_time
+        self._finish()
+        return True
+
+    def fail(self, error: BaseException, record_errors: Mapping[int, BaseException] | None = None) -> bool:
+        """The batch was not written, or nobody knows; False if it had ended before."""
+        if self.finished:
+            return False
+        self.error, self.record_errors = error, record_errors
+        self._finish()
+        return True
+
+    def replace_by(self, parts: list[ProducerBatch]) -> None:
+        """The records go on in smaller batches, in the same order."""
+        start = 0
+        placed: list[tuple[int, ProducerBatch]] = []
+        for part in parts:
+            placed.append((start, part))
+            start += part.count
+        with self._guard_done:
+            self.parts = placed
+            callbacks, self._callbacks = self._callbacks, []
+        for future, function in callbacks:
+            part, _ = self._part_of(future)
+            part._callbacks.append((future, function))
+        self._wake()
+        self.wire = None
+        self.release()
+
+    def _finish(self) -> None:
+        self.finished = True
+        self.wire = None
+        self.release()
+        while True:
+            with self._guard_done:
+                callbacks, self._callbacks = self._callbacks, []
+            if not callbacks:
+                break
+            for future, function in callbacks:
+                try:
+                    function(future)
+                except Exception:
+                    log.exception("a callback for topic %s failed", self.queue.topic)
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._guard_done:
+            event, self._event = self._event, None
+            waiters, self._waiters = self._waiters, []
+        if event is not None:
+            event.set()
+        for waiter in waiters:
+            loop = waiter.get_loop()
+            try:
+                loop.call_soon_threadsafe(_release, waiter)
+            except RuntimeError:
+                pass  # the loop of whoever waited is closed
+
+    # Futures
+
+    def _part_of(self, future: RecordFuture) -> tuple[ProducerBatch, RecordFuture]:
+        assert self.parts is not None
+        start, part = next(entry for entry in reversed(self.parts) if entry[0] <= future.index)
+        shifted = RecordFuture(
+            part, future.index - start, future.timestamp, future.key_size, future.value_size
+        )
+        return part, shifted
+
+    def future_done(self, future: RecordFuture) -> bool:
+        if self.parts is not None:
+            part, shifted = self._part_of(future)
+            return part.future_done(shifted)
+        return self.finished
+
+    def future_exception(self, future: RecordFuture, timeout: float | None = None) -> BaseException | None:
+        if self.parts is None and not self.finished:
+            deadline = None if timeout is None else time.monotonic() + timeout
+            self.wait(timeout)
+            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if self.parts is not None:
+            part, shifted = self._part_of(future)
+            return part.future_exception(shifted, timeout)
+        if self.record_errors is not None:
+            return self.record_errors.get(future.index, self.error)
+        return self.error
+
+    def future_result(self, future: RecordFuture, timeout: float | None = None) -> RecordMetadata:
+        error = self.future_exception(future, timeout)
+        if error is not None:
+            raise error
+        return self.metadata_of(future)
+
+    def metadata_of(self, future: RecordFuture) -> RecordMetadata:
+        """Where the record is; -1 for what is not known."""
+        if self.parts is not None:
+            part, shifted = self._part_of(future)
+            return part.metadata_of(shifted)
+        queue = self.queue
+        if self.error is not None:
+            return RecordMetadata(queue.topic, queue.partition, -1, -1, -1, -1)
+        return RecordMetadata(
+            queue.topic,
+            queue.partition,
+            self.base_offset + future.index if self.base_offset >= 0 else -1,
+            self.log_append_time if self.log_append_time != -1 else future.timestamp,
+            future.key_size,
+            future.value_size,
+        )
+
+    def future_callback(self, future: RecordFuture, function: Told) -> None:
+        with self._guard_done:
+            if self.parts is None and not self.finished:
+                self._callbacks.append((future, function))
+                return
+        if self.parts is not None and not self.future_done(future):
+            part, _ = self._part_of(future)
+            part.future_callback(future, function)
+        else:
+            function(future)
+
+    def future_await(self, future: RecordFuture) -> Generator[object, None, RecordMetadata]:
+        yield from self.ended().__await__()
+        return self.future_result(future, 0)
+
+    def wait(self, timeout: float | None) -> None:
+        """Block until the batch ended or was split; TimeoutError when it is not in time."""
+        with self._guard_done:
+            if self.finished or self.parts is not None:
+                return
+            if self._event is None:
+                self._event = threading.Event()
+            event = self._event
+        if not event.wait(timeout):
+            raise TimeoutError(f"the record was not acknowledged within {timeout} s")
+
+    async def ended(self) -> None:
+        """Wait until the batch, or each of its parts, ended."""
+        if not self.finished and self.parts is None:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            with self._guard_done:
+                waiting = not self.finished and self.parts is None
+                if waiting:
+                    self._waiters.append(waiter)
+            if waiting:
+                await waiter
+        for _, part in self.parts or ():
+            await part.ended()
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class Refused:
+    """Stands where a batch would for a record that was never taken: its future carries the reason."""
+
+    __slots__ = ("error", "topic")
+
+    def __init__(self, topic: str, error: KafkaError) -> None:
+        self.topic = topic
+        self.error = error
+
+    def future(self) -> RecordFuture:
+        return RecordFuture(self, 0, -1, -1, -1)
+
+    def future_done(self, future: RecordFuture) -> bool:
+        return True
+
+    def future_exception(self, future: RecordFuture, timeout: float | None = None) -> BaseException | None:
+        return self.error
+
+    def future_result(self, future: RecordFuture, timeout: float | None = None) -> RecordMetadata:
+        raise self.error
+
+    def future_callback(self, future: RecordFuture, function: Told) -> None:
+        function(future)
+
+    def future_await(self, future: RecordFuture) -> Generator[object, None, RecordMetadata]:
+        yield from asyncio.sleep(0).__await__()
+        raise self.error

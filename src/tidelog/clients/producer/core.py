@@ -1,0 +1,426 @@
+"""What both faces of the producer share: from a record to its place in a batch, and from open to closed.
+
+A record takes its steps in a generator that stops where something has to be waited for, so that one way of
+going serves threads and coroutines alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidelog.clients.errors import Closed, InvalidState, RecordTooLarge, SerializationError, Timeout
+from tidelog.clients.network import NetworkClient
+from tidelog.clients.producer.accumulator import Accumulator, PartitionQueue, record_size
+from tidelog.clients.producer.batch import ProducerBatch, Refused
+from tidelog.clients.producer.interceptors import Interceptors, ProducerRecord
+from tidelog.clients.producer.metrics import ProducerMetrics
+from tidelog.clients.producer.partitioners import StickyPartition, partition_for_key, partitioner_of
+from tidelog.clients.producer.sender import Sender
+from tidelog.clients.producer.sequences import Sequences
+from tidelog.clients.producer.transactions import State, Transactions
+from tidelog.clients.serialization import Serialize, as_bytes, serializer
+from tidelog.clients.settings import ProducerSettings
+from tidelog.errors import KafkaError
+from tidelog.records._pure_client import EncodedHeaders, RecordMetadata
+from tidelog.records.codecs import Codec
+from tidelog.records.loops import RecordFuture
+
+log = logging.getLogger("tidelog.clients")
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+Delivered: TypeAlias = Callable[[RecordMetadata, "BaseException | None"], object]
+
+# What `send` raises itself; every other error of a record is in its future, as in Kafka's Java client.
+RAISED = (Closed, InvalidState, SerializationError)
+
+
+@dataclass(slots=True, frozen=True)
+class TopicWait:
+    """The metadata of a topic is missing, or that of one of its partitions."""
+
+    topic: str
+    partition: int | None
+    timeout: float
+
+
+@dataclass(slots=True, frozen=True)
+class MemoryWait:
+    """The buffer is full."""
+
+    size: int
+    timeout: float
+
+
+Wait = TopicWait | MemoryWait
+
+
+class ProducerCore:
+    """Made anywhere, started and closed on the loop that it lives on from then on."""
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self.settings = settings
+        self.client = NetworkClient(settings, allow_auto_create=True)
+        self.client.topic_idle_ms = settings.metadata_max_idle_ms
+        self.metrics = ProducerMetrics()
+        codec = Codec[settings.compression_type.upper()]
+        self.accumulator = Accumulator(settings, codec)
+        self.transactions: Transactions | None = None
+        sequences: Sequences | None = None
+        if settings.transactional_id is not None:
+            self.transactions = Transactions(
+                self.client,
+                self.accumulator,
+                settings,
+                self.flush,
+                lambda: self.sender.wake_on_loop(),
+                lambda error: self.sender.abort_waiting(error),
+            )
+            sequences = self.transactions.sequences
+        elif settings.enable_idempotence:
+            sequences = Sequences(transactional=False)
+        self.sender = Sender(
+            self.client,
+            self.accumulator,
+            settings,
+            self.metrics,
+            sequences,
+            self.transactions,
+            _level(settings, codec),
+        )
+        self.interceptors = Interceptors(settings.interceptor_classes)
+        self.closed = False
+        self.fast: dict[str, ProducerBatch] = {}
+        """The batch that records of a topic without key join, where nothing else is to be done with them."""
+        self._serialize_key: Serialize | None = serializer("key.serializer", settings.key_serializer)
+        self._serialize_value: Serialize | None = serializer("value.serializer", settings.value_serializer)
+        self._choose = partitioner_of(settings.partitioner_class)
+        self._sticky: dict[str, StickyPartition] = {}
+        self._sending = threading.Lock()
+        self._max_block = settings.max_block_ms / 1000
+        self._may_be_fast = not (
+            self.interceptors
+            or self._serialize_value is not None
+            or self._choose is not None
+            or settings.batch_size > settings.max_request_size
+        )
+        self.sender.on_settled = self._forget_batch
+
+    async def start(self) -> None:
+        await self.client.start()
+        self.sender.start()
+
+    # A record's way
+
+    def steps(
+        self, record: ProducerRecord, callback: Delivered | None
+    ) -> Generator[Wait, None, RecordFuture]:
+        """What happens to a record until it is in a batch; the result is its future."""
+        record = self.interceptors.on_send(record)
+        told = self._teller(record, callback) if callback is not None or self.interceptors else None
+        try:
+            future = yield from self._append_steps(record)
+        except KafkaError as error:
+            self.metrics.record_error_total += 1
+            if isinstance(error, RAISED) or (
+                self.transactions is not None and error is self.transactions.error
+            ):
+                self.interceptors.on_acknowledgement(_nowhere(record), error)
+                raise
+            if self.transactions is not None:
+                self.transactions.batch_failed(error)
+            future = Refused(record.topic, error).future()
+        if told is not None:
+            future.add_done_callback(told)
+        return future
+
+    def _append_steps(self, record: ProducerRecord) -> Generator[Wait, None, RecordFuture]:
+        _check(record)
+        self.check_open()
+        deadline = time.monotonic() + self._max_block
+        yield from self._known(record.topic, record.partition, deadline)
+        key = self._bytes("key", self._serialize_key, record, record.key)
+        value = self._bytes("value", self._serialize_value, record, record.value)
+        headers = _encoded(record.headers)
+        partition = self._partition(record, key, value)
+        size = record_size(key, value, headers)
+        self.check_size(size)
+        timestamp = record.timestamp_ms
+        if timestamp is None:
+            timestamp = time.time_ns() // 1_000_000
+        while True:
+            if self.transactions is not None:
+                self.transactions.check_sending()
+            with self._sending:
+                future = self._append(record.topic, partition, timestamp, key, value, headers, size)
+            if future is not None:
+                return future
+            yield from self.memory(size, deadline)
+
+    def _known(self, topic: str, partition: int | None, deadline: float) -> Generator[Wait, None, None]:
+        count = self.client.view.partition_count(topic)
+        if count is None or (partition is not None and partition >= count):
+            yield TopicWait(topic, partition, max(0.0, deadline - time.monotonic()))
+
+    def memory(self, size: int, deadline: float) -> Generator[Wait, None, None]:
+        """A step that waits for memory; the sender is told, so that nothing lingers meanwhile."""
+        self.sender.wake()
+        yield MemoryWait(max(size, self.settings.batch_size), max(0.0, deadline - time.monotonic()))
+        self.check_open()
+
+    def _append(
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: EncodedHeaders,
+        size: int,
+    ) -> RecordFuture | None:
+        now = time.monotonic()
+        queue = self.sticky_queue(topic) if partition is None else self.accumulator.queue(topic, partition)
+        future, batch, news = self.accumulator.append(queue, timestamp, key, value, headers, size, now)
+        if batch is not None:
+            if partition is None and self._may_be_fast:
+                self.fast[topic] = batch
+            if batch.count == 1:
+                self.client.topics[topic] = now
+        if news:
+            self.announce(queue, now)
+        return future
+
+    def announce(self, queue: PartitionQueue, now: float) -> None:
+        """A batch of a queue began or is full: the sender has to know."""
+        if len(queue.batches) > 1 or (queue.batches and queue.batches[0].full):
+            self.sender.wake()
+        else:
+            self.sender.wake_for_new(now)
+
+    def sticky_queue(self, topic: str) -> PartitionQueue:
+        """Where the next record without a key goes: on with the batch at hand, or to another partition."""
+        sticky = self._sticky.get(topic)
+        if sticky is None:
+            adaptive = self.settings.partitioner_adaptive_partitioning_enable
+            sticky = self._sticky[topic] = StickyPartition(adaptive=adaptive)
+        view = self.client.view
+        if sticky.partition is not None and sticky.partition < (view.partition_count(topic) or 0):
+            queue = self.accumulator.queue(topic, sticky.partition)
+            batch = self.fast.get(topic) or (queue.batches[-1] if queue.batches else None)
+            if batch is not None and batch.queue is queue and not batch.full:
+                return queue
+            sticky.produced += batch.size if batch is not None else self.settings.batch_size
+            if sticky.produced < self.settings.batch_size:
+                return queue
+            sticky.move_on(view, topic, self._loads(topic), self._shunned(topic))
+        partition = sticky.current(view, topic, self._loads(topic), self._shunned(topic))
+        return self.accumulator.queue(topic, partition)
+
+    def _loads(self, topic: str) -> dict[int, int]:
+        queues = self.accumulator.queues
+        count = self.client.view.partition_count(topic) or 0
+        return {
+            partition: len(queue.batches)
+            for partition in range(count)
+            if (queue := queues.get((topic, partition))) is not None
+        }
+
+    def _shunned(self, topic: str) -> set[int]:
+        brokers = self.sender.shunned()
+        view = self.client.view.topics.get(topic)
+        if not brokers or view is None:
+            return set()
+        return {index for index, entry in view.partitions.items() if entry.leader in brokers}
+
+    def _partition(self, record: ProducerRecord, key: bytes | None, value: bytes | None) -> int | None:
+        """The partition given, chosen, or that of the key; None to stay with the batch at hand."""
+        if record.partition is not None:
+            return record.partition
+        view = self.client.view
+        if self._choose is not None:
+            chosen = self._choose(record.topic, record.key, key, record.value, value, view)
+            if not isinstance(chosen, int) or chosen < 0:
+                raise ValueError(
+                    f"the partitioner chose {chosen!r} for topic {record.topic!r}; at least 0 is right"
+                )
+            return chosen
+        if key is not None and not self.settings.partitioner_ignore_keys:
+            return partition_for_key(key, view.partition_count(record.topic) or 1)
+        return None
+
+    def _bytes(
+        self, what: str, serialize: Serialize | None, record: ProducerRecord, value: object
+    ) -> bytes | None:
+        try:
+            if serialize is not None:
+                value = serialize(record.topic, record.headers, value)
+            return as_bytes(value)
+        except Exception as error:
+            raise SerializationError(
+                f"the {what} of a record for topic {record.topic!r} cannot be made into bytes: {error}"
+            ) from error
+
+    def check_size(self, size: int) -> None:
+        if size > self.settings.max_request_size:
+            raise RecordTooLarge(
+                f"a record of {size} bytes is above max.request.size={self.settings.max_request_size}"
+            )
+        if size > self.settings.buffer_memory:
+            raise RecordTooLarge(
+                f"a record of {size} bytes is above buffer.memory={self.settings.buffer_memory}"
+            )
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed("the producer is closed")
+        if self.transactions is not None:
+            self.transactions.check_sending()
+
+    def _teller(self, record: ProducerRecord, callback: Delivered | None) -> Callable[[RecordFuture], None]:
+        def told(future: RecordFuture) -> None:
+            error = future.exception(0)
+            batch = future.batch
+            if error is None:
+                metadata = future.result(0)
+            elif isinstance(batch, ProducerBatch):
+                metadata = batch.metadata_of(future)
+            else:
+                metadata = _nowhere(record)
+            self.interceptors.on_acknowledgement(metadata, error)
+            if callback is not None:
+                try:
+                    callback(metadata, error)
+                except Exception:
+                    log.exception("the callback of a record for topic %s failed", record.topic)
+
+        return told
+
+    def _forget_batch(self, batch: ProducerBatch) -> None:
+        if self.fast.get(batch.queue.topic) is batch:
+            self.fast.pop(batch.queue.topic, None)
+
+    # Waits, on the loop
+
+    async def wait(self, wait: Wait) -> None:
+        if isinstance(wait, MemoryWait):
+            await self.accumulator.memory.wait_async(wait.size, wait.timeout)
+        else:
+            await self.wait_for_topic(wait.topic, wait.partition, wait.timeout)
+
+    async def wait_for_topic(self, topic: str, partition: int | None, timeout: float) -> None:
+        client = self.client
+        begun = time.monotonic()
+        await client.topic(topic, timeout=timeout)
+        if partition is None or partition < (client.view.partition_count(topic) or 0):
+            return
+        client.request_refresh()
+
+        def grown() -> bool:
+            if partition < (client.view.partition_count(topic) or 0):
+                return True
+            client.request_refresh()
+            return False
+
+        left = max(0.0, timeout - (time.monotonic() - begun))
+        count = client.view.partition_count(topic)
+        missing = (
+            f"partition {partition} of topic {topic!r}, which has {count} partitions, is not in the metadata"
+        )
+        try:
+            await client.wait_for(grown, left, missing)
+        except Timeout:
+            raise Timeout(f"{missing} after {round(timeout * 1000)} ms") from None
+
+    async def partitions_for(self, topic: str) -> int:
+        await self.wait_for_topic(topic, None, self._max_block)
+        return self.client.view.partition_count(topic) or 0
+
+    async def flush(self) -> None:
+        """Wait until every record that was sent before has ended one way or the other."""
+        self.accumulator.flushing += 1
+        self.sender.wake_on_loop()
+        try:
+            for batch in list(self.accumulator.incomplete):
+                await batch.ended()
+        finally:
+            self.accumulator.flushing -= 1
+
+    async def close(self, timeout: float | None) -> None:
+        """Send what waits and end; what is left when time is up fails with the reason."""
+        if self.closed:
+            return
+        self.closed = True
+        self.accumulator.memory.close()
+        error = Closed("the producer was closed before the record was written")
+        try:
+            async with asyncio.timeout(timeout):
+                if timeout is None or timeout > 0:
+                    await self._finish()
+        except TimeoutError:
+            error = Closed(f"the producer was closed, and the record was not written within {timeout} s")
+        finally:
+            self.sender.close()
+            self.sender.abort_all(error)
+            await self.client.close()
+            self.interceptors.close()
+
+    async def _finish(self) -> None:
+        transactions = self.transactions
+        if transactions is not None and transactions.has_open_transaction:
+            try:
+                if transactions.state is State.COMMITTING:
+                    await transactions.commit()
+                else:
+                    await transactions.abort()
+            except KafkaError as error:
+                log.warning("the open transaction could not be ended: %s", error)
+        await self.flush()
+
+    def numbers(self) -> dict[str, float]:
+        """The metrics by Kafka's names."""
+        memory = self.accumulator.memory
+        found = self.metrics.snapshot()
+        found["buffer-total-bytes"] = memory.total
+        found["buffer-available-bytes"] = memory.available
+        found["buffer-exhausted-total"] = memory.exhausted_total
+        found["waiting-threads"] = memory.waiting
+        found["requests-in-flight"] = sum(
+            link.connection.in_flight for link in self.client.links() if link.connection is not None
+        )
+        found["connection-count"] = sum(1 for link in self.client.links() if link.connection is not None)
+        return found
+
+
+def _check(record: ProducerRecord) -> None:
+    if not isinstance(record.topic, str) or not record.topic:
+        raise ValueError(f"topic {record.topic!r}: a name is needed")
+    if record.partition is not None and record.partition < 0:
+        raise ValueError(f"partition {record.partition} of topic {record.topic!r}: at least 0 is right")
+    if record.timestamp_ms is not None and record.timestamp_ms < 0:
+        raise ValueError(f"timestamp {record.timestamp_ms}: milliseconds since 1970 are right")
+
+
+def _encoded(headers: Headers) -> EncodedHeaders:
+    if not headers:
+        return ()
+    return tuple((name.encode(), as_bytes(content)) for name, content in headers)
+
+
+def _nowhere(record: ProducerRecord) -> RecordMetadata:
+    partition = -1 if record.partition is None else record.partition
+    return RecordMetadata(record.topic, partition, -1, -1, -1, -1)
+
+
+def _level(settings: ProducerSettings, codec: Codec) -> int | None:
+    if codec is Codec.GZIP:
+        return settings.compression_gzip_level
+    if codec is Codec.LZ4:
+        return settings.compression_lz4_level
+    if codec is Codec.ZSTD:
+        return settings.compression_zstd_level
+    return None

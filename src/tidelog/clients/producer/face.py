@@ -1,0 +1,181 @@
+"""The blocking producer: the same as the asynchronous one, on a loop in a thread of its own.
+
+>>> from tidelog.clients.producer.face import Producer
+>>> with Producer(bootstrap_servers=bootstrap) as producer:
+...     future = producer.send("orders", b"one apple", key=b"alice", headers=[("shop", b"7")])
+...     metadata = future.result(timeout=10)
+>>> metadata.topic, metadata.offset
+('orders', 0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from tidelog.clients.blocking import LoopThread
+from tidelog.clients.errors import Closed, InvalidState
+from tidelog.clients.producer.core import Delivered, Headers, MemoryWait, ProducerCore, Wait
+from tidelog.clients.producer.interceptors import ProducerRecord
+from tidelog.clients.producer.producer import Offsets, offsets_of
+from tidelog.clients.producer.transactions import GroupMember, PreparedTransaction, Transactions
+from tidelog.clients.settings import producer_settings
+from tidelog.records.loops import RecordFuture
+
+# What an interrupted program may take to write what waits.
+INTERRUPTED_SECONDS = 3.0
+
+
+class Producer:
+    """Sends records; may be used by several threads. Settings are Kafka's, with underscores or as a dict.
+
+    `send` gives a future at once, unless it has to wait for metadata or for room in the buffer, at most
+    max.block.ms. `with Producer(...) as producer:` closes it, and so writes what waits.
+    """
+
+    def __init__(self, config: Mapping[str, object] | None = None, /, **settings: object) -> None:
+        checked = producer_settings(config, **settings)
+        self._core = ProducerCore(checked)
+        self._fast = self._core.fast
+        self._thread = LoopThread(f"producer {checked.client_id}".strip())
+        self._thread.run(self._core.start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(INTERRUPTED_SECONDS if kind in (KeyboardInterrupt, SystemExit) else None)
+
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        key: object = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        callback: Delivered | None = None,
+    ) -> RecordFuture:
+        """The future of a record. Raises what is wrong with the call; the rest is in the future.
+
+        `callback(metadata, error)` is called on the producer's thread when the record is written or given up.
+        """
+        if type(value) is bytes and key is None and partition is None and callback is None:
+            batch = self._fast.get(topic)
+            if batch is not None and headers is None and timestamp_ms is None:
+                future = batch.append_value(value)
+                if future is not None:
+                    return future
+        record = ProducerRecord(topic, value, key, headers or (), partition, timestamp_ms)
+        steps = self._core.steps(record, callback)
+        try:
+            wait = next(steps)
+            while True:
+                try:
+                    self._wait(wait)
+                except Exception as error:
+                    wait = steps.throw(error)
+                else:
+                    wait = next(steps)
+        except StopIteration as stop:
+            made: RecordFuture = stop.value
+            return made
+
+    def _wait(self, wait: Wait) -> None:
+        self._thread.check()
+        if isinstance(wait, MemoryWait):
+            self._core.accumulator.memory.wait(wait.size, wait.timeout)
+        else:
+            self._thread.run(self._core.wait(wait))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record that was sent before is written or has failed."""
+        self._thread.run(self._core.flush(), timeout)
+
+    def partitions_for(self, topic: str) -> int:
+        """The number of partitions of a topic."""
+        return self._thread.run(self._core.partitions_for(topic))
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers under Kafka's names, such as record-send-total; times in milliseconds."""
+        return self._core.numbers()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Write what waits and end; after `timeout` seconds the rest fails. Aborts an open transaction.
+
+        Ctrl-C while it waits ends it at once.
+        """
+        if self._thread.closed:
+            return
+        try:
+            self._thread.run(self._core.close(timeout))
+        except Closed:
+            pass
+        except BaseException:
+            self._thread.run(self._force())
+            raise
+        finally:
+            self._thread.close()
+
+    async def _force(self) -> None:
+        self._core.closed = False
+        await self._core.close(0)
+
+    # Transactions
+
+    def init_transactions(self) -> None:
+        """Take over the transactional id: who had it before is fenced, what he left open is ended."""
+        self._thread.run(self._transactions.init())
+
+    def begin_transaction(self) -> None:
+        self._transactions.begin()
+
+    def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMember | str) -> None:
+        """Commit a consumer's offsets together with what is sent; `group` is its id, or its membership."""
+        member = group if isinstance(group, GroupMember) else GroupMember(group)
+        self._thread.run(self._transactions.send_offsets(offsets_of(offsets), member))
+
+    def commit_transaction(self) -> None:
+        self._thread.run(self._transactions.commit())
+
+    def abort_transaction(self) -> None:
+        self._thread.run(self._transactions.abort())
+
+    def prepare(self) -> PreparedTransaction:
+        """Write everything, and give a handle with which any process can end the transaction."""
+        return self._thread.run(self._transactions.prepare())
+
+    def complete(self, handle: PreparedTransaction, *, commit: bool) -> None:
+        """End a prepared transaction: this producer's own, or, before `init_transactions`, anybody's."""
+        self._thread.run(self._transactions.complete(handle, commit=commit))
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """`with producer.transaction():` commits at the end, or aborts where it is left by an error.
+
+        The first one initializes the transactional id, where that was not done.
+        """
+        transactions = self._transactions
+        if transactions.needs_init:
+            self.init_transactions()
+        transactions.begin()
+        try:
+            yield self
+        except BaseException:
+            self._thread.run(transactions.abort_if_possible())
+            raise
+        try:
+            self.commit_transaction()
+        except Exception:
+            self._thread.run(transactions.abort_if_possible())
+            raise
+
+    @property
+    def _transactions(self) -> Transactions:
+        if self._core.transactions is None:
+            raise InvalidState("transactions need the setting transactional.id")
+        return self._core.transactions

@@ -1,0 +1,63 @@
+"""The producer's numbers under Kafka's names: added up as plain integers, worked out when somebody asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Average:
+    """The mean and the greatest of what was seen."""
+
+    count: int = 0
+    total: float = 0.0
+    greatest: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.total += value
+        if value > self.greatest:
+            self.greatest = value
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count if self.count else 0.0
+
+
+@dataclass(slots=True)
+class ProducerMetrics:
+    record_send_total: int = 0
+    record_error_total: int = 0
+    record_retry_total: int = 0
+    batch_split_total: int = 0
+    request_total: int = 0
+    outgoing_byte_total: int = 0
+    batch_size: Average = field(default_factory=Average)
+    records_per_request: Average = field(default_factory=Average)
+    record_queue_time: Average = field(default_factory=Average)
+    request_latency: Average = field(default_factory=Average)
+    compression_rate: Average = field(default_factory=Average)
+    throttle_time: Average = field(default_factory=Average)
+
+    def snapshot(self) -> dict[str, float]:
+        """Every number by Kafka's name; times in milliseconds."""
+        numbers: dict[str, float] = {
+            "record-send-total": self.record_send_total,
+            "record-error-total": self.record_error_total,
+            "record-retry-total": self.record_retry_total,
+            "batch-split-total": self.batch_split_total,
+            "request-total": self.request_total,
+            "outgoing-byte-total": self.outgoing_byte_total,
+            "batch-size-avg": self.batch_size.mean,
+            "batch-size-max": self.batch_size.greatest,
+            "records-per-request-avg": self.records_per_request.mean,
+            "compression-rate-avg": self.compression_rate.mean,
+        }
+        for name, average in (
+            ("record-queue-time", self.record_queue_time),
+            ("request-latency", self.request_latency),
+            ("produce-throttle-time", self.throttle_time),
+        ):
+            numbers[f"{name}-avg"] = average.mean * 1000
+            numbers[f"{name}-max"] = average.greatest * 1000
+        return numbers

@@ -1,0 +1,579 @@
+"""Takes batches that are due, sends them to the leaders of their partitions, and sees to the answers.
+
+It runs on the loop in short turns: after a batch began or filled up, an answer came, a connection was made,
+the metadata changed, or a time was reached. A request holds at most one batch of a partition; the partitions
+of a broker take turns, so that none is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+
+from tidelog.clients.async_connection import AsyncConnection
+from tidelog.clients.errors import ClientError, Timeout
+from tidelog.clients.metadata import BrokerNode
+from tidelog.clients.network import NetworkClient
+from tidelog.clients.producer.accumulator import Accumulator, PartitionQueue
+from tidelog.clients.producer.batch import ProducerBatch
+from tidelog.clients.producer.metrics import ProducerMetrics
+from tidelog.clients.producer.requests import (
+    FIRST_WITH_TOPIC_IDS,
+    LAST_BEFORE_TRANSACTIONS_V2,
+    PRODUCE,
+    TopicBatches,
+    produce_parts,
+)
+from tidelog.clients.producer.sequences import Sequences
+from tidelog.clients.producer.transactions import Transactions
+from tidelog.clients.settings import ProducerSettings
+from tidelog.errors import (
+    DuplicateSequenceNumber,
+    FencedLeaderEpoch,
+    InvalidRecord,
+    KafkaError,
+    LeaderNotAvailable,
+    MessageTooLarge,
+    NetworkException,
+    NotLeaderOrFollower,
+    ReplicaNotAvailable,
+    RequestTimedOut,
+    UnknownLeaderEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_class,
+)
+from tidelog.protocol.message import decode
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tidelog.protocol.wire import ZERO_UUID, Buffer, ProtocolError
+from tidelog.records.batch import read_records
+from tidelog.records.codecs import Codec
+
+log = logging.getLogger("tidelog.clients")
+
+# Errors that say that the metadata is out of date.
+STALE_METADATA = (
+    UnknownTopicOrPartition, UnknownTopicId, LeaderNotAvailable, NotLeaderOrFollower, FencedLeaderEpoch,
+    UnknownLeaderEpoch, ReplicaNotAvailable, NetworkException,
+)  # fmt: skip
+
+Partition = ProduceResponse.PartitionProduceResponse
+
+
+class Sender:
+    """`wake()` from any thread, `wake_on_loop()` from the loop; `run` is one turn."""
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        accumulator: Accumulator,
+        settings: ProducerSettings,
+        metrics: ProducerMetrics,
+        sequences: Sequences | None,
+        transactions: Transactions | None,
+        level: int | None,
+    ) -> None:
+        self._client = client
+        self._accumulator = accumulator
+        self._settings = settings
+        self._metrics = metrics
+        self._sequences = sequences
+        self._transactions = transactions
+        self._codec = accumulator.codec
+        self._level = level
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pending = False
+        self._unseen = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._turns: dict[int, int] = {}
+        self._under_way: dict[ProducerBatch, None] = {}
+        self._naming: asyncio.Task[None] | None = None
+        self._linger = settings.linger_ms / 1000
+        self._delivery = settings.delivery_timeout_ms / 1000
+        self._request_timeout = settings.request_timeout_ms / 1000
+        self._one_at_a_time = settings.max_in_flight_requests_per_connection == 1
+        self._blocked_since: dict[int, float] = {}
+        self.closing = False
+        self.on_settled: Callable[[ProducerBatch], None] | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client.on_change.append(self.wake_on_loop)
+
+    def close(self) -> None:
+        self.closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._naming is not None:
+            self._naming.cancel()
+
+    def wake(self) -> None:
+        """Run soon; many calls make one turn."""
+        if not self._pending and self._loop is not None:
+            self._pending = True
+            self._loop.call_soon_threadsafe(self.run)
+
+    def wake_for_new(self, now: float) -> None:
+        """A batch began: a turn that comes before it is due is early enough."""
+        # Set before the timer is looked at: a turn under way that did not see the batch sees this.
+        self._unseen = True
+        timer = self._timer
+        if timer is None or timer.when() > now + self._linger:
+            self.wake()
+
+    def wake_on_loop(self) -> None:
+        if not self._pending and self._loop is not None:
+            self._pending = True
+            self._loop.call_soon(self.run)
+
+    def shunned(self) -> set[int]:
+        """Brokers that take nothing for longer than partitioner.availability.timeout.ms."""
+        limit = self._settings.partitioner_availability_timeout_ms / 1000
+        if not limit or self._loop is None:
+            return set()
+        now = self._loop.time()
+        return {node for node, since in self._blocked_since.items() if now - since > limit}
+
+    # One turn
+
+    def run(self) -> None:
+        self._pending = self._unseen = False
+        assert self._loop is not None
+        now = self._loop.time()
+        self._expire(now)
+        if self._prepare():
+            again = self._send_due(now)
+        else:
+            again = math.inf
+        self._set_timer(min(again, self._next_expiry()), now)
+        if self._unseen:
+            self._set_timer(now + self._linger, now)
+
+    def _prepare(self) -> bool:
+        """Whether batches may be sent at all at present."""
+        if self._transactions is not None and (error := self._transactions.refusing) is not None:
+            self.abort_waiting(error)
+            if self._transactions.failed:
+                return False
+        if self._sequences is None:
+            return True
+        self._sequences.settle(self._accumulator.queues.values())
+        if not self._sequences.has_id:
+            if self._transactions is None:
+                self._name_producer()
+            return False
+        return True
+
+    def _send_due(self, now: float) -> float:
+        """Send what is due to every broker that takes it; when the next is due."""
+        ready, later = self._ready(now)
+        for node, queues in ready.items():
+            try:
+                connection = self._client.connection_if_ready(node)
+            except NetworkException:
+                self._client.request_refresh()
+                continue
+            if connection is None:
+                self._blocked_since.setdefault(node, now)
+                continue
+            limit = self._settings.max_in_flight_requests_per_connection
+            while connection.in_flight < limit and not connection.closed:
+                batches = self._drain(node, queues, now)
+                if not batches:
+                    break
+                self._blocked_since.pop(node, None)
+                self._send(connection, batches, now)
+            else:
+                self._blocked_since.setdefault(node, now)
+        return later
+
+    def _ready(self, now: float) -> tuple[dict[int, list[PartitionQueue]], float]:
+        """The queues with a batch that is due, by the broker that leads them; and when the next one is."""
+        accumulator, view = self._accumulator, self._client.view
+        transactions = self._transactions
+        forced = (
+            self.closing
+            or accumulator.flushing > 0
+            or accumulator.memory.waiting > 0
+            or (transactions is not None and transactions.completing)
+        )
+        ready: dict[int, list[PartitionQueue]] = {}
+        later = math.inf
+        missing: set[str] = set()
+        for queue in list(accumulator.active):
+            if not queue.batches:
+                with accumulator.lock:
+                    if not queue.batches:
+                        accumulator.active.pop(queue, None)
+                continue
+            if queue.muted:
+                continue
+            leader = view.leader(queue.topic, queue.partition)
+            if leader is None:
+                missing.add(queue.topic)
+                continue
+            due = self._due(queue, forced)
+            if due > now:
+                later = min(later, due)
+            elif self._may_send(queue):
+                ready.setdefault(leader, []).append(queue)
+        if missing:
+            self._client.want(missing)
+            self._client.request_refresh()
+        return ready, later
+
+    def _due(self, queue: PartitionQueue, forced: bool) -> float:
+        first = queue.batches[0]
+        if first.attempts:
+            return first.retry_at
+        if forced or first.full or len(queue.batches) > 1:
+            return 0.0
+        return first.created + self._linger
+
+    def _may_send(self, queue: PartitionQueue) -> bool:
+        if self._transactions is not None and not self._transactions.may_send(queue):
+            return False
+        return self._sequences is None or self._sequences.may_send(queue, queue.batches[0])
+
+    def _drain(self, node: int, queues: list[PartitionQueue], now: float) -> list[ProducerBatch]:
+        """At most one batch of each queue, beginning where the last request of this broker ended."""
+        count = len(queues)
+        start = self._turns.get(node, 0) % count
+        batches: list[ProducerBatch] = []
+        size = 0
+        for step in range(count):
+            queue = queues[(start + step) % count]
+            batch = self._take(queue, now)
+            if batch is None:
+                continue
+            length = batch.close(self._codec, self._level)
+            if batches and size + length > self._settings.max_request_size:
+                with self._accumulator.lock:
+                    queue.batches.appendleft(batch)
+                self._turns[node] = (start + step) % count
+                break
+            size += length
+            batches.append(batch)
+            self._under_way[batch] = None
+            if self._one_at_a_time:
+                queue.muted = True
+            if self._sequences is not None:
+                self._sequences.number(batch)
+            self._note_drained(batch, length, now)
+        else:
+            self._turns[node] = start
+        return batches
+
+    def _take(self, queue: PartitionQueue, now: float) -> ProducerBatch | None:
+        if queue.muted:
+            return None
+        with self._accumulator.lock:
+            if not queue.batches:
+                return None
+            if self._due(queue, True) > now or not self._may_send(queue):
+                return None
+            batch = queue.batches.popleft()
+            batch.seal()
+            return batch
+
+    def _note_drained(self, batch: ProducerBatch, length: int, now: float) -> None:
+        if not batch.attempts:
+            self._metrics.record_queue_time.add(now - batch.created)
+            self._metrics.batch_size.add(length)
+            if self._codec is not Codec.NONE:
+                rate = length / max(1, batch.size)
+                self._metrics.compression_rate.add(rate)
+                self._accumulator.learn_ratio(batch.queue.topic, rate)
+        batch.drained = now
+
+    # Requests and answers
+
+    def _send(self, connection: AsyncConnection, batches: list[ProducerBatch], now: float) -> None:
+        transactions, settings = self._transactions, self._settings
+        topics: dict[str, list[tuple[int, Buffer]]] = {}
+        for batch in batches:
+            signed = batch.sign(self._codec, transactional=transactions is not None)
+            topics.setdefault(batch.queue.topic, []).append((batch.queue.partition, signed))
+        view = self._client.view
+        grouped: list[TopicBatches] = [(name, view.topic_id(name), found) for name, found in topics.items()]
+        at_most = None
+        if transactions is not None and not transactions.version_2:
+            at_most = LAST_BEFORE_TRANSACTIONS_V2
+        elif any(topic_id == ZERO_UUID for _, topic_id, _ in grouped):
+            at_most = FIRST_WITH_TOPIC_IDS - 1
+        try:
+            version = connection.version_for(ProduceRequest, at_most=at_most)
+        except KafkaError as error:
+            for batch in batches:
+                self._refused(batch, error, -1, {})
+            return
+        transactional_id = settings.transactional_id
+        parts = produce_parts(version, transactional_id, settings.acks, settings.request_timeout_ms, grouped)
+        metrics = self._metrics
+        metrics.request_total += 1
+        metrics.records_per_request.add(sum(batch.count for batch in batches))
+        metrics.outgoing_byte_total += sum(len(part) for part in parts)
+        if settings.acks == 0:
+            connection.send(PRODUCE, version, parts, None)
+            for batch in batches:
+                self._written(batch, -1, -1)
+            return
+
+        def done(body: Buffer | None, error: KafkaError | None) -> None:
+            self._answered(connection, version, batches, now, body, error)
+
+        connection.send(PRODUCE, version, parts, done, timeout=self._request_timeout)
+
+    def _answered(
+        self,
+        connection: AsyncConnection,
+        version: int,
+        batches: list[ProducerBatch],
+        sent_at: float,
+        body: Buffer | None,
+        error: KafkaError | None,
+    ) -> None:
+        assert self._loop is not None
+        self._metrics.request_latency.add(self._loop.time() - sent_at)
+        answer: ProduceResponse | None = None
+        if body is not None:
+            try:
+                answer, _ = decode(ProduceResponse, version, body)
+            except ProtocolError as problem:
+                error = NetworkException(f"Produce: {connection.node.address} answered: {problem}")
+        if answer is None:
+            failure = error or NetworkException("no answer")
+            for batch in batches:
+                self._refused(batch, failure, -1, {})
+            self._client.request_refresh()
+        else:
+            self._metrics.throttle_time.add(answer.throttle_time_ms / 1000)
+            connection.throttle(answer.throttle_time_ms)
+            self._take_answer(answer, batches)
+        self.wake_on_loop()
+
+    def _take_answer(self, answer: ProduceResponse, batches: list[ProducerBatch]) -> None:
+        names = self._client.view.topic_names
+        found: dict[tuple[str, int], Partition] = {}
+        for topic in answer.responses:
+            name = topic.name or names.get(topic.topic_id, "")
+            for partition in topic.partition_responses:
+                found[name, partition.index] = partition
+        if answer.node_endpoints:
+            nodes = (
+                BrokerNode(node.node_id, node.host, node.port, node.rack) for node in answer.node_endpoints
+            )
+            self._client.view.add_nodes(nodes)
+        for batch in batches:
+            result = found.get((batch.queue.topic, batch.queue.partition))
+            if result is None:
+                self._refused(batch, NetworkException(f"the answer says nothing of {batch.queue!r}"), -1, {})
+            elif result.error_code == 0:
+                self._written(batch, result.base_offset, result.log_append_time_ms)
+            else:
+                self._take_error(batch, result)
+
+    def _take_error(self, batch: ProducerBatch, result: Partition) -> None:
+        kind = error_class(result.error_code)
+        text = result.error_message or f"{batch.queue!r}: {kind()}"
+        leader = result.current_leader
+        if leader is not None and leader.leader_id >= 0:
+            queue = batch.queue
+            self._client.view.update_leader(
+                queue.topic, queue.partition, leader.leader_id, leader.leader_epoch
+            )
+        details: dict[int, BaseException] = {}
+        for entry in result.record_errors:
+            reason = entry.batch_index_error_message or text
+            # Where one record alone is wrong, the error of the batch is that record's.
+            single = len(result.record_errors) == 1
+            details[entry.batch_index] = kind(reason) if single else InvalidRecord(reason)
+        self._refused(batch, kind(text), result.log_start_offset, details)
+
+    def _written(self, batch: ProducerBatch, base_offset: int, log_append_time: int) -> None:
+        self._ended(batch)
+        if self._sequences is not None:
+            self._sequences.written(batch, base_offset)
+        if batch.complete(base_offset, log_append_time):
+            self._metrics.record_send_total += batch.count
+        self._settle(batch)
+
+    def _refused(
+        self,
+        batch: ProducerBatch,
+        error: KafkaError,
+        log_start_offset: int,
+        details: dict[int, BaseException],
+    ) -> None:
+        """A batch came back with an error: split, sent again, or given up."""
+        assert self._loop is not None
+        self._ended(batch)
+        if isinstance(error, STALE_METADATA):
+            self._client.request_refresh()
+        if batch.finished:
+            # It was given up before its answer came.
+            if self._sequences is not None:
+                self._sequences.remove(batch)
+            return
+        if isinstance(error, MessageTooLarge) and batch.count > 1:
+            self._split(batch)
+        elif self._can_retry(batch, error, log_start_offset):
+            self._metrics.record_retry_total += batch.count
+            batch.attempts += 1
+            batch.retry_at = self._loop.time() + self._client.retry_backoff.delay(batch.attempts - 1)
+            log.debug("%r is sent again: %s", batch.queue, error)
+            self._accumulator.put_back(batch, in_order=self._sequences is not None)
+        elif isinstance(error, DuplicateSequenceNumber):
+            # It was written before, so long ago that the broker does not know where.
+            self._written(batch, -1, -1)
+        else:
+            certain = batch.attempts < self._settings.retries
+            self._give_up(batch, error, details, certain=certain)
+
+    def _can_retry(self, batch: ProducerBatch, error: KafkaError, log_start_offset: int) -> bool:
+        assert self._loop is not None
+        if batch.attempts >= self._settings.retries or self._loop.time() >= batch.created + self._delivery:
+            return False
+        if self._transactions is not None and self._transactions.refusing is not None:
+            return error.retriable and not self._transactions.failed
+        if self._sequences is not None:
+            return self._sequences.can_retry(batch, error, log_start_offset)
+        return error.retriable
+
+    def _give_up(
+        self, batch: ProducerBatch, error: KafkaError, details: dict[int, BaseException], *, certain: bool
+    ) -> None:
+        if self._transactions is not None:
+            self._transactions.batch_failed(error)
+        if self._sequences is not None:
+            uncertain = isinstance(error, NetworkException | RequestTimedOut | Timeout)
+            if uncertain and batch.has_sequence and batch in batch.queue.in_flight:
+                self._sequences.expired(batch)
+            self._sequences.failed(batch, error, certain=certain and not uncertain)
+        self._metrics.record_error_total += batch.count
+        rest = ClientError(f"{batch.queue!r}: other records of the same batch are wrong: {error}")
+        batch.fail(rest if details else error, details or None)
+        self._settle(batch)
+
+    def _split(self, batch: ProducerBatch) -> None:
+        assert batch.wire is not None
+        log.warning("%r: a batch of %d records is too large and is split", batch.queue, batch.count)
+        parts = self._accumulator.split(batch, read_records(batch.wire))
+        if self._sequences is not None:
+            self._sequences.split(batch, parts)
+        self._metrics.batch_split_total += 1
+        self._accumulator.replace(batch, parts)
+
+    def _ended(self, batch: ProducerBatch) -> None:
+        self._under_way.pop(batch, None)
+        if self._one_at_a_time:
+            batch.queue.muted = False
+
+    def _settle(self, batch: ProducerBatch) -> None:
+        self._accumulator.settle(batch)
+        if self.on_settled is not None:
+            self.on_settled(batch)
+
+    # Time
+
+    def _expire(self, now: float) -> None:
+        """Give up what is older than delivery.timeout.ms."""
+        oldest = now - self._delivery
+        for queue in list(self._accumulator.active):
+            while queue.batches and queue.batches[0].created <= oldest:
+                with self._accumulator.lock:
+                    batch = queue.batches.popleft()
+                    batch.seal()
+                self._time_out(batch, now)
+        for batch in [batch for batch in self._under_way if batch.created <= oldest]:
+            self._under_way.pop(batch, None)
+            self._time_out(batch, now)
+
+    def _time_out(self, batch: ProducerBatch, now: float) -> None:
+        passed = round((now - batch.created) * 1000)
+        reason = f": {self._client.last_error}" if self._client.last_error is not None else ""
+        error = Timeout(f"{batch.queue!r}: {batch.count} records were not written within {passed} ms{reason}")
+        self._give_up(batch, error, {}, certain=False)
+
+    def _next_expiry(self) -> float:
+        oldest = math.inf
+        for queue in self._accumulator.active:
+            if queue.batches:
+                oldest = min(oldest, queue.batches[0].created)
+        for batch in self._under_way:
+            oldest = min(oldest, batch.created)
+            break  # they are in the order of sending, which is nearly that of their age
+        return oldest + self._delivery
+
+    def _set_timer(self, at: float, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if at != math.inf and not (self.closing and not self._accumulator.incomplete):
+            assert self._loop is not None
+            # A time in the past is reached by a later event: what waits then waits for a broker.
+            self._timer = self._loop.call_at(max(at, now + 0.001), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        if not self._pending:
+            self.run()
+
+    # Ends
+
+    def abort_waiting(self, error: KafkaError) -> None:
+        """Fail the batches that were not sent yet."""
+        for queue in list(self._accumulator.active):
+            while queue.batches:
+                with self._accumulator.lock:
+                    batch = queue.batches.popleft()
+                    batch.seal()
+                if self._sequences is not None:
+                    self._sequences.failed(batch, error, certain=False)
+                self._metrics.record_error_total += batch.count
+                batch.fail(error)
+                self._settle(batch)
+
+    def abort_all(self, error: KafkaError) -> None:
+        """Fail every batch that has no end yet, also those under way."""
+        self.abort_waiting(error)
+        for batch in list(self._accumulator.incomplete):
+            self._under_way.pop(batch, None)
+            self._metrics.record_error_total += batch.count
+            batch.fail(error)
+            self._settle(batch)
+
+    # The producer's id
+
+    def _name_producer(self) -> None:
+        if self._naming is None:
+            assert self._loop is not None
+            self._naming = self._loop.create_task(self._get_id(), name="producer id")
+
+    async def _get_id(self) -> None:
+        """Ask some broker for a producer id until it is given, or refused for good."""
+        assert self._sequences is not None
+        attempt = 0
+        try:
+            while not self._sequences.has_id:
+                try:
+                    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
+                    answer = await self._client.call_any(request, InitProducerIdResponse)
+                    if answer.error_code:
+                        kind = error_class(answer.error_code)
+                        raise kind(f"a producer id was refused: {kind()}")
+                except KafkaError as error:
+                    if not error.retriable:
+                        self.abort_waiting(error)
+                        return
+                    log.debug("no producer id yet: %s", error)
+                    await asyncio.sleep(self._client.retry_backoff.delay(attempt))
+                    attempt += 1
+                else:
+                    self._sequences.take_id(answer.producer_id, answer.producer_epoch)
+        finally:
+            self._naming = None
+            self.wake_on_loop()

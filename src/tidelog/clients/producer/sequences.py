@@ -1,0 +1,193 @@
+"""The producer id and the sequence numbers by which a broker knows a record that it has seen before.
+
+Each batch gets its number when it is first sent and keeps it. Where nobody can know any more whether a batch
+was written, the partition starts again at 0 under a higher epoch, before anything else is sent to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from tidelog.clients.producer.accumulator import PartitionQueue
+from tidelog.clients.producer.batch import ProducerBatch
+from tidelog.errors import KafkaError, OutOfOrderSequenceNumber, UnknownProducerId
+from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
+log = logging.getLogger("tidelog.clients")
+
+LAST_EPOCH = 0x7FFF - 1
+NEVER_ACKED = -1
+
+
+class Sequences:
+    """All of it happens on the loop. A transactional producer fails its transaction instead of going on."""
+
+    def __init__(self, *, transactional: bool, abort: Callable[[KafkaError], None] | None = None) -> None:
+        self.producer_id = NO_PRODUCER_ID
+        self.epoch = NO_PRODUCER_EPOCH
+        self._transactional = transactional
+        self._abort = abort
+        self._to_bump: set[PartitionQueue] = set()
+        self._unresolved: set[PartitionQueue] = set()
+
+    @property
+    def has_id(self) -> bool:
+        return self.producer_id != NO_PRODUCER_ID
+
+    def take_id(self, producer_id: int, epoch: int) -> None:
+        self.producer_id, self.epoch = producer_id, epoch
+
+    def restart(self, queues: Iterable[PartitionQueue]) -> None:
+        """Every partition begins at 0 again: the epoch is new, and nothing is under way."""
+        for queue in queues:
+            self._start_at_beginning(queue)
+
+    # Sending
+
+    def may_send(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Whether the first batch of a queue may go out before what is under way is answered."""
+        if batch.has_sequence:
+            # One that is sent again waits for those with lower numbers, or it would be refused once more.
+            return not queue.in_flight or queue.in_flight[0] is batch
+        if not self.has_id or queue.unresolved_until is not None or queue in self._to_bump:
+            return False
+        return not (queue.in_flight and self._is_stale(queue))
+
+    def number(self, batch: ProducerBatch) -> None:
+        """Give a batch that is sent for the first time its number."""
+        if batch.has_sequence:
+            return
+        queue = batch.queue
+        if self._is_stale(queue):
+            self._start_at_beginning(queue)
+        batch.take_sequence(self.producer_id, self.epoch, queue.next_sequence)
+        queue.next_sequence = (queue.next_sequence + batch.count) & 0x7FFFFFFF
+        queue.in_flight.append(batch)
+
+    def _is_stale(self, queue: PartitionQueue) -> bool:
+        return queue.producer_id != self.producer_id or queue.epoch != self.epoch
+
+    # Answers
+
+    def written(self, batch: ProducerBatch, base_offset: int) -> None:
+        queue = batch.queue
+        self.remove(batch)
+        if (batch.producer_id, batch.producer_epoch) == (queue.producer_id, queue.epoch):
+            queue.last_acked_sequence = max(queue.last_acked_sequence, batch.last_sequence)
+        if base_offset >= 0:
+            queue.last_acked_offset = max(queue.last_acked_offset, base_offset + batch.count - 1)
+
+    def remove(self, batch: ProducerBatch) -> None:
+        """A batch is under way no longer."""
+        if batch in batch.queue.in_flight:
+            batch.queue.in_flight.remove(batch)
+
+    def failed(self, batch: ProducerBatch, error: BaseException, *, certain: bool) -> None:
+        """A batch ended with an error; `certain` where the broker said so, and it was not written."""
+        queue = batch.queue
+        known = batch in queue.in_flight
+        self.remove(batch)
+        if not batch.has_sequence or not known:
+            return
+        if isinstance(error, OutOfOrderSequenceNumber) and not self._transactional:
+            self._to_bump.add(queue)
+        elif isinstance(error, UnknownProducerId):
+            self._start_at_beginning(queue)
+        elif certain and self._transactional:
+            self._close_gap(batch)
+        elif certain:
+            self._to_bump.add(queue)
+
+    def expired(self, batch: ProducerBatch) -> None:
+        """A batch that was sent is given up: nobody knows whether it was written."""
+        queue = batch.queue
+        after = batch.last_sequence + 1
+        queue.unresolved_until = max(queue.unresolved_until or 0, after)
+        self._unresolved.add(queue)
+
+    def can_retry(self, batch: ProducerBatch, error: KafkaError, log_start_offset: int) -> bool:
+        queue = batch.queue
+        if isinstance(error, UnknownProducerId):
+            if log_start_offset == -1 or batch.sequence_reset:
+                return True
+            if queue.last_acked_offset < log_start_offset and self._transactional:
+                # The records that the broker knew the producer by are gone, as their time had come.
+                self._start_at_beginning(queue)
+                return True
+            if not self._transactional:
+                self._to_bump.add(queue)
+                return True
+        elif isinstance(error, OutOfOrderSequenceNumber):
+            following = batch.base_sequence == queue.last_acked_sequence + 1
+            if queue.unresolved_until is None and (batch.sequence_reset or not following):
+                return True
+            if not self._transactional:
+                if queue.unresolved_until is None or queue.unresolved_until == batch.base_sequence:
+                    self._to_bump.add(queue)
+                return True
+        return error.retriable
+
+    def split(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
+        """The parts of a batch share out its numbers."""
+        if not batch.has_sequence:
+            return
+        sequence = batch.base_sequence
+        for part in parts:
+            part.take_sequence(batch.producer_id, batch.producer_epoch, sequence, reset=batch.sequence_reset)
+            sequence = (sequence + part.count) & 0x7FFFFFFF
+        in_flight = batch.queue.in_flight
+        if batch in in_flight:
+            at = in_flight.index(batch)
+            in_flight[at : at + 1] = parts
+
+    # Between the two
+
+    def settle(self, queues: Iterable[PartitionQueue]) -> bool:
+        """Resolve what can be, raise the epoch where it has to be; whether a new producer id is needed."""
+        for queue in [queue for queue in self._unresolved if not queue.in_flight]:
+            self._unresolved.discard(queue)
+            queue.unresolved_until = None
+            if queue.next_sequence == queue.last_acked_sequence + 1:
+                continue  # later batches were written, so that the one in doubt was, too
+            if self._transactional:
+                if self._abort is not None:
+                    self._abort(
+                        KafkaError(
+                            f"{queue!r}: records were sent and never acknowledged, and can be sent no more; "
+                            "abort the transaction and go on"
+                        )
+                    )
+            else:
+                self._to_bump.add(queue)
+        if not self._to_bump:
+            return False
+        if self.epoch >= LAST_EPOCH:
+            self.producer_id, self.epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+            self._to_bump.clear()
+            return True
+        self.epoch += 1
+        log.info("the producer's epoch is raised to %d for %s", self.epoch, sorted(map(repr, self._to_bump)))
+        for queue in self._to_bump:
+            self._start_at_beginning(queue)
+        self._to_bump.clear()
+        return False
+
+    def _start_at_beginning(self, queue: PartitionQueue) -> None:
+        queue.producer_id, queue.epoch = self.producer_id, self.epoch
+        queue.last_acked_sequence = NEVER_ACKED
+        sequence = 0
+        for batch in queue.in_flight:
+            batch.take_sequence(self.producer_id, self.epoch, sequence, reset=True)
+            sequence = (sequence + batch.count) & 0x7FFFFFFF
+        queue.next_sequence = sequence
+
+    def _close_gap(self, failed: ProducerBatch) -> None:
+        """In a transaction that is to be aborted, later batches take the numbers of the failed one."""
+        queue = failed.queue
+        queue.next_sequence = (queue.next_sequence - failed.count) & 0x7FFFFFFF
+        for batch in queue.in_flight:
+            if batch.base_sequence > failed.base_sequence:
+                batch.take_sequence(
+                    batch.producer_id, batch.producer_epoch, batch.base_sequence - failed.count, reset=True
+                )

@@ -1,0 +1,569 @@
+"""Transactions: what is written between begin and commit is read together or not at all.
+
+The coordinator is told of each partition before it is written to (version 1), or learns of it from the
+writes themselves (version 2, where the cluster's feature transaction.version is 2 or more). An error that
+the transaction does not survive leaves it to be aborted; one that the producer does not survive, such as
+being fenced by another of the same id, is final.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from tidelog.clients.async_connection import AsyncConnection
+from tidelog.clients.errors import CommitFailed, InvalidState, Timeout, TransactionAborted
+from tidelog.clients.network import GROUP, TRANSACTION, NetworkClient
+from tidelog.clients.producer.accumulator import Accumulator, PartitionQueue
+from tidelog.clients.producer.sequences import Sequences
+from tidelog.clients.settings import ProducerSettings
+from tidelog.errors import (
+    ClusterAuthorizationFailed,
+    ConcurrentTransactions,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    IllegalGeneration,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    KafkaError,
+    NetworkException,
+    NotCoordinator,
+    OperationNotAttempted,
+    ProducerFenced,
+    RequestTimedOut,
+    TransactionalIdAuthorizationFailed,
+    UnknownMemberId,
+    UnknownProducerId,
+    UnsupportedVersion,
+    error_class,
+)
+from tidelog.protocol.message import Message
+from tidelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from tidelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+)
+from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+log = logging.getLogger("tidelog.clients")
+
+R = TypeVar("R", bound=Message)
+
+FEATURE = "transaction.version"
+LAST_CLIENT_ADD_PARTITIONS = 3  # later versions are for brokers among themselves
+TWO_PHASE_INIT = 6
+TIME_OUT_NEVER = 2**31 - 1
+
+LOOK_UP_AGAIN = (NotCoordinator, CoordinatorNotAvailable, NetworkException, RequestTimedOut)
+TRY_AGAIN = (CoordinatorLoadInProgress, ConcurrentTransactions)
+FENCED = (ProducerFenced, InvalidProducerEpoch)
+FATAL = (
+    ProducerFenced, ClusterAuthorizationFailed, TransactionalIdAuthorizationFailed, InvalidTxnState,
+    UnsupportedVersion,
+)  # fmt: skip
+LOST_ITS_GROUP = (UnknownMemberId, IllegalGeneration, FencedInstanceId)
+
+
+class State(Enum):
+    UNINITIALIZED = "not initialized"
+    INITIALIZING = "being initialized"
+    READY = "ready"
+    IN_TRANSACTION = "in a transaction"
+    PREPARED = "prepared"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE = "to be aborted"
+    FATAL = "failed"
+
+
+@dataclass(slots=True, frozen=True)
+class PreparedTransaction:
+    """A prepared transaction: enough to end it in any process. It can be pickled, and kept in a database."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+@dataclass(slots=True, frozen=True)
+class OffsetToCommit:
+    """The next offset to read, as a consumer commits it."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+@dataclass(slots=True, frozen=True)
+class GroupMember:
+    """The consumer that offsets are committed for: a member of its group, or nobody in particular."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+class Transactions:
+    """All of it happens on the loop; `flush` waits until every batch has ended."""
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        accumulator: Accumulator,
+        settings: ProducerSettings,
+        flush: Callable[[], Awaitable[None]],
+        wake: Callable[[], None],
+        abort_waiting: Callable[[KafkaError], None],
+    ) -> None:
+        assert settings.transactional_id is not None
+        self.id = settings.transactional_id
+        self.state = State.UNINITIALIZED
+        self.error: KafkaError | None = None
+        self.version_2 = False
+        self.sequences = Sequences(transactional=True, abort=self._abortable)
+        self.completing = False
+        self._client = client
+        self._accumulator = accumulator
+        self._settings = settings
+        self._flush = flush
+        self._wake = wake
+        self._abort_waiting = abort_waiting
+        self._added: set[PartitionQueue] = set()
+        self._to_add: set[PartitionQueue] = set()
+        self._adding: asyncio.Task[None] | None = None
+        self._started = False
+        self._bump_after_abort = False
+        self._limit = settings.max_block_ms / 1000
+
+    @property
+    def failed(self) -> bool:
+        return self.state is State.FATAL
+
+    @property
+    def refusing(self) -> KafkaError | None:
+        """Why batches that wait are not sent any more; None while they are."""
+        if self.state in (State.FATAL, State.ABORTABLE):
+            return self.error
+        if self.state is State.ABORTING:
+            return self.error or TransactionAborted("the transaction was aborted before the record was sent")
+        return None
+
+    # What the producer's user calls
+
+    def check_sending(self) -> None:
+        """Raises unless records may be sent now."""
+        if self.state is State.IN_TRANSACTION:
+            return
+        self._check_error()
+        raise InvalidState(
+            f"transactional.id={self.id}: send needs a transaction, and it is {self.state.value}"
+        )
+
+    async def init(self) -> None:
+        """Get the producer id, fence others of the same transactional id and end what they left open."""
+        self._require(State.UNINITIALIZED, State.INITIALIZING, call="init_transactions")
+        self.state = State.INITIALIZING
+        async with self._in_time("init_transactions"):
+            await self._init_producer_id()
+        self.state = State.READY
+
+    def begin(self) -> None:
+        self._require(State.READY, call="begin_transaction")
+        self.state = State.IN_TRANSACTION
+        self.error = None
+        self._started = False
+        self._added.clear()
+        self._to_add.clear()
+
+    async def send_offsets(
+        self, offsets: Mapping[tuple[str, int], OffsetToCommit], member: GroupMember
+    ) -> None:
+        """Commit a consumer's offsets with the transaction."""
+        self._require(State.IN_TRANSACTION, call="send_offsets_to_transaction")
+        if not offsets:
+            return
+        async with self._in_time("send_offsets_to_transaction"):
+            if not self.version_2:
+                await self._coordinate(
+                    lambda connection: (self._add_offsets(member.group_id), None), AddOffsetsToTxnResponse
+                )
+            self._started = True
+            await self._commit_offsets(offsets, member)
+
+    async def commit(self) -> None:
+        """Send what waits, and make the transaction visible."""
+        self._require(State.IN_TRANSACTION, State.PREPARED, State.COMMITTING, call="commit_transaction")
+        self.state = State.COMMITTING
+        await self._end(commit=True)
+
+    async def abort(self) -> None:
+        """Drop what waits, and let nobody see what was written."""
+        self._require(
+            State.IN_TRANSACTION, State.PREPARED, State.ABORTABLE, State.ABORTING, call="abort_transaction"
+        )
+        self.state = State.ABORTING
+        await self._end(commit=False)
+
+    async def prepare(self) -> PreparedTransaction:
+        """Write everything, so that the transaction can be ended either way, here or elsewhere."""
+        self._require(State.IN_TRANSACTION, call="prepare")
+        async with self._in_time("prepare"):
+            await self._write_everything()
+        self.state = State.PREPARED
+        return PreparedTransaction(self.id, self.sequences.producer_id, self.sequences.epoch)
+
+    async def complete(self, handle: PreparedTransaction, *, commit: bool) -> None:
+        """End a prepared transaction, whoever prepared it."""
+        if handle.transactional_id != self.id:
+            raise InvalidState(
+                f"the transaction was prepared by {handle.transactional_id!r}, this producer is {self.id!r}"
+            )
+        own = (handle.producer_id, handle.epoch) == (self.sequences.producer_id, self.sequences.epoch)
+        if self.state is State.PREPARED and own:
+            await (self.commit() if commit else self.abort())
+            return
+        self._require(State.UNINITIALIZED, call="complete")
+        async with self._in_time("complete"):
+            producer_id, epoch = await self._take_over(handle)
+            await self._coordinate(
+                lambda connection: (EndTxnRequest(
+                    transactional_id=self.id, producer_id=producer_id, producer_epoch=epoch, committed=commit
+                ), None),
+                EndTxnResponse,
+            )  # fmt: skip
+
+    @property
+    def needs_init(self) -> bool:
+        return self.state in (State.UNINITIALIZED, State.INITIALIZING)
+
+    async def abort_if_possible(self) -> None:
+        """Abort after an error that is on its way to the user and must not be covered by another one."""
+        if self.state in (State.IN_TRANSACTION, State.ABORTABLE, State.COMMITTING):
+            if self.state is State.COMMITTING:
+                return  # nobody knows whether it is committed: calling commit again finds out
+            try:
+                await self.abort()
+            except KafkaError as error:
+                log.warning("transactional.id=%s: the transaction could not be aborted: %s", self.id, error)
+
+    @property
+    def has_open_transaction(self) -> bool:
+        return self.state in (State.IN_TRANSACTION, State.COMMITTING, State.ABORTABLE, State.ABORTING)
+
+    # What the sender asks and says
+
+    def may_send(self, queue: PartitionQueue) -> bool:
+        """Whether a partition is part of the transaction; if not, it is made so."""
+        if queue in self._added:
+            return True
+        if self.version_2:
+            self._added.add(queue)
+            self._started = True
+            return True
+        self._to_add.add(queue)
+        if self._adding is None:
+            self._adding = asyncio.get_running_loop().create_task(
+                self._add_partitions(), name="add partitions"
+            )
+        return False
+
+    def batch_failed(self, error: KafkaError) -> None:
+        """A batch was given up: the transaction cannot be committed."""
+        if isinstance(error, FENCED):
+            error = ProducerFenced(f"another producer with transactional.id={self.id} took over: {error}")
+        if isinstance(error, (*FATAL, InvalidProducerIdMapping)):
+            self._fatal(error)
+        elif self.state is not State.ABORTING:
+            self._abortable(error)
+
+    # Steps
+
+    def _require(self, *states: State, call: str) -> None:
+        if self.state in states:
+            return
+        if not (call == "abort_transaction" and self.state is State.ABORTABLE):
+            self._check_error()
+        raise InvalidState(f"transactional.id={self.id}: {call} does not fit, it is {self.state.value}")
+
+    def _check_error(self) -> None:
+        if self.error is not None and self.state in (State.FATAL, State.ABORTABLE):
+            raise self.error
+
+    def _fatal(self, error: KafkaError) -> None:
+        if self.state is not State.FATAL:
+            log.error("transactional.id=%s: %s", self.id, error)
+        self.state, self.error = State.FATAL, error
+        self._wake()
+
+    def _abortable(self, error: KafkaError) -> None:
+        if self.state in (State.IN_TRANSACTION, State.COMMITTING, State.PREPARED):
+            self.state, self.error = State.ABORTABLE, error
+            self._bump_after_abort = True
+            self._wake()
+
+    def _in_time(self, call: str) -> _InTime:
+        return _InTime(f"transactional.id={self.id}: {call}", self._limit)
+
+    async def _write_everything(self) -> None:
+        self.completing = True
+        self._wake()
+        try:
+            await self._flush()
+        finally:
+            self.completing = False
+        self._check_error()
+
+    async def _end(self, *, commit: bool) -> None:
+        async with self._in_time("commit_transaction" if commit else "abort_transaction"):
+            if commit:
+                await self._write_everything()
+            else:
+                await self._drop_everything()
+            if self._started:
+                await self._end_at_coordinator(commit)
+            if self._bump_after_abort and not commit and not self.version_2:
+                await self._init_producer_id(bump=True)
+        self.sequences.restart(self._accumulator.queues.values())
+        self._bump_after_abort = False
+        self.state, self.error = State.READY, None
+        self._added.clear()
+
+    async def _drop_everything(self) -> None:
+        self.completing = True
+        try:
+            error = self.refusing
+            if error is not None:
+                self._abort_waiting(error)
+            if self._adding is not None:
+                await asyncio.wait((self._adding,))
+            self._wake()
+            await self._flush()
+        finally:
+            self.completing = False
+
+    async def _end_at_coordinator(self, commit: bool) -> None:
+        answer = await self._coordinate(
+            lambda connection: (
+                EndTxnRequest(
+                    transactional_id=self.id,
+                    producer_id=self.sequences.producer_id,
+                    producer_epoch=self.sequences.epoch,
+                    committed=commit,
+                ),
+                connection.version_for(EndTxnRequest, at_most=None if self.version_2 else 4),
+            ),
+            EndTxnResponse,
+        )
+        if answer.producer_id != -1:
+            self.sequences.take_id(answer.producer_id, answer.producer_epoch)
+
+    async def _init_producer_id(self, *, bump: bool = False) -> None:
+        two_phase = self._settings.transaction_two_phase_commit_enable
+
+        def request(connection: AsyncConnection) -> tuple[Message, int]:
+            self.version_2 = connection.features.get(FEATURE, 0) >= 2
+            version = connection.version_for(InitProducerIdRequest)
+            if two_phase and version < TWO_PHASE_INIT:
+                # Such a broker aborts a prepared transaction after transaction.timeout.ms.
+                log.warning("the broker does not serve two-phase commit; transactions end by time there")
+            made = InitProducerIdRequest(
+                transactional_id=self.id,
+                transaction_timeout_ms=self._settings.transaction_timeout_ms,
+                enable_2pc=two_phase and version >= TWO_PHASE_INIT,
+            )
+            if made.enable_2pc:
+                made.transaction_timeout_ms = TIME_OUT_NEVER
+            if bump and version >= 3:
+                made.producer_id, made.producer_epoch = self.sequences.producer_id, self.sequences.epoch
+            return made, version
+
+        answer = await self._coordinate(request, InitProducerIdResponse)
+        self.sequences.take_id(answer.producer_id, answer.producer_epoch)
+
+    async def _take_over(self, handle: PreparedTransaction) -> tuple[int, int]:
+        """The id and epoch to end a prepared transaction with."""
+        node = await self._client.coordinator(TRANSACTION, self.id)
+        connection = await self._client.connection(node)
+        self.version_2 = connection.features.get(FEATURE, 0) >= 2
+        two_phase = self._settings.transaction_two_phase_commit_enable
+        if not two_phase or connection.version_for(InitProducerIdRequest) < TWO_PHASE_INIT:
+            return handle.producer_id, handle.epoch
+        request = InitProducerIdRequest(
+            transactional_id=self.id,
+            transaction_timeout_ms=TIME_OUT_NEVER,
+            enable_2pc=True,
+            keep_prepared_txn=True,
+        )
+        answer = await self._coordinate(lambda _: (request, TWO_PHASE_INIT), InitProducerIdResponse)
+        open_one = (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
+        if open_one != (handle.producer_id, handle.epoch):
+            raise InvalidState(
+                f"transactional.id={self.id}: the transaction that was prepared is not open any more"
+            )
+        return answer.producer_id, answer.producer_epoch
+
+    async def _add_partitions(self) -> None:
+        try:
+            while self._to_add and self.state in (State.IN_TRANSACTION, State.COMMITTING):
+                adding, self._to_add = self._to_add, set()
+                topics: dict[str, list[int]] = {}
+                for queue in adding:
+                    topics.setdefault(queue.topic, []).append(queue.partition)
+                request = AddPartitionsToTxnRequest(
+                    v3_and_below_transactional_id=self.id,
+                    v3_and_below_producer_id=self.sequences.producer_id,
+                    v3_and_below_producer_epoch=self.sequences.epoch,
+                    v3_and_below_topics=[
+                        AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=partitions)
+                        for name, partitions in topics.items()
+                    ],
+                )
+
+                def versioned(connection: AsyncConnection, request: Message = request) -> tuple[Message, int]:
+                    return request, connection.version_for(
+                        AddPartitionsToTxnRequest, at_most=LAST_CLIENT_ADD_PARTITIONS
+                    )
+
+                self._started = True
+                await self._coordinate(versioned, AddPartitionsToTxnResponse)
+                self._added |= adding
+                self._wake()
+        except KafkaError as error:
+            self.batch_failed(error)
+        finally:
+            self._adding = None
+            self._wake()
+
+    def _add_offsets(self, group_id: str) -> Message:
+        return AddOffsetsToTxnRequest(
+            transactional_id=self.id,
+            producer_id=self.sequences.producer_id,
+            producer_epoch=self.sequences.epoch,
+            group_id=group_id,
+        )
+
+    async def _commit_offsets(
+        self, offsets: Mapping[tuple[str, int], OffsetToCommit], member: GroupMember
+    ) -> None:
+        topics: dict[str, list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = {}
+        for (topic, partition), entry in offsets.items():
+            topics.setdefault(topic, []).append(
+                TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+                    partition_index=partition,
+                    committed_offset=entry.offset,
+                    committed_leader_epoch=entry.leader_epoch,
+                    committed_metadata=entry.metadata,
+                )
+            )
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.id,
+            group_id=member.group_id,
+            producer_id=self.sequences.producer_id,
+            producer_epoch=self.sequences.epoch,
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            topics=[
+                TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=name, partitions=partitions)
+                for name, partitions in topics.items()
+            ],
+        )
+
+        def versioned(connection: AsyncConnection) -> tuple[Message, int]:
+            at_most = None if self.version_2 else 4
+            return request, connection.version_for(TxnOffsetCommitRequest, at_most=at_most)
+
+        await self._coordinate(versioned, TxnOffsetCommitResponse, kind=GROUP, key=member.group_id)
+
+    async def _coordinate(
+        self,
+        request_for: Callable[[AsyncConnection], tuple[Message, int | None]],
+        answer: type[R],
+        *,
+        kind: int = TRANSACTION,
+        key: str | None = None,
+    ) -> R:
+        """Ask a coordinator until it answers; errors that end the transaction or the producer are noted."""
+        name = self.id if key is None else key
+        attempt = 0
+        while True:
+            try:
+                node = await self._client.coordinator(kind, name)
+                connection = await self._client.connection(node)
+                request, version = request_for(connection)
+                found = await connection.call(request, answer, version=version)
+                _raise_first_error(found)
+                return found
+            except LOOK_UP_AGAIN as error:
+                self._client.forget_coordinator(kind, name)
+                log.debug("the coordinator of %s: %s", name, error)
+            except TRY_AGAIN:
+                pass
+            except KafkaError as error:
+                if not error.retriable or isinstance(error, Timeout):
+                    raise self._noted(error, name) from None
+            await asyncio.sleep(min(self._client.retry_backoff.delay(attempt), 0.02 if attempt < 5 else 1.0))
+            attempt += 1
+
+    def _noted(self, error: KafkaError, name: str) -> KafkaError:
+        """The error as the user sees it, after the state has taken it in."""
+        if isinstance(error, FENCED):
+            error = ProducerFenced(f"another producer with transactional.id={self.id} took over: {error}")
+        elif isinstance(error, LOST_ITS_GROUP):
+            error = CommitFailed(
+                f"the offsets of group {name!r} came too late, it has other members now: {error}"
+            )
+        lost = isinstance(error, UnknownProducerId | InvalidProducerIdMapping)
+        if isinstance(error, FATAL) or (lost and self.state is State.ABORTING):
+            self._fatal(error)
+        else:
+            self._abortable(error)
+        return error
+
+
+class _InTime:
+    """`async with`: what takes longer than max.block.ms raises Timeout, and may be called again."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        self._what = what
+        self._seconds = seconds
+        self._timer = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._timer.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        try:
+            await self._timer.__aexit__(kind, error, trace)  # type: ignore[arg-type]  # as it was given
+        except TimeoutError:
+            raise Timeout(
+                f"{self._what}: not done within max.block.ms={round(self._seconds * 1000)}; call it again"
+            ) from None
+
+
+def _raise_first_error(answer: Message) -> None:
+    """Raise the first error code in an answer of a coordinator."""
+    codes = [getattr(answer, "error_code", 0)]
+    if isinstance(answer, AddPartitionsToTxnResponse):
+        codes += [
+            result.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for result in topic.results_by_partition
+        ]
+    elif isinstance(answer, TxnOffsetCommitResponse):
+        codes += [entry.error_code for topic in answer.topics for entry in topic.partitions]
+    for code in codes:
+        if code and code != OperationNotAttempted.code:  # another partition says why
+            kind = error_class(code)
+            raise kind(f"{type(answer).__name__.removesuffix('Response')}: {kind()}")
