@@ -10,7 +10,8 @@ Members commit synchronously after each poll, so of each partition this is promi
    to none (lost). A commit that was acknowledged is in the chain, one that was refused is not, and one whose
    outcome nobody knows (its member or the broker was killed) may be in it. A commit that was acknowledged
    before another was sent stands before it.
-3. No two members are given a partition in the same generation, where the clients tell generations.
+3. No two members are given a partition in the same generation, where the clients tell generations. (Static
+   members are the same while they have the same instance id.)
 4. At the end the broker names the end of each log as its committed offset, every record that was acknowledged
    to the producer was read in its partition, and an offset holds the same record for everybody who read it.
 
@@ -108,11 +109,13 @@ class PartitionHistory:
         self.problems.append(f"{self.name}, line {at + 1}: {text}")
 
     def _note_generation(self, at: int, line: Line) -> None:
-        if line.detail in (NOBODY, "-1"):
+        generation, _, instance = line.detail.partition(":")
+        if generation in (NOBODY, "-1"):
             return
-        other = self._generations.setdefault(line.detail, line.who)
-        if other != line.who:
-            self._wrong(at, f"generation {line.detail} gives it to {line.who} and to {other}")
+        owner = instance or line.who
+        other = self._generations.setdefault(generation, owner)
+        if other != owner:
+            self._wrong(at, f"generation {generation} gives it to {owner} and to {other}")
 
     def _read(self, at: int, line: Line, owner: Owner) -> None:
         if owner.assigned is None:

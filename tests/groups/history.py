@@ -20,7 +20,8 @@ BROKER = "broker"  # who, in the lines that say what was done to the broker
 class Line:
     """`offset` is a record's offset where it was read, and the next one to read where it is committed.
 
-    `detail` is the generation of an assignment where the client tells it, the value of a record, or an error.
+    `detail` is the generation of an assignment where the client tells it, for a static member with a colon
+    and its instance id behind it; the value of a record; or an error.
     """
 
     who: str

@@ -2,13 +2,14 @@
 
 It commits synchronously after each poll, and what it reads, intends to commit and knows to be committed is in
 the history before it goes on: a read before its commit is sent, an intention before, an outcome after it.
-SIGTERM makes it leave its group politely.
+SIGTERM makes it leave its group politely. It ends without leaving when another has its instance id.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -56,11 +57,16 @@ class Member:
         return json.dumps(asdict(self))
 
 
+class FencedError(Exception):
+    """Another member has this one's instance id."""
+
+
 class Ledger:
     """What was read and not committed yet, and the lines about it."""
 
-    def __init__(self, name: str, diary: Diary) -> None:
+    def __init__(self, name: str, instance: str | None, diary: Diary) -> None:
         self.name = name
+        self.instance = instance
         self.stopping = False
         self._diary = diary
         self._owned: set[Partition] = set()
@@ -70,7 +76,9 @@ class Ledger:
         self._diary.write([Line(self.name, what, detail=detail.replace("\n", " ") or NOBODY)])
 
     def assigned(self, partitions: Iterable[Partition], generation: int = -1) -> None:
-        self._gone(partitions, "assigned", str(generation))
+        self._gone(
+            partitions, "assigned", f"{generation}:{self.instance}" if self.instance else str(generation)
+        )
         self._owned.update(partitions)
 
     def revoked(self, partitions: Iterable[Partition]) -> None:
@@ -125,6 +133,8 @@ class Ledger:
     def _failed(self, offsets: Mapping[Partition, int], error: Exception) -> None:
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
         self._tell("refused" if any(name in text for name in REFUSALS) else "unsure", offsets, text)
+        if "FENCED_INSTANCE_ID" in text or "FencedInstanceId" in text:
+            raise FencedError(text)
 
     def _tell(self, what: str, offsets: Mapping[Partition, int], detail: str = NOBODY) -> None:
         self._diary.write(
@@ -190,9 +200,9 @@ def run_confluent(member: Member, ledger: Ledger) -> None:
             if error is None:
                 ledger.read(message.topic(), message.partition(), message.offset(), message.value())
             else:
-                ledger.note("error", error.name())
-                if error.fatal():
-                    return
+                if error.code() == confluent_kafka.KafkaError._FATAL:
+                    raise FencedError(str(error))
+                ledger.note("error", str(error))
             message = consumer.poll(0)
         else:
             # One more was taken than fits: it belongs to this round.
@@ -259,8 +269,7 @@ def run_kafka_python(member: Member, ledger: Ledger) -> None:
         try:
             polled = consumer.poll(timeout_ms=round(POLL_SECONDS * 1000))
         except FencedInstanceIdError as error:
-            ledger.note("error", type(error).__name__)
-            return
+            raise FencedError(str(error)) from None
         except KafkaError as error:
             ledger.note("error", type(error).__name__)
             continue
@@ -332,8 +341,7 @@ async def _run_aiokafka(member: Member, ledger: Ledger) -> None:
             polled = await consumer.getmany(timeout_ms=round(POLL_SECONDS * 1000))
         except KafkaError as error:
             ledger.note("error", type(error).__name__)
-            if type(error).__name__ == "FencedInstanceIdError":
-                return
+            await asyncio.sleep(0.05)
             continue
         async with committing:
             for records in polled.values():
@@ -352,7 +360,7 @@ RUN: Mapping[str, Callable[[Member, Ledger], None]] = {
 
 def main() -> int:
     member = Member(**json.loads(sys.argv[1]))
-    ledger = Ledger(member.name, Diary(Path(member.history)))
+    ledger = Ledger(member.name, member.instance, Diary(Path(member.history)))
 
     def stop(_signal: int, _frame: object) -> None:
         ledger.stopping = True
@@ -361,6 +369,9 @@ def main() -> int:
     ledger.note("started", f"{member.client} {member.strategy}")
     try:
         RUN[member.client](member, ledger)
+    except FencedError as error:
+        ledger.note("fenced", str(error))
+        os._exit(0)  # some clients wait for ever when they are closed now
     except Exception as error:
         ledger.note("failed", f"{type(error).__name__}: {error}")
         raise

@@ -87,7 +87,7 @@ class MemberProcess:
 class SteadyWriter:
     """An idempotent producer in a thread: a few numbered records to random partitions, again and again."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, seed: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int, seed: int | str) -> None:
         import confluent_kafka
 
         self.topic = topic
@@ -121,6 +121,12 @@ class SteadyWriter:
         assert not self._thread.is_alive(), "the producer does not end"
         assert self.errors == []
 
+    def write(self, partition: int, values: Sequence[str]) -> None:
+        for value in values:
+            self._write(value, partition)
+        assert self._producer.flush(50) == 0
+        assert self.errors == []
+
     def _run(self) -> None:
         from confluent_kafka import KafkaException
 
@@ -150,17 +156,23 @@ def is_commit(line: Line) -> bool:
 
 
 class Story:
-    """`with Story(...) as story`, then `act()` as often as wanted, and `finish()`."""
+    """`with Story(...) as story`, then `act()`, and `finish()`."""
 
     def __init__(
-        self, broker: Running, folder: Path, flavours: Sequence[Flavour], seed: int, *, partitions: int = 4
+        self,
+        broker: Running,
+        folder: Path,
+        flavours: Sequence[Flavour],
+        seed: int | str,
+        *,
+        partitions: int = 4,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.broker = broker
         self.folder = folder
         self.flavours = flavours
         self.chance = random.Random(seed)
-        self.topic = f"story-{seed}"
+        self.topic = f"story-{seed}".replace(":", "-")
         self.group = Group(
             broker.bootstrap, f"group-{seed}", consumer_protocol=any(f.consumer_protocol for f in flavours)
         )
@@ -187,8 +199,8 @@ class Story:
 
     # -- what may happen
 
-    def join(self, *, instance: str | None = None, flavour: Flavour | None = None) -> MemberProcess:
-        flavour = flavour or self.flavours[self._started % len(self.flavours)]
+    def join(self, *, instance: str | None = None, session_ms: int = 2000) -> MemberProcess:
+        flavour = self.flavours[self._started % len(self.flavours)]
         self._started += 1
         member = Member(
             name=f"m{self._started}",
@@ -199,6 +211,7 @@ class Story:
             topic=self.topic,
             history=str(self.history.path),
             instance=instance,
+            session_ms=session_ms,
             pattern=flavour.pattern,
         )
         self._tell(f"{member.name} joins ({flavour})")
@@ -242,31 +255,39 @@ class Story:
             admin.create_partitions(self.topic, count)
         self.writer.partitions = count
 
-    def act(self) -> None:
-        """One of these, and then wait until a drawn number of further commits is done."""
-        chance = self.chance
-        actions: list[Callable[[], object]] = [
-            lambda: self.restart_broker(kill=True),
-            lambda: self.restart_broker(kill=False),
-        ]
-        if len(self.members) < 4:
-            actions += [self.join] * 3
-        if self.writer.partitions < 9:
-            actions.append(self.add_partitions)
-        if len(self.members) > 1:
-            member = chance.choice(self.members)
-            actions += [
-                lambda: self.leave(member),
-                lambda: self.kill(member),
-                lambda: self.kill(member),
-                lambda: self.pause(member),
-            ]
-        chance.choice(actions)()
-        self.go_on(chance.choice([0, 1, 10]))
+    def act(self, times: int) -> None:
+        """So many of these, in an order that the seed draws, none again before each had its turn. After each,
+        wait until a drawn number of further commits is done: none, and the next falls into a rebalance."""
+        deck: list[Callable[[], object]] = []
+        for _ in range(times):
+            if not deck:
+                deck = [
+                    self.join,
+                    lambda: self.leave(self._some_member()),
+                    lambda: self.kill(self._some_member()),
+                    lambda: self.pause(self._some_member()),
+                    lambda: self.restart_broker(kill=True),
+                    lambda: self.restart_broker(kill=False),
+                    self.add_partitions,
+                ]
+                self.chance.shuffle(deck)
+            deck.pop()()
+            self.go_on(self.chance.choice([0, 1, 10]))
+
+    def _some_member(self) -> MemberProcess:
+        """Any of them; another stays."""
+        while len(self.members) < 2:
+            self.join()
+        return self.chance.choice(self.members)
 
     def go_on(self, commits: int) -> None:
         """Whatever happened, the members go on committing."""
+        if not self.members:
+            self.join()
         self.history.wait_for_more(is_commit, f"{commits} more commits", commits)
+
+    def wait_until(self, probe: Callable[[], bool], what: str) -> None:
+        eventually(probe, what, 40, 0.02)
 
     def _tell(self, text: str) -> None:
         self.told.append(text)
@@ -278,7 +299,13 @@ class Story:
         if not self.members:
             self.join()
         self.writer.stop()
+        self.wait_until_drained()
 
+    def write(self, partition: int, values: Sequence[str]) -> None:
+        """Some more records, after the writer has stopped."""
+        self.writer.write(partition, values)
+
+    def wait_until_drained(self) -> None:
         def drained() -> bool:
             ends, committed = self.ends(), self.group.committed()
             return ends is not None and {k: v for k, v in ends.items() if v} == committed

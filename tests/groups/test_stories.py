@@ -27,7 +27,7 @@ CONSUMER = [
     Flavour("confluent-kafka", "consumer:range"),
     Flavour("confluent-kafka", "consumer:uniform", pattern=True),
 ]
-EVENTS = scale(5, 20)
+EVENTS = scale(7, 21)
 SEEDS = range(scale(1, 10))
 
 
@@ -39,8 +39,7 @@ def test_every_record_is_read_once_between_commits(tmp_path: Path, flavour: Flav
         story.join()
         story.join()
         story.go_on(5)
-        for _ in range(EVENTS):
-            story.act()
+        story.act(EVENTS)
         story.finish()
 
 
@@ -51,6 +50,42 @@ def test_clients_of_three_kinds_share_a_group(tmp_path: Path, seed: int) -> None
         names = [story.join().name for _ in flavours]
         story.group.wait_until_stable(names)
         story.go_on(10)
-        for _ in range(EVENTS):
-            story.act()
+        story.act(EVENTS)
         story.finish()
+
+
+def test_a_broker_that_forgot_a_commit_would_be_found(tmp_path: Path) -> None:
+    """The committed offset of one partition goes back a few records while the group is empty."""
+    flavour = Flavour("confluent-kafka", "range")
+    with running_broker(tmp_path) as broker, Story(broker, tmp_path / "story", [flavour], 0) as story:
+        story.join()
+        story.go_on(10)
+        for member in list(story.members):
+            story.leave(member)
+        committed = story.group.committed()
+        assert committed is not None
+        partition, offset = max(committed.items(), key=lambda item: item[1])
+        assert story.group.commit({partition: offset - 1}) == {0}
+        story.join()
+        story.drain()
+        (problem,) = story.problems()
+    assert "reads records twice" in problem
+
+
+def test_a_broker_that_passed_over_a_record_would_be_found(tmp_path: Path) -> None:
+    flavour = Flavour("confluent-kafka", "range")
+    with running_broker(tmp_path) as broker, Story(broker, tmp_path / "story", [flavour], 0) as story:
+        member = story.join()
+        story.go_on(3)
+        story.drain()
+        story.leave(member)
+        committed = story.group.committed()
+        assert committed is not None
+        partition, offset = max(committed.items(), key=lambda item: item[1])
+        story.write(partition[1], ["one", "two", "three"])
+        assert story.group.commit({partition: offset + 1}) == {0}
+        story.join()
+        story.wait_until_drained()
+        problems = "\n".join(story.problems())
+    assert "leaves records out" in problems
+    assert "nobody read ['one']" in problems
