@@ -86,6 +86,11 @@ class ClassicGroups:
         self._in_consumer_groups = in_consumer_groups
         self._timers: dict[ClassicGroup, _Timer] = {}
 
+    @property
+    def timers(self) -> int:
+        """How many groups wait to be woken."""
+        return len(self._timers)
+
     # -- requests ----------------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, client: Client, done: JoinDone) -> None:
