@@ -156,7 +156,8 @@ class ReaderSource(Source):
         if nullable:
             marker = self.fresh("n")
             self.flush("b", marker)
-            self.line(f"if {marker} < 0: {target} = None")
+            # Kafka marks one that is null with 0 among the tagged fields, and with -1 elsewhere.
+            self.line(f"if {marker} {'<=' if field.tag is not None else '<'} 0: {target} = None")
             self.line("else:")
             self.depth += 1
         self.flush()

@@ -47,6 +47,10 @@ M = TypeVar("M", bound=Message)
 
 EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, PATTERN = 3, 4, 5, 6, 7, 8, 16
 
+# Kafka takes a member record without this tagged field for that of a classic member: that there is none has
+# to be said, with a field of one byte.
+_NO_CLASSIC_METADATA = {0: b"\0"}
+
 _VERSION = struct.Struct(">h")
 _V0 = _VERSION.pack(0)
 
@@ -169,7 +173,7 @@ def _read(cls: type[M], value: bytes | None) -> M | None:
 
 def _member_value(metadata: MemberMetadata) -> ConsumerGroupMemberMetadataValue:
     classic = metadata.classic
-    return ConsumerGroupMemberMetadataValue(
+    value = ConsumerGroupMemberMetadataValue(
         instance_id=metadata.instance_id,
         rack_id=metadata.rack_id,
         client_id=metadata.client_id,
@@ -188,6 +192,9 @@ def _member_value(metadata: MemberMetadata) -> ConsumerGroupMemberMetadataValue:
             ],
         ),
     )
+    if classic is None:
+        value.unknown_tags = _NO_CLASSIC_METADATA
+    return value
 
 
 def _read_member(value: bytes | None) -> MemberMetadata | None:
