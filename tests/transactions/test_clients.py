@@ -1,0 +1,348 @@
+"""Transactions of other people's producers on a broker of ours, through kills, stops and time."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka import KafkaProducer
+from tests.support.broker import Broker
+from tests.support.raw import RawConnection
+from tests.support.wait import eventually
+from tests.transactions.reading import read
+from tidelog.coordinator.transaction.records import decode_value, encode_key, encode_value
+from tidelog.coordinator.transaction.state import State
+from tidelog.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+)
+from tidelog.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tidelog.records.batch import Record, build_batch, iter_batches, read_records
+from tidelog.records.partitioning import partition_for_id
+
+PARTITIONS = 2
+SETTINGS = {
+    "transaction.state.log.num.partitions": "3",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "transaction.two.phase.commit.enable": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("transactions"), SETTINGS) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(running: Broker, request: pytest.FixtureRequest) -> str:
+    return make_topic(running, request.node.name.replace("[", "-").replace("]", ""))
+
+
+def make_topic(broker: Broker, name: str) -> str:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result()
+    return name
+
+
+def producer(broker: Broker, transactional_id: str, **settings: object) -> Producer:
+    made = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": transactional_id, **settings})
+    made.init_transactions(30)
+    return made
+
+
+# -- ends
+
+
+def test_what_confluent_kafka_commits_is_read_and_what_it_aborts_is_not(running: Broker, topic: str) -> None:
+    writer = producer(running, topic)
+    for number in range(6):
+        writer.begin_transaction()
+        for index in range(PARTITIONS):
+            writer.produce(topic, f"{number}".encode(), partition=index)
+        if number % 2:
+            writer.abort_transaction(30)
+        else:
+            writer.commit_transaction(30)
+    assert read(running.bootstrap, topic, PARTITIONS) == [[b"0", b"2", b"4"]] * PARTITIONS
+
+
+def test_what_kafka_python_commits_is_read_and_what_it_aborts_is_not(running: Broker, topic: str) -> None:
+    writer = KafkaProducer(bootstrap_servers=running.bootstrap, transactional_id=topic)
+    writer.init_transactions()
+    for number in range(4):
+        writer.begin_transaction()
+        for index in range(PARTITIONS):
+            writer.send(topic, f"{number}".encode(), partition=index).get(30)
+        if number % 2:
+            writer.abort_transaction()
+        else:
+            writer.commit_transaction()
+    writer.close()
+    assert read(running.bootstrap, topic, PARTITIONS) == [[b"0", b"2"]] * PARTITIONS
+
+
+def test_an_open_transaction_holds_back_readers_of_committed_records_alone(
+    running: Broker, topic: str
+) -> None:
+    writer = producer(running, topic)
+    writer.begin_transaction()
+    writer.produce(topic, b"open", partition=0)
+    writer.flush(30)
+    plain = Producer({"bootstrap.servers": running.bootstrap})
+    plain.produce(topic, b"plain", partition=0)
+    plain.flush(30)
+    assert read(running.bootstrap, topic) == [[]]
+    assert read(running.bootstrap, topic, isolation="read_uncommitted") == [[b"open", b"plain"]]
+    writer.commit_transaction(30)
+    assert read(running.bootstrap, topic) == [[b"open", b"plain"]]
+
+
+# -- producers that fail
+
+
+def test_a_producer_that_is_replaced_is_fenced(running: Broker, topic: str) -> None:
+    old = producer(running, topic)
+    old.begin_transaction()
+    old.produce(topic, b"old", partition=0)
+    old.flush(30)
+    new = producer(running, topic)
+    new.begin_transaction()
+    new.produce(topic, b"new", partition=0)
+    new.commit_transaction(30)
+    with pytest.raises(KafkaException):
+        old.commit_transaction(30)
+    assert read(running.bootstrap, topic) == [[b"new"]]
+
+
+STOPPED = """
+import sys
+from confluent_kafka import Producer, KafkaException
+writer = Producer({"bootstrap.servers": sys.argv[1], "transactional.id": sys.argv[2]})
+writer.init_transactions(30)
+writer.begin_transaction()
+writer.produce(sys.argv[2], b"stopped", partition=0)
+writer.flush(30)
+print("open", flush=True)
+sys.stdin.readline()
+try:
+    writer.produce(sys.argv[2], b"late", partition=0)
+    writer.commit_transaction(30)
+    print("committed", flush=True)
+except KafkaException as error:
+    print("refused", error.args[0].name(), flush=True)
+"""
+
+
+def test_a_producer_that_was_stopped_meanwhile_is_fenced(running: Broker, topic: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED, running.bootstrap, topic],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        process.send_signal(signal.SIGSTOP)
+        try:
+            other = producer(running, topic)
+            other.begin_transaction()
+            other.produce(topic, b"other", partition=0)
+            other.commit_transaction(30)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        assert process.stdout.readline().startswith("refused")
+    assert read(running.bootstrap, topic) == [[b"other"]]
+
+
+def test_a_transaction_that_takes_too_long_is_aborted(running: Broker, topic: str) -> None:
+    writer = producer(running, topic, **{"transaction.timeout.ms": 1000})
+    writer.begin_transaction()
+    writer.produce(topic, b"slow", partition=0)
+    writer.flush(30)
+    with RawConnection(running.address) as connection:
+        eventually(lambda: described(connection, topic).transaction_state == "CompleteAbort", "it is aborted")
+    with pytest.raises(KafkaException):
+        writer.commit_transaction(30)
+    assert read(running.bootstrap, topic) == [[]]
+
+
+# -- brokers that fail
+
+
+def test_a_broker_that_was_killed_keeps_what_was_committed_and_what_is_open(tmp_path: Path) -> None:
+    with Broker(tmp_path, SETTINGS) as broker:
+        topic = make_topic(broker, "t")
+        writer = producer(broker, "w")
+        writer.begin_transaction()
+        writer.produce(topic, b"first", partition=0)
+        writer.commit_transaction(30)
+        writer.begin_transaction()
+        writer.produce(topic, b"second", partition=0)
+        writer.flush(30)
+        broker.restart(kill=True)
+        assert read(broker.bootstrap, topic) == [[b"first"]]
+        writer.produce(topic, b"third", partition=0)
+        writer.commit_transaction(60)
+        assert read(broker.bootstrap, topic) == [[b"first", b"second", b"third"]]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_broker_that_was_killed_before_the_markers_writes_them_when_it_starts(
+    tmp_path: Path, commit: bool
+) -> None:
+    """The record of the prepared end is the last thing that the coordinator wrote."""
+    with Broker(tmp_path, SETTINGS) as broker:
+        topic = make_topic(broker, "t")
+        with RawConnection(broker.address, client_id="__admin_client") as connection:
+            open_transaction(connection, topic)
+            assert read(broker.bootstrap, topic) == [[]]
+            write_prepared(connection, "raw", State.PREPARE_COMMIT if commit else State.PREPARE_ABORT)
+        broker.restart(kill=True)
+        with RawConnection(broker.address) as connection:
+            wanted = "CompleteCommit" if commit else "CompleteAbort"
+            eventually(lambda: described(connection, "raw").transaction_state == wanted, f"it is {wanted}")
+        assert read(broker.bootstrap, topic) == [[b"v"] if commit else []]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_prepared_transaction_is_decided_after_restarts_of_everyone(tmp_path: Path, commit: bool) -> None:
+    with Broker(tmp_path, SETTINGS) as broker:
+        topic = make_topic(broker, "t")
+        with RawConnection(broker.address) as connection:
+            old = open_transaction(connection, topic, two_phase=True)
+        broker.restart(kill=True)
+        with RawConnection(broker.address) as connection:
+            new = connection.ask(
+                InitProducerIdRequest(transactional_id="raw", enable_2pc=True, keep_prepared_txn=True),
+                InitProducerIdResponse,
+                6,
+            )
+            assert (new.ongoing_txn_producer_id, new.ongoing_txn_producer_epoch) == old
+        broker.restart()
+        with RawConnection(broker.address) as connection:
+            assert end(connection, *old, commit=commit).error_code == 90
+            assert described(connection, "raw").transaction_state == "Ongoing"
+            assert end(connection, new.producer_id, new.producer_epoch, commit=commit).error_code == 0
+        assert read(broker.bootstrap, topic) == [[b"v"] if commit else []]
+
+
+# -- by hand
+
+
+def described(
+    connection: RawConnection, transactional_id: str
+) -> DescribeTransactionsResponse.TransactionState:
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    return connection.ask(request, DescribeTransactionsResponse, 0).transaction_states[0]
+
+
+def open_transaction(connection: RawConnection, topic: str, *, two_phase: bool = False) -> tuple[int, int]:
+    """A transaction of the id `raw` with one record; its producer."""
+
+    def coordinator_is_there() -> bool:
+        request = FindCoordinatorRequest(key_type=1, coordinator_keys=["raw"])
+        return connection.ask(request, FindCoordinatorResponse, 4).coordinators[0].error_code == 0
+
+    eventually(coordinator_is_there, "there is a coordinator")
+    version = 6 if two_phase else 5
+    request = InitProducerIdRequest(
+        transactional_id="raw", transaction_timeout_ms=60_000, enable_2pc=two_phase
+    )
+
+    def initialized() -> InitProducerIdResponse | None:
+        answer = connection.ask(request, InitProducerIdResponse, version)
+        return answer if answer.error_code == 0 else None
+
+    given = eventually(initialized, "there is a producer id")
+    producer = (given.producer_id, given.producer_epoch)
+    added = connection.ask(
+        AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="raw",
+            v3_and_below_producer_id=producer[0],
+            v3_and_below_producer_epoch=producer[1],
+            v3_and_below_topics=[
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[0])
+            ],
+        ),
+        AddPartitionsToTxnResponse,
+        3,
+    )
+    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+    batch = build_batch(
+        [Record(0, 1_700_000_000_000, None, b"v")],
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=0,
+        transactional=True,
+    )
+    produce(connection, topic, 0, bytes(batch), transactional_id="raw")
+    return producer
+
+
+def produce(
+    connection: RawConnection, topic: str, index: int, batch: bytes, transactional_id: str | None = None
+) -> None:
+    data = ProduceRequest.PartitionProduceData(index=index, records=batch)
+    answer = connection.ask(
+        ProduceRequest(
+            transactional_id=transactional_id,
+            acks=-1,
+            timeout_ms=5000,
+            topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+        ),
+        ProduceResponse,
+        9,
+    )
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def write_prepared(connection: RawConnection, transactional_id: str, state: State) -> None:
+    """The record that a coordinator writes first, and nothing of what it does then."""
+    topic, index = "__transaction_state", partition_for_id(transactional_id, 3)
+    wanted = FetchRequest.FetchTopic(
+        topic=topic,
+        partitions=[FetchRequest.FetchPartition(partition=index, partition_max_bytes=1 << 20)],
+    )
+    answer = connection.ask(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[wanted]), FetchResponse, 11)
+    data = bytes(answer.responses[0].partitions[0].records)  # type: ignore[arg-type]
+    records = [
+        record for at, header in iter_batches(data) for record in read_records(data, at, header=header)
+    ]
+    last = next(record for record in reversed(records) if record.key == encode_key(transactional_id))
+    assert last.value is not None
+    prepared = encode_value(decode_value(last.value)._replace(state=state))
+    produce(
+        connection,
+        topic,
+        index,
+        bytes(build_batch([Record(0, last.timestamp, encode_key(transactional_id), prepared)])),
+    )
+
+
+def end(connection: RawConnection, producer_id: int, epoch: int, *, commit: bool) -> EndTxnResponse:
+    return connection.ask(
+        EndTxnRequest(
+            transactional_id="raw", producer_id=producer_id, producer_epoch=epoch, committed=commit
+        ),
+        EndTxnResponse,
+        5,
+    )
