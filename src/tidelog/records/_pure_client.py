@@ -242,6 +242,10 @@ class ArrowColumn:
             if not 0 <= self._offsets[row] <= self._offsets[row + 1] <= len(self._data):
                 raise ValueError(f"the offsets of row {row - first} are outside of {len(self._data)} bytes")
 
+    @property
+    def given(self) -> bool:
+        return self._offsets is not None
+
     def cell(self, row: int) -> bytes | None:
         at = self._first + row
         if self._offsets is None:
@@ -275,6 +279,17 @@ class ArrowColumns:
         for name, content in headers:
             _put_bytes(self._headers, name)
             _put_bytes(self._headers, content)
+
+    @property
+    def has_keys(self) -> bool:
+        return self._key.given
+
+    def largest(self) -> int:
+        """The most bytes that a row's key, value and headers take together."""
+        sizes = (
+            len(self._key.cell(row) or b"") + len(self._value.cell(row) or b"") for row in range(self.rows)
+        )
+        return max(sizes, default=0) + len(self._headers)
 
     def time(self, row: int, otherwise: int) -> int:
         return otherwise if self._times is None else self._times[self._first_time + row]

@@ -154,6 +154,8 @@ class ArrowColumn:
 
 class ArrowColumns:
     rows: int
+    has_keys: bool
+    def largest(self) -> int: ...
     def __init__(
         self,
         key: ArrowColumn,

@@ -1973,6 +1973,20 @@ cdef class ArrowColumns:
     cdef inline int64_t time(self, Py_ssize_t row, int64_t otherwise) noexcept:
         return (<const int64_t *>self.times.buf)[self.first_time + row] if self.has_times else otherwise
 
+    @property
+    def has_keys(self):
+        return self.key.given
+
+    def largest(self):
+        """The most bytes that a row's key, value and headers take together."""
+        cdef Py_ssize_t row, key_size, value_size
+        cdef Py_ssize_t most = 0
+        for row in range(self.rows):
+            self.key.cell(row, &key_size)
+            self.value.cell(row, &value_size)
+            most = max(most, max(key_size, 0) + max(value_size, 0))
+        return most + self.header_size
+
     def rows_by_partition(self, int32_t partitions):
         """For each partition the rows whose keys belong to it, and the rows without a key, as int32 arrays."""
         cdef array chosen = clone(_INTS, self.rows, False)

@@ -101,7 +101,7 @@ class ProducerCore:
         self._serialize_value: Serialize | None = serializer("value.serializer", settings.value_serializer)
         self._choose = partitioner_of(settings.partitioner_class)
         self._sticky: dict[str, StickyPartition] = {}
-        self._sending = threading.Lock()
+        self.sending = threading.Lock()
         self._max_block = settings.max_block_ms / 1000
         self._may_be_fast = not (
             self.interceptors
@@ -146,7 +146,7 @@ class ProducerCore:
         yield from self._known(record.topic, record.partition, deadline)
         key = self._bytes("key", self._serialize_key, record, record.key)
         value = self._bytes("value", self._serialize_value, record, record.value)
-        headers = _encoded(record.headers)
+        headers = encoded_headers(record.headers)
         partition = self._partition(record, key, value)
         size = record_size(key, value, headers)
         self.check_size(size)
@@ -156,7 +156,7 @@ class ProducerCore:
         while True:
             if self.transactions is not None:
                 self.transactions.check_sending()
-            with self._sending:
+            with self.sending:
                 future = self._append(record.topic, partition, timestamp, key, value, headers, size)
             if future is not None:
                 return future
@@ -187,8 +187,8 @@ class ProducerCore:
         queue = self.sticky_queue(topic) if partition is None else self.accumulator.queue(topic, partition)
         future, batch, news = self.accumulator.append(queue, timestamp, key, value, headers, size, now)
         if batch is not None:
-            if partition is None and self._may_be_fast:
-                self.fast[topic] = batch
+            if partition is None:
+                self.remember_sticky(topic, batch)
             if batch.count == 1:
                 self.client.topics[topic] = now
         if news:
@@ -220,6 +220,11 @@ class ProducerCore:
             sticky.move_on(view, topic, self._loads(topic), self._shunned(topic))
         partition = sticky.current(view, topic, self._loads(topic), self._shunned(topic))
         return self.accumulator.queue(topic, partition)
+
+    def remember_sticky(self, topic: str, batch: ProducerBatch) -> None:
+        """The batch that records without a key are in now."""
+        if self._may_be_fast:
+            self.fast[topic] = batch
 
     def _loads(self, topic: str) -> dict[int, int]:
         queues = self.accumulator.queues
@@ -405,7 +410,7 @@ def _check(record: ProducerRecord) -> None:
         raise ValueError(f"timestamp {record.timestamp_ms}: milliseconds since 1970 are right")
 
 
-def _encoded(headers: Headers) -> EncodedHeaders:
+def encoded_headers(headers: Headers) -> EncodedHeaders:
     if not headers:
         return ()
     return tuple((name.encode(), as_bytes(content)) for name, content in headers)

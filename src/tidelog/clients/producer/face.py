@@ -10,10 +10,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.clients.blocking import LoopThread
 from tidelog.clients.errors import Closed, InvalidState
@@ -23,6 +23,13 @@ from tidelog.clients.producer.producer import Offsets, offsets_of
 from tidelog.clients.producer.transactions import GroupMember, PreparedTransaction, Transactions
 from tidelog.clients.settings import producer_settings
 from tidelog.records.loops import RecordFuture
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.clients.producer.columns import SentColumns
+
+T = TypeVar("T")
 
 # What an interrupted program may take to write what waits.
 INTERRUPTED_SECONDS = 3.0
@@ -71,7 +78,33 @@ class Producer:
                 if future is not None:
                     return future
         record = ProducerRecord(topic, value, key, headers or (), partition, timestamp_ms)
-        steps = self._core.steps(record, callback)
+        return self._drive(self._core.steps(record, callback))
+
+    def send_arrow(
+        self,
+        data: pa.Table | pa.RecordBatch,
+        topic: str,
+        *,
+        key_column: str | None = None,
+        value_column: str | None = None,
+        timestamp_column: str | None = None,
+        partition: int | None = None,
+        headers: Headers | None = None,
+    ) -> SentColumns:
+        """Send each row of a table as a record, without an object per record.
+
+        The columns are `key`, `value` and `timestamp` unless others are named; a table of one column has the
+        values alone. Others are passed over. All records carry the same headers.
+        """
+        from tidelog.clients.producer.columns import ColumnSender
+
+        steps = ColumnSender(self._core, topic, partition, headers or ()).steps(
+            data, key_column, value_column, timestamp_column
+        )
+        return self._drive(steps)
+
+    def _drive(self, steps: Generator[Wait, None, T]) -> T:
+        """Take the steps, and wait in this thread where they do."""
         try:
             wait = next(steps)
             while True:
@@ -82,8 +115,8 @@ class Producer:
                 else:
                     wait = next(steps)
         except StopIteration as stop:
-            made: RecordFuture = stop.value
-            return made
+            result: T = stop.value
+            return result
 
     def _wait(self, wait: Wait) -> None:
         self._thread.check()

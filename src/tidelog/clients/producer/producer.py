@@ -13,13 +13,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.clients.errors import InvalidState
-from tidelog.clients.producer.core import Delivered, Headers, ProducerCore
+from tidelog.clients.producer.core import Delivered, Headers, ProducerCore, Wait
 from tidelog.clients.producer.interceptors import ProducerRecord
 from tidelog.clients.producer.transactions import (
     GroupMember,
@@ -29,6 +29,13 @@ from tidelog.clients.producer.transactions import (
 )
 from tidelog.clients.settings import producer_settings
 from tidelog.records.loops import RecordFuture
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.clients.producer.columns import SentColumns
+
+T = TypeVar("T")
 
 Offsets = Mapping[tuple[str, int], "OffsetToCommit | int"]
 
@@ -81,7 +88,34 @@ class AsyncProducer:
         if not self._started:
             await self.start()
         record = ProducerRecord(topic, value, key, headers or (), partition, timestamp_ms)
-        steps = self._core.steps(record, callback)
+        return await self._drive(self._core.steps(record, callback))
+
+    async def send_arrow(
+        self,
+        data: pa.Table | pa.RecordBatch,
+        topic: str,
+        *,
+        key_column: str | None = None,
+        value_column: str | None = None,
+        timestamp_column: str | None = None,
+        partition: int | None = None,
+        headers: Headers | None = None,
+    ) -> SentColumns:
+        """Send each row of a table as a record, without an object per record.
+
+        The columns are `key`, `value` and `timestamp` unless others are named; a table of one column has the
+        values alone. Others are passed over. All records carry the same headers.
+        """
+        from tidelog.clients.producer.columns import ColumnSender
+
+        steps = ColumnSender(self._core, topic, partition, headers or ()).steps(
+            data, key_column, value_column, timestamp_column
+        )
+        await self.start()
+        return await self._drive(steps)
+
+    async def _drive(self, steps: Generator[Wait, None, T]) -> T:
+        """Take the steps, and wait on the loop where they do."""
         try:
             wait = next(steps)
             while True:
@@ -92,8 +126,8 @@ class AsyncProducer:
                 else:
                     wait = next(steps)
         except StopIteration as stop:
-            made: RecordFuture = stop.value
-            return made
+            result: T = stop.value
+            return result
 
     async def flush(self) -> None:
         """Wait until every record that was sent before is written or has failed."""
