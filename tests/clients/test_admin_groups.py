@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidelog.clients import admin_groups
+from tidelog.clients import admin_coordinators, admin_groups
 from tidelog.clients.admin import Admin, Node
 from tidelog.clients.admin_groups import GroupAdmin
 from tidelog.errors import (
@@ -73,7 +73,8 @@ class Cluster(Admin):
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    monkeypatch.setattr(admin_groups, "PAUSE_SECONDS", 0.001)
+    for module in (admin_coordinators, admin_groups):
+        monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
     return Cluster()
 
 

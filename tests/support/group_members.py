@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
 
 Partition = tuple[str, int]
@@ -34,10 +35,20 @@ class Members:
     def commit(self, group: str, offsets: Mapping[Partition, int]) -> str:
         """A group without members, with offsets."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
+        wanted = [TopicPartition(topic, index, offset) for (topic, index), offset in offsets.items()]
+
+        def done() -> bool:
+            try:
+                answered = consumer.commit(offsets=wanted, asynchronous=False)
+            except KafkaException as error:
+                # The first commit of all makes the topic that it is kept in, which may take Kafka a while.
+                if error.args[0].retriable():
+                    return False
+                raise
+            return all(partition.error is None for partition in answered)
+
         try:
-            wanted = [TopicPartition(topic, index, offset) for (topic, index), offset in offsets.items()]
-            for partition in consumer.commit(offsets=wanted, asynchronous=False):
-                assert partition.error is None
+            eventually(done, f"offsets of {group} are committed", SETTLE_SECONDS, interval=0.1)
         finally:
             consumer.close()
         return group

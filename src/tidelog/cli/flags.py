@@ -49,6 +49,24 @@ class KafkaStyleCommand(click.Command):
             raise WrongUsage(error.format_message(), error.ctx or ctx) from None
 
 
+class KafkaStyleGroup(click.Group):
+    """A command with subcommands that ends with 1, not with click's 2, when it is called in a wrong way."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise WrongUsage(error.format_message(), error.ctx or ctx) from None
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except WrongUsage:
+            raise
+        except click.UsageError as error:
+            raise WrongUsage(error.format_message(), error.ctx or ctx) from None
+
+
 def _single(ctx: click.Context, option: click.Parameter, values: tuple[T, ...]) -> T | None:
     if len(values) > 1:
         raise click.UsageError(f"{option.opts[0]} was given {len(values)} times; it takes one value", ctx)

@@ -24,6 +24,9 @@ TOOLS: dict[str, Tool] = {
         "tidelog.cli.consumer_groups", "consumer_groups", "List, describe, reset and delete consumer groups."
     ),
     "groups": Tool("tidelog.cli.groups", "groups", "List the groups of every kind."),
+    "transactions": Tool(
+        "tidelog.cli.transactions", "transactions", "List and describe transactions, and end those that hang."
+    ),
     "log-dirs": Tool("tidelog.cli.log_dirs", "log_dirs", "Print what lies in the brokers' log folders."),
     "delete-records": Tool(
         "tidelog.cli.delete_records", "delete_records", "Delete the oldest records of partitions."

@@ -484,7 +484,12 @@ def _described_log_dir(result: DescribeLogDirsResponse.DescribeLogDirsResult) ->
 
 def error_of(code: int) -> KafkaError | None:
     """The exception of an error code that came without words, None where there is no error."""
-    return error_class(code)(error_name(code)) if code else None
+    return error_from(code, None)
+
+
+def error_from(code: int, message: str | None) -> KafkaError | None:
+    """The exception of an error code, with the cluster's own words where it gave some."""
+    return error_class(code)(message or error_name(code)) if code else None
 
 
 def raise_for(code: int, message: str | None, what: str) -> None:

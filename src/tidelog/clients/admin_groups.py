@@ -1,30 +1,23 @@
 """The administrator's questions and commands about groups, blocking: list, describe, offsets, delete.
 
-Each goes to the coordinator of its group. While a coordinator loads or moves, the question is asked again
-until the time is up; what is wrong with one group is told for that group and leaves the others alone.
+Each goes to the coordinator of its group. What is wrong with one group is told for that group and leaves the
+others alone.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tidelog.clients.admin import Admin, Node, Partition, error_of
+from tidelog.clients.admin import Admin, Node, Partition, error_from, error_of
+from tidelog.clients.admin_coordinators import GROUP_KEY, PASSING, PAUSE_SECONDS, Coordinators
 from tidelog.errors import (
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
     GroupIdNotFound,
     KafkaError,
-    NetworkException,
-    NotCoordinator,
-    RequestTimedOut,
-    UnknownServerError,
     UnsupportedVersion,
-    error_class,
-    error_name,
 )
 from tidelog.protocol.message import decode
 from tidelog.protocol.messages.consumer_group_describe import (
@@ -34,7 +27,6 @@ from tidelog.protocol.messages.consumer_group_describe import (
 from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -42,18 +34,11 @@ from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 
 T = TypeVar("T")
 
-GROUP_KEY = 0
-TRANSACTION_KEY = 1
-BATCHED_COORDINATORS = 4  # the first version that asks for several coordinators at once
 BATCHED_OFFSETS = 8  # the first version that asks for the offsets of several groups at once
 # Later versions speak of topics by their ids alone, and what is asked here are names.
 LAST_FETCH_BY_NAME = 9
 LAST_COMMIT_BY_NAME = 9
 CONSUMER_PROTOCOL = "consumer"
-PAUSE_SECONDS = 0.1
-
-# The coordinator is on its way; it is worth asking again.
-PASSING = (CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, NetworkException)
 
 
 @dataclass(slots=True, frozen=True)
@@ -104,7 +89,7 @@ class GroupAdmin:
     def __init__(self, admin: Admin, *, timeout: float = 30.0) -> None:
         self._admin = admin
         self._timeout = timeout
-        self._coordinators: dict[str, Node] = {}
+        self._coordinators = Coordinators(admin, GROUP_KEY, timeout=timeout)
 
     def list_groups(
         self,
@@ -129,18 +114,18 @@ class GroupAdmin:
         wanted = list(dict.fromkeys(group_ids))
         found: dict[str, GroupDescription | KafkaError] = {}
         if self._admin.any_broker.serves(ConsumerGroupDescribeRequest):
-            found = self._settle(wanted, self._describe_consumer)
+            found = self._coordinators.settle(wanted, self._describe_consumer)
         # A group that the newer protocol does not know may be a classic one.
         classic = [
             group_id
             for group_id in wanted
             if isinstance(found.get(group_id, GroupIdNotFound("")), GroupIdNotFound | UnsupportedVersion)
         ]
-        return found | self._settle(classic, self._describe_classic)
+        return found | self._coordinators.settle(classic, self._describe_classic)
 
     def offsets(self, group_ids: Iterable[str]) -> dict[str, dict[Partition, CommittedOffset] | KafkaError]:
         """Everything that each of the groups has committed."""
-        return self._settle(group_ids, self._fetch_offsets)
+        return self._coordinators.settle(group_ids, self._fetch_offsets)
 
     def alter_offsets(
         self, group_id: str, offsets: Mapping[Partition, int]
@@ -175,7 +160,7 @@ class GroupAdmin:
             _raise_passing(refused.values())
             return {group_id: refused}
 
-        return _value(self._settle([group_id], commit), group_id)
+        return self._coordinators.settle_one(group_id, commit)
 
     def delete_offsets(
         self, group_id: str, partitions: Collection[Partition]
@@ -192,8 +177,9 @@ class GroupAdmin:
                     OffsetDeleteRequest.OffsetDeleteRequestTopic(name=topic, partitions=wanted)
                 )
             answer = self._admin.call_node(node, request, OffsetDeleteResponse)
-            if answer.error_code:
-                raise _error(answer.error_code, None)
+            refused = error_of(answer.error_code)
+            if refused is not None:
+                raise refused
             return {
                 group_id: {
                     (topic.name, partition.partition_index): error_of(partition.error_code)
@@ -202,7 +188,7 @@ class GroupAdmin:
                 }
             }
 
-        return _value(self._settle([group_id], delete), group_id)
+        return self._coordinators.settle_one(group_id, delete)
 
     def delete(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
         """Delete groups with their offsets; why not, for each that was refused."""
@@ -213,7 +199,7 @@ class GroupAdmin:
             )
             return {result.group_id: error_of(result.error_code) for result in answer.results}
 
-        return self._settle(group_ids, delete)
+        return self._coordinators.settle(group_ids, delete)
 
     def _listed(self, node: Node, request: ListGroupsRequest) -> list[ListGroupsResponse.ListedGroup]:
         version = self._admin.connection_to(node).version_for(ListGroupsRequest)
@@ -232,68 +218,15 @@ class GroupAdmin:
                 raise error
             time.sleep(PAUSE_SECONDS)
 
-    def _settle(
-        self, group_ids: Iterable[str], ask: Callable[[Node, list[str]], Mapping[str, T | KafkaError]]
-    ) -> dict[str, T | KafkaError]:
-        """What the coordinators answer for each group, asked again while one of them is on its way."""
-        deadline = time.monotonic() + self._timeout
-        found: dict[str, T | KafkaError] = {}
-        waiting = list(dict.fromkeys(group_ids))
-        while waiting:
-            found.update(self._ask_once(waiting, ask))
-            waiting = [group_id for group_id in waiting if isinstance(found[group_id], PASSING)]
-            if waiting and time.monotonic() + PAUSE_SECONDS > deadline:
-                late = f"not within {self._timeout:g} s"
-                return found | {
-                    group_id: RequestTimedOut(
-                        f"group {group_id!r}: {late}; the last answer was {found[group_id]}"
-                    )
-                    for group_id in waiting
-                }
-            if waiting:
-                for group_id in waiting:
-                    self._coordinators.pop(group_id, None)
-                time.sleep(PAUSE_SECONDS)
-        return found
-
-    def _ask_once(
-        self, group_ids: list[str], ask: Callable[[Node, list[str]], Mapping[str, T | KafkaError]]
-    ) -> dict[str, T | KafkaError]:
-        found: dict[str, T | KafkaError] = {}
-        by_node: dict[Node, list[str]] = {}
-        for group_id, coordinator in self._find_coordinators(group_ids).items():
-            if isinstance(coordinator, Node):
-                by_node.setdefault(coordinator, []).append(group_id)
-            else:
-                found[group_id] = coordinator
-        for node, groups in by_node.items():
-            try:
-                answered = ask(node, groups)
-            except KafkaError as error:
-                answered = dict.fromkeys(groups, error)
-            silent = UnknownServerError(f"the coordinator {node.host}:{node.port} left the group out")
-            found.update((group_id, answered.get(group_id, silent)) for group_id in groups)
-        return found
-
-    def _find_coordinators(self, group_ids: list[str]) -> dict[str, Node | KafkaError]:
-        unknown = [group_id for group_id in group_ids if group_id not in self._coordinators]
-        found: dict[str, Node | KafkaError] = {}
-        if unknown:
-            found = find_coordinators(self._admin, GROUP_KEY, unknown)
-            self._coordinators.update(
-                (group_id, node) for group_id, node in found.items() if isinstance(node, Node)
-            )
-        known = {g: self._coordinators[g] for g in group_ids if g in self._coordinators}
-        return found | known
-
     def _describe_consumer(
         self, node: Node, group_ids: list[str]
     ) -> dict[str, GroupDescription | KafkaError]:
         request = ConsumerGroupDescribeRequest(group_ids=group_ids)
         found: dict[str, GroupDescription | KafkaError] = {}
         for group in self._admin.call_node(node, request, ConsumerGroupDescribeResponse).groups:
-            if group.error_code:
-                found[group.group_id] = _error(group.error_code, group.error_message)
+            error = error_from(group.error_code, group.error_message)
+            if error is not None:
+                found[group.group_id] = error
             else:
                 found[group.group_id] = GroupDescription(
                     group.group_id,
@@ -310,8 +243,9 @@ class GroupAdmin:
         request = DescribeGroupsRequest(groups=group_ids)
         found: dict[str, GroupDescription | KafkaError] = {}
         for group in self._admin.call_node(node, request, DescribeGroupsResponse).groups:
-            if group.error_code:
-                found[group.group_id] = _error(group.error_code, group.error_message)
+            error = error_from(group.error_code, group.error_message)
+            if error is not None:
+                found[group.group_id] = error
             elif group.protocol_type not in ("", CONSUMER_PROTOCOL):
                 raise ValueError(f"GroupId {group.group_id} is not a consumer group ({group.protocol_type}).")
             else:
@@ -357,27 +291,6 @@ class GroupAdmin:
             for partition in topic.partitions
             if not partition.error_code and partition.committed_offset >= 0
         }
-
-
-def find_coordinators(admin: Admin, key_type: int, keys: list[str]) -> dict[str, Node | KafkaError]:
-    """Who coordinates each group or transactional id, or why that cannot be said at present."""
-    broker = admin.any_broker
-    found: dict[str, Node | KafkaError] = {}
-    if broker.version_for(FindCoordinatorRequest) >= BATCHED_COORDINATORS:
-        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=keys)
-        for result in broker.call(request, FindCoordinatorResponse).coordinators:
-            if result.error_code:
-                found[result.key] = _error(result.error_code, result.error_message)
-            else:
-                found[result.key] = Node(result.node_id, result.host, result.port)
-        return found
-    for key in keys:
-        answer = broker.call(FindCoordinatorRequest(key=key, key_type=key_type), FindCoordinatorResponse)
-        if answer.error_code:
-            found[key] = _error(answer.error_code, answer.error_message)
-        else:
-            found[key] = Node(answer.node_id, answer.host, answer.port)
-    return found
 
 
 def decode_assignment(data: bytes) -> list[Partition]:
@@ -433,18 +346,7 @@ def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
     return topics
 
 
-def _error(code: int, message: str | None) -> KafkaError:
-    return error_class(code)(message or error_name(code))
-
-
 def _raise_passing(errors: Iterable[KafkaError | None]) -> None:
     for error in errors:
         if isinstance(error, PASSING):
             raise error
-
-
-def _value(found: Mapping[str, T | KafkaError], group_id: str) -> T:
-    value = found[group_id]
-    if isinstance(value, KafkaError):
-        raise value
-    return value
