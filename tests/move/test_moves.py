@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 import pytest
 
 from tests.move.world import KEY, A, B, C, Moving
 from tests.storage.helpers import NOW, batch, end_transaction, marker, offsets, records
+from tests.support.simdisk import SimulatedDisk, SimulatedFile
 from tidelog.cluster.moves import MoveSettings
+from tidelog.cluster.partition import Partition
 from tidelog.errors import (
     InvalidTopic,
     KafkaStorageError,
@@ -72,6 +75,43 @@ def test_appends_wait_for_the_swap_and_readers_do_not() -> None:
     world.partition.release()
     assert waiting[0].error is None
     assert held == [60]
+
+
+def test_appends_wait_for_few_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+
+    def note(kind: type[SimulatedDisk] | type[SimulatedFile], name: str) -> None:
+        sync = getattr(kind, name)
+
+        def noted(self: SimulatedFile, path: str | None = None) -> None:
+            synced.append(path or self.path)
+            sync(self) if path is None else sync(self, path)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    note(SimulatedDisk, "fsync")
+    note(SimulatedDisk, "fsync_dir")
+    note(SimulatedFile, "fsync")
+    world = filled()
+    world.moves.alter(KEY, B)
+    names: list[str] = []
+    hold, release = Partition.hold, Partition.release
+
+    def note_hold(self: Partition, held: Callable[[], None]) -> None:
+        synced.clear()
+        hold(self, held)
+
+    def note_release(self: Partition) -> None:
+        names.extend(name.rpartition("/")[2] for name in synced)
+        release(self)
+
+    monkeypatch.setattr(Partition, "hold", note_hold)
+    monkeypatch.setattr(Partition, "release", note_release)
+    world.advance(1)
+    assert world.folder() == B
+    future = names[1]
+    assert parse_future(future) == KEY
+    assert names == [f"{world.log.segments[-1].base_offset:020d}.log", future, MOVE_COMPLETE, future, "b"]
 
 
 def test_a_reader_in_the_middle_of_the_old_log_finishes() -> None:

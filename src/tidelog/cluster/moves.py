@@ -288,12 +288,13 @@ class ReplicaMoves:
             self._step(move)
         else:
             checkpoint = self._logs.arrival_writer(move.future)
+            look = move.copy.last_look(move.log)
 
-            def sync() -> None:
-                move.copy.sync()
+            def prepare() -> None:
+                move.copy.prepare(look)
                 checkpoint()
 
-            self._work(move, sync, lambda _: self._is_near(move))
+            self._work(move, prepare, lambda _: self._is_near(move))
 
     def _note(self, move: _Move) -> None:
         move.future.size = move.copy.copied_bytes()

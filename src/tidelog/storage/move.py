@@ -58,6 +58,7 @@ class FutureCopy:
         "_from",
         "_into",
         "_linked",
+        "_small",
         "_snapshots",
         "_source",
         "_target",
@@ -80,7 +81,8 @@ class FutureCopy:
         self._compared = 0  # up to here the file that was there is compared instead of written
         self._unsynced = 0
         self._written = 0
-        self._snapshots: set[int] = set()  # those that were copied with their segments
+        self._snapshots: set[int] = set()  # those that were copied
+        self._small: dict[str, bytes] = {}  # small files that are on disk, and what is in them
         self._linked = False  # the future folder itself is on disk
         self.at_target = False  # which side was being used, for who hears of an error
         self.base_offset = -1  # the segment being copied, or the lowest that the next one may have
@@ -144,6 +146,7 @@ class FutureCopy:
         self.base_offset, self.position, self.finished_bytes = -1, 0, 0
         self._from = self._into = None
         self._snapshots.clear()
+        self._small.clear()
 
     # -- beside the loop
 
@@ -163,12 +166,33 @@ class FutureCopy:
                 break
         return self._written - before
 
-    def sync(self) -> None:
-        """Bring what was copied to the disk, so that little is left to sync when appends have to wait."""
+    def prepare(self, look: LastLook) -> None:
+        """Bring what there is by now to the disk, so that little is left to sync when appends have to wait."""
+        self._sync()
+        for piece in look.pieces:
+            if not piece.is_sealed:
+                self._copy_active_indexes(piece)
+        self._copy_small_files(look)
+
+    def _sync(self) -> None:
         self.at_target = True
         if self._into is not None:
             self._into.fsync()
             self._unsynced = 0
+
+    def _copy_small_files(self, look: LastLook) -> None:
+        for offset in look.snapshots:
+            if offset not in self._snapshots:
+                self._copy_small(f"{offset:020d}{SNAPSHOT}")
+                self._snapshots.add(offset)
+        self._write_changed(LEADER_EPOCHS, look.epochs)
+        if look.topic_id is not None:
+            self._write_changed(PARTITION_METADATA, encode_partition_metadata(look.topic_id))
+
+    def _write_changed(self, name: str, data: bytes) -> None:
+        if self._small.get(name) != data:
+            self._write(name, data)
+            self._small[name] = data
 
     def complete(self, last: LastLook, checkpoint: Callable[[], None]) -> None:
         """The rest, everything on disk, the checkpoints of the folder, and the mark that says so."""
@@ -180,12 +204,7 @@ class FutureCopy:
             else:
                 self._finish_active(piece)
         self._remove_others(last)
-        for offset in last.snapshots:
-            if offset not in self._snapshots:
-                self._copy_small(f"{offset:020d}{SNAPSHOT}")
-        self._write(LEADER_EPOCHS, last.epochs)
-        if last.topic_id is not None:
-            self._write(PARTITION_METADATA, encode_partition_metadata(last.topic_id))
+        self._copy_small_files(last)
         self.at_target = True
         self._disk.fsync_dir(self._target)
         checkpoint()
@@ -214,7 +233,7 @@ class FutureCopy:
             seen += len(data)
             self.position += len(data)
             if self._unsynced >= SYNC_BYTES:
-                self.sync()
+                self._sync()
         return seen
 
     def _is_there(self, target: DiskFile, data: bytes) -> bool:
@@ -247,12 +266,21 @@ class FutureCopy:
         self._close_segment()
 
     def _finish_active(self, piece: Piece) -> None:
-        """Its indexes grow in memory: the files are as good as what they say, which a start finds out."""
         self._finish_file(piece)
-        for suffix in (OFFSET_INDEX, TIME_INDEX):
-            self._copy_small(f"{piece.base_offset:020d}{suffix}", if_missing=b"")
+        self._copy_active_indexes(piece)
         if piece.has_aborted:
             self._copy_small(f"{piece.base_offset:020d}{TRANSACTION_INDEX}")
+
+    def _copy_active_indexes(self, piece: Piece) -> None:
+        """They grow in memory: the files are as good as what they say, which a start finds out."""
+        for suffix in (OFFSET_INDEX, TIME_INDEX):
+            name = f"{piece.base_offset:020d}{suffix}"
+            self.at_target = False
+            try:
+                data = self._disk.read(f"{self._source}/{name}")
+            except FileNotFoundError:
+                data = b""
+            self._write_changed(name, data)
 
     def _finish_file(self, piece: Piece) -> None:
         if piece.base_offset != self.base_offset:
@@ -273,14 +301,12 @@ class FutureCopy:
         self.position = self._compared = 0
         self._from = self._into = None
 
-    def _copy_small(self, name: str, if_missing: bytes | None = None) -> None:
+    def _copy_small(self, name: str) -> None:
         self.at_target = False
         try:
             data = self._disk.read(f"{self._source}/{name}")
         except FileNotFoundError:  # an index or a snapshot that is missing is made anew when it is needed
-            if if_missing is None:
-                return
-            data = if_missing
+            return
         self._write(name, data)
 
     def _write(self, name: str, data: bytes) -> None:
@@ -295,6 +321,7 @@ class FutureCopy:
         wanted = {f"{base:020d}{suffix}" for base in last.bases for suffix in (LOG, OFFSET_INDEX, TIME_INDEX)}
         wanted |= {f"{base:020d}{TRANSACTION_INDEX}" for base in last.with_aborted}
         wanted |= {f"{offset:020d}{SNAPSHOT}" for offset in last.snapshots}
+        wanted |= {LEADER_EPOCHS, PARTITION_METADATA} & self._small.keys()
         for name in self._disk.listdir(self._target):
             if name not in wanted:
                 self._disk.unlink(f"{self._target}/{name}")
