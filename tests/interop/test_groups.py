@@ -17,6 +17,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from tests.groups.brokers import QUICK_GROUPS
 from tests.groups.outside import find_coordinator
 from tests.interop.clients import Confluent, Message
 from tests.support.broker import Broker
@@ -35,13 +36,12 @@ PROTOCOLS = ["classic", "consumer"]
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker whose new groups do not wait for more members."""
+    """A broker whose groups neither wait for more members nor take their time."""
     given = os.environ.get("TIDELOG_TEST_BOOTSTRAP")
     if given:
         yield given
         return
-    settings = {"group.initial.rebalance.delay.ms": "0"}
-    with Broker(tmp_path_factory.mktemp("broker"), settings) as broker:
+    with Broker(tmp_path_factory.mktemp("broker"), QUICK_GROUPS) as broker:
         yield broker.bootstrap
 
 
