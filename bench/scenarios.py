@@ -22,6 +22,8 @@ from suite import CONNECTIONS, Bench, Skipped
 from targets import figure
 from wire import EARLIEST, LATEST
 
+import groups
+
 BULK_CONNECTIONS = 4
 HALF_GIGABYTE = GIGABYTE // 2
 # Batches of close to 1 MB, below the default max.message.bytes.
@@ -234,5 +236,9 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "partitions": growth.partitions,
     "cleaning": upkeep.cleaning,
     "retention": upkeep.retention,
+    "commits": groups.commits,
+    "heartbeats": groups.heartbeats,
+    "rebalance": groups.rebalance,
+    "offsets": groups.offsets,
     "librdkafka": librdkafka,
 }

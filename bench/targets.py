@@ -53,6 +53,11 @@ TARGETS: dict[str, Target] = {
     "clean beside": Target("one record while a log is cleaned, p99", "times", 2),
     "retention": Target("one retention run over 2,000 partitions", "CPU-ms", 50),
     "retention drops": Target("one that takes a segment from each, loop alone", "CPU-ms", 50),
+    "commits": Target("offset commits of one partition, 16 connections", "1 / CPU-s", 10_000, at_least=True),
+    "heartbeats": Target("1,000 groups of 3 members, a heartbeat every 3 s", "% of a core", 10),
+    "rebalance": Target("a group of 200 members, last join to last assignment", "s", 2),
+    "offsets": Target("start with 1,000,000 committed offsets", "s", 10),
+    "offsets memory": Target("resident while they are loaded", "MB", 400),
     "librdkafka100": Target(
         "librdkafka, 100-byte records", "records/s", 2_500_000, "2.1-2.6 M", at_least=True
     ),

@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 
-API_VERSIONS, LIST_OFFSETS = 18, 2
+API_VERSIONS, LIST_OFFSETS, LIST_GROUPS = 18, 2, 16
 CREATE_TOPICS, DELETE_TOPICS, INCREMENTAL_ALTER_CONFIGS = 19, 20, 44
 EARLIEST, LATEST = -2, -1
 
@@ -108,6 +108,11 @@ class Client:
         if error := answer.number("h"):
             reason = answer.text() or ""
             raise WireError(f"{setting}={value} of topic {name} was refused: error {error} {reason}")
+
+    def groups(self) -> tuple[int, int]:
+        """Error code, and how many groups there are."""
+        answer = self._call(LIST_GROUPS, 0, b"")
+        return answer.number("h"), answer.count()
 
     def offset(self, topic: str, partition: int, timestamp: int) -> int:
         error, offset = self.offsets(topic, [partition], timestamp)[0]
