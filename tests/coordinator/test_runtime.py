@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.world import SELF, FailingDisk, HeldWorker, World
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import Partition
-from tidelog.coordinator.runtime import CoordinatorRuntime, NewRecord
+from tidelog.coordinator.runtime import LOADS_AT_ONCE, CoordinatorRuntime, NewRecord
 from tidelog.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -280,3 +280,42 @@ def test_a_new_epoch_loads_the_partition_again(tmp_path: Path) -> None:
     assert before.is_unloaded
     assert stage.runtime.shard(0).values == {b"a": b"1"}
     assert stage.runtime.leader_epoch(0) == 1
+
+
+def test_few_partitions_are_loaded_at_a_time_and_all_of_them_in_the_end(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "data")
+    partitions = [stage.world.partition(TOPIC, number) for number in range(3 * LOADS_AT_ONCE)]
+    stage.metadata.update(
+        ClusterState(
+            "cluster",
+            topics={
+                TOPIC: TopicState(
+                    TOPIC,
+                    b"i" * 16,
+                    {each.index: PartitionState([SELF], SELF, 0, [SELF]) for each in partitions},
+                )
+            },
+        )
+    )
+    for partition in partitions:
+        stage.runtime.elected(partition)
+        stage.world.advance()
+        if partition.index % 2:  # every other one has nothing to load
+            stage.runtime.append(
+                partition.index, [NewRecord(b"k", b"%d" % partition.index)], stage.answers.append
+            )
+    runtime = stage.new_runtime()
+    for partition in partitions:
+        runtime.elected(partition)
+    loaded = {shard.partition for shard in runtime.shards()}
+    assert loaded == {0, 2, 4, 6}  # the four after them are being loaded
+    runtime.resigned(3)
+    runtime.resigned(len(partitions) - 1)
+    stage.world.advance(1.0)
+    assert not runtime.is_loading
+    values = {shard.partition: shard.values for shard in runtime.shards()}
+    assert values == {
+        number: {b"k": b"%d" % number} if number % 2 else {}
+        for number in range(len(partitions))
+        if number not in (3, len(partitions) - 1)
+    }

@@ -49,6 +49,9 @@ log = logging.getLogger("tidelog.coordinator")
 # How long the records of a chunk are replayed before requests have their turn again.
 SECONDS_A_TURN = 0.003
 
+# How many partitions are loaded at a time: each has a chunk of its log in memory meanwhile.
+LOADS_AT_ONCE = 4
+
 Done = Callable[[KafkaError | None], None]
 
 
@@ -123,6 +126,9 @@ class CoordinatorRuntime(Generic[S]):
         self._append_timeout_ms = append_timeout_ms
         self._load_buffer_size = load_buffer_size
         self._hosted: dict[int, _Hosted[S]] = {}
+        self._to_load: deque[_Hosted[S]] = deque()
+        self._loads = 0
+        self._is_starting_loads = False
 
     # -- which shard -------------------------------------------------------------------------------
 
@@ -289,7 +295,24 @@ class CoordinatorRuntime(Generic[S]):
         self.resigned(partition.index)
         shard = self._make_shard(partition.index, partition.leader_epoch)
         hosted = self._hosted[partition.index] = _Hosted(partition, shard)
-        _Loading(self, hosted, partition.leader_log(), self._load_buffer_size).go_on()
+        self._to_load.append(hosted)
+        self._load_more()
+
+    def _load_more(self) -> None:
+        if self._is_starting_loads:
+            return  # one that ended at once: whoever starts them goes on
+        self._is_starting_loads = True
+        while self._to_load and self._loads < LOADS_AT_ONCE:
+            hosted = self._to_load.popleft()
+            if self.is_hosted(hosted):
+                self._loads += 1
+                _Loading(self, hosted, hosted.partition.leader_log(), self._load_buffer_size).go_on()
+        self._is_starting_loads = False
+
+    def load_ended(self) -> None:
+        """A partition is loaded, or will not be: the next one."""
+        self._loads -= 1
+        self._load_more()
 
     def resigned(self, partition: int) -> None:
         """The partition is no longer led here, or gone."""
@@ -332,6 +355,7 @@ class _Loading(Generic[S]):
 
     def go_on(self) -> None:
         if not self._runtime.is_hosted(self._hosted):
+            self._runtime.load_ended()
             return
         if self._offset >= self._end:
             self._finish()
@@ -354,6 +378,7 @@ class _Loading(Generic[S]):
 
     def _replay(self, steps: Iterator[None]) -> None:
         if not self._runtime.is_hosted(self._hosted):
+            self._runtime.load_ended()
             return
         clock = self._runtime.scheduler.clock
         until = clock.monotonic() + SECONDS_A_TURN
@@ -416,12 +441,14 @@ class _Loading(Generic[S]):
                 }
             },
         )
+        self._runtime.load_ended()
 
     def _failed(self, error: BaseException | None) -> None:
         """Nobody can be answered from half a partition: say so, and go on refusing."""
         if self._runtime.is_hosted(self._hosted):
             log.error("%s cannot be loaded", self._hosted.partition.name, exc_info=error)
             self._runtime.resigned(self._hosted.partition.index)
+        self._runtime.load_ended()
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
