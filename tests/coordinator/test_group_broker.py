@@ -77,6 +77,8 @@ def sync(
         group_id=group,
         generation_id=joined.generation_id,
         member_id=joined.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
         assignments=[
             SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=work)
         ],
@@ -177,6 +179,19 @@ def test_a_group_is_described_listed_and_deleted(peer: RawConnection) -> None:
     (member,) = described.members
     assert (member.client_id, member.client_host) == ("app", "/127.0.0.1")
     assert bytes(member.member_assignment) == b"work"
+    other = RawConnection(peer.address)
+    other.send(join_request("g"), 3)
+    (member, _) = eventually(
+        lambda: describe(peer, "g").members[1:] and describe(peer, "g").members, "it joins"
+    )
+    assert describe(peer, "g").group_state == "PreparingRebalance"
+    assert (bytes(member.member_assignment), bytes(member.member_metadata)) == (b"work", b"")
+    assert beat(peer, "g", joined) == ErrorCode.REBALANCE_IN_PROGRESS
+    other_id = describe(peer, "g").members[1].member_id
+    leaving = LeaveGroupRequest.MemberIdentity(member_id=other_id)
+    peer.ask(LeaveGroupRequest(group_id="g", members=[leaving]), LeaveGroupResponse, 5)
+    other.close()
+    assert sync(peer, "g", join(peer, "g", joined.member_id)).assignment == b"work"
     assert listed(peer) == {"g": ("Stable", "classic")}
     assert listed(peer, states_filter=["stable"], types_filter=["Classic"]) == {"g": ("Stable", "classic")}
     assert listed(peer, types_filter=["consumer"]) == listed(peer, states_filter=["Empty"]) == {}

@@ -29,10 +29,10 @@ from tidelog.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
     InconsistentGroupProtocol,
-    InvalidRequest,
     KafkaError,
     RebalanceInProgress,
     UnknownMemberId,
+    UnknownServerError,
 )
 from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from tidelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
@@ -75,7 +75,7 @@ class ClassicGroup(ClassicGroupState):
             self._join_new(request, client, done)
         elif member_id in self.members.pending_joins:
             if request.group_instance_id is not None:
-                raise InvalidRequest(f"{member_id} was given to a member without a group.instance.id")
+                raise UnknownServerError(f"{member_id} was given to a member without a group.instance.id")
             self._add(request, client, member_id, done)
         else:
             self.validate_member(member_id, request.group_instance_id)
@@ -653,4 +653,4 @@ def _rebalance_timeout(request: JoinGroupRequest) -> int:
 
 def _told_id(request: JoinGroupRequest, error: KafkaError) -> str:
     """Under which id a refused member is told so."""
-    return "" if isinstance(error, GroupMaxSizeReached) else request.member_id
+    return "" if isinstance(error, GroupMaxSizeReached | UnknownServerError) else request.member_id

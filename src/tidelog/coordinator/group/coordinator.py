@@ -106,7 +106,7 @@ class GroupCoordinator:
             raise GroupIdNotFound(f"Group {group_id} not found.")
         if not isinstance(group, ClassicGroup):
             raise GroupIdNotFound(f"Group {group_id} is not a classic group.")
-        # Metadata and assignments belong together only while nobody is about to change them.
+        # What members want is told only while nobody is about to say something else.
         is_stable = group.state is GroupState.STABLE
         protocol = group.protocol if is_stable else None
         return DescribeGroupsResponse.DescribedGroup(
@@ -146,8 +146,8 @@ def _described(member: Member, protocol: str | None) -> DescribeGroupsResponse.D
         group_instance_id=member.instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
+        member_assignment=member.assignment,
     )
     if protocol is not None:
         described.member_metadata = member.metadata(protocol)
-        described.member_assignment = member.assignment
     return described

@@ -22,7 +22,14 @@ from collections.abc import Sequence
 from tidelog.controller.interface import NewTopic
 from tidelog.coordinator.group.classic_state import Client
 from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC
-from tidelog.errors import CoordinatorNotAvailable, ErrorCode, GroupIdNotFound, InvalidRequest, KafkaError
+from tidelog.errors import (
+    CoordinatorNotAvailable,
+    ErrorCode,
+    GroupIdNotFound,
+    InconsistentGroupProtocol,
+    InvalidRequest,
+    KafkaError,
+)
 from tidelog.metadata.state import Endpoint
 from tidelog.network.request import Request
 from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -43,6 +50,7 @@ BATCHED = 4
 NULLABLE_PROTOCOL = 7
 MANY_MEMBERS = 3
 TELLS_NOT_FOUND = 6
+NAMES_PROTOCOL = 5
 NOT_ASKED_FOR = -(2**31)
 
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
@@ -154,6 +162,8 @@ def sync_group(services: Services, request: Request, body: SyncGroupRequest) -> 
     def done(answer: SyncGroupResponse) -> None:
         services.respond(request, answer)
 
+    if request.api_version >= NAMES_PROTOCOL and None in (body.protocol_type, body.protocol_name):
+        raise InconsistentGroupProtocol("protocol type and protocol have to be named")
     services.groups.classic.sync(body, done)
     if not request.done:
         request.waiting()
