@@ -48,7 +48,18 @@ FlushWaiter = tuple[int, Callable[[BaseException | None], None]]  # the append's
 class Append:
     """One partition's share of a produce request on its way into the log."""
 
-    __slots__ = ("allow_zstd", "checked", "data", "done", "guard", "heavy", "now_ms", "origin", "pending")
+    __slots__ = (
+        "allow_zstd",
+        "checked",
+        "data",
+        "done",
+        "guard",
+        "heavy",
+        "now_ms",
+        "origin",
+        "pending",
+        "transaction_version",
+    )
 
     def __init__(
         self,
@@ -59,8 +70,10 @@ class Append:
         now_ms: int,
         done: Callable[[AppendResult | None, BaseException | None], None],
         guard: Verification | None = None,
+        transaction_version: int = 0,
     ) -> None:
         self.guard = guard
+        self.transaction_version = transaction_version
         self.data = data
         self.heavy = heavy
         self.allow_zstd = allow_zstd
@@ -285,21 +298,28 @@ class Partition:
                 self.advance_high_watermark()
         return result
 
-    def append_own_now(self, batches: Sequence[memoryview], now_ms: int) -> list[AppendResult | KafkaError]:
+    def append_own_now(
+        self, batches: Sequence[memoryview], now_ms: int, versions: Sequence[int]
+    ) -> list[AppendResult | KafkaError]:
         """Append batches that this broker made, with one write; the caller has seen `can_append_now(-1)`.
 
-        A batch that is refused is left out. `commit_now` is to follow.
+        A batch that is refused is left out. `versions` are those of the transactions that markers end.
+        `commit_now` is to follow.
         """
         log = self.log
         assert log is not None
         assert self.rules is not None
         outcomes: list[AppendResult | KafkaError] = []
         pending: list[PendingAppend] = []
-        for batch in batches:
+        for batch, version in zip(batches, versions, strict=True):
             try:
                 checked = check_produced(batch, self.rules.own, now_ms)
                 prepared = log.prepare(
-                    checked, leader_epoch=self.leader_epoch, origin=AppendOrigin.COORDINATOR, now_ms=now_ms
+                    checked,
+                    leader_epoch=self.leader_epoch,
+                    origin=AppendOrigin.COORDINATOR,
+                    now_ms=now_ms,
+                    transaction_version=version,
                 )
             except KafkaError as error:
                 outcomes.append(error)
@@ -400,6 +420,7 @@ class Partition:
             origin=append.origin,
             now_ms=append.now_ms,
             guard=append.guard,
+            transaction_version=append.transaction_version,
         )
         if isinstance(prepared, DuplicateBatch):
             append.done(prepared.result, None)

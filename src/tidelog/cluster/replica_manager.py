@@ -206,6 +206,7 @@ class ReplicaManager:
         timeout_ms: int,
         written: Callable[[AppendResult], None],
         done: Callable[[KafkaError | None], None],
+        transaction_version: int = 0,
     ) -> None:
         """Append a batch that this broker made itself, with acks=all.
 
@@ -214,36 +215,41 @@ class ReplicaManager:
         """
 
         if len(batch) < HEAVY_BYTES and partition.can_append_now(ACKS_ALL):
-            self._append_own_now(partition, [batch], written, lambda _, error: done(error))
+            self._append_own_now(
+                partition, [batch], [transaction_version], written, lambda _, error: done(error)
+            )
             return
 
         def finished(outcomes: list[AppendOutcome]) -> None:
             done(_as_kafka_error(outcomes[0].error))
 
         request = _AppendRequest(self, [(partition, batch)], ACKS_ALL, timeout_ms, finished, written)
-        request.start(len(batch) >= HEAVY_BYTES, True, AppendOrigin.COORDINATOR)
+        heavy = len(batch) >= HEAVY_BYTES
+        request.start(heavy, True, AppendOrigin.COORDINATOR, transaction_version=transaction_version)
 
     def append_own_together(
         self,
         partition: Partition,
         batches: Sequence[memoryview],
+        versions: Sequence[int],
         *,
         timeout_ms: int,
         done: Callable[[int, KafkaError | None], None],
     ) -> None:
-        """Append several batches of this broker's making, with one write where the partition is free.
+        """Append markers for transactions of these versions, with one write where the partition is free.
 
         `done` is called for each, by its place, when it is committed, or with the error.
         """
         if sum(map(len, batches)) < HEAVY_BYTES and partition.can_append_now(ACKS_ALL):
-            self._append_own_now(partition, batches, None, done)
+            self._append_own_now(partition, batches, versions, None, done)
             return
-        for slot, batch in enumerate(batches):
+        for slot, (batch, version) in enumerate(zip(batches, versions, strict=True)):
             self.append_own(
                 partition,
                 batch,
                 timeout_ms=timeout_ms,
                 written=_nothing_more,
+                transaction_version=version,
                 done=lambda error, slot=slot: done(slot, error),  # type: ignore[misc]
             )
 
@@ -251,6 +257,7 @@ class ReplicaManager:
         self,
         partition: Partition,
         batches: Sequence[memoryview],
+        versions: Sequence[int],
         written: Callable[[AppendResult], None] | None,
         done: Callable[[int, KafkaError | None], None],
     ) -> None:
@@ -261,7 +268,7 @@ class ReplicaManager:
             for slot in range(len(batches)):
                 done(slot, error)
             return
-        outcomes = partition.append_own_now(batches, self.clock.ms())
+        outcomes = partition.append_own_now(batches, self.clock.ms(), versions)
         results = [outcome for outcome in outcomes if not isinstance(outcome, KafkaError)]
         if written is not None:
             for result in results:
@@ -400,6 +407,7 @@ class _AppendRequest:
         allow_zstd: bool,
         origin: AppendOrigin,
         guards: Mapping[Partition, Verification] | None = None,
+        transaction_version: int = 0,
     ) -> None:
         if not self._entries:
             self._done([])
@@ -418,7 +426,9 @@ class _AppendRequest:
                 continue
             done = self._appended(slot, partition)
             guard = None if guards is None else guards.get(partition)
-            partition.submit(Append(data, heavy, allow_zstd, origin, now_ms, done, guard))
+            partition.submit(
+                Append(data, heavy, allow_zstd, origin, now_ms, done, guard, transaction_version)
+            )
 
     def _appended(
         self, slot: int, partition: Partition

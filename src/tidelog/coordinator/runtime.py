@@ -232,6 +232,7 @@ class CoordinatorRuntime(Generic[S]):
         producer_epoch: int,
         coordinator_epoch: int,
         commit: bool,
+        transaction_version: int = 0,
     ) -> None:
         """End a producer's transaction in a partition of this topic."""
         marker = build_end_transaction_marker(
@@ -245,10 +246,15 @@ class CoordinatorRuntime(Generic[S]):
         def replay(hosted: _Hosted[S], _: int) -> None:
             hosted.shard.end_transaction(producer_id, producer_epoch, commit=commit)
 
-        self._append(partition, marker, replay, done)
+        self._append(partition, marker, replay, done, transaction_version)
 
     def _append(
-        self, partition: int, batch: bytes, replay: Callable[[_Hosted[S], int], None], done: Done
+        self,
+        partition: int,
+        batch: bytes,
+        replay: Callable[[_Hosted[S], int], None],
+        done: Done,
+        transaction_version: int = 0,
     ) -> None:
         try:
             hosted = self._loaded(partition)
@@ -276,6 +282,7 @@ class CoordinatorRuntime(Generic[S]):
             timeout_ms=self._append_timeout_ms(),
             written=written,
             done=answered,
+            transaction_version=transaction_version,
         )
 
     def _seen(self, hosted: _Hosted[S]) -> None:
@@ -403,9 +410,7 @@ class _Loading(Generic[S]):
                 for record in records:
                     marker = read_control_record(record)
                     if marker is not None:
-                        shard.end_transaction(
-                            header.producer_id, header.producer_epoch, commit=marker.commit
-                        )
+                        shard.end_transaction(header.producer_id, header.producer_epoch, commit=marker.commit)
             else:
                 for at, record in enumerate(records):
                     if record.offset >= self._offset and record.key is not None:

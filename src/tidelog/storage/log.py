@@ -98,10 +98,12 @@ class Log(SegmentedLog):
         origin: AppendOrigin = AppendOrigin.CLIENT,
         now_ms: int,
         guard: Verification | None = None,
+        transaction_version: int = 0,
     ) -> PendingAppend | DuplicateBatch:
         """Assign offsets and a place in the file. Answer a duplicate once the log end offset is past it.
 
-        `guard` is what a transaction that begins here was verified with.
+        `guard` is what a transaction that begins here was verified with, `transaction_version` that of the
+        transaction that a marker ends.
         """
         header = checked.header
         data = checked.data
@@ -113,7 +115,7 @@ class Log(SegmentedLog):
         producer_id = header.producer_id
         marker = None
         if producer_id >= 0:
-            known, marker = self._check_producer(header, data, origin, guard)
+            known, marker = self._check_producer(header, data, origin, guard, transaction_version)
             if known is not None:
                 return DuplicateBatch(known, self.log_start_offset)
         if (
@@ -328,13 +330,16 @@ class Log(SegmentedLog):
         data: memoryview,
         origin: AppendOrigin,
         guard: Verification | None = None,
+        transaction_version: int = 0,
     ) -> tuple[BatchMetadata | None, EndTransactionMarker | None]:
         """Refuse what does not follow from the producer's past; the twin it has, or the marker it holds."""
         producers, producer_id, epoch = self.producers, header.producer_id, header.producer_epoch
         if header.is_control:
             marker = marker_of(data, 0, header)
             if marker is not None:
-                producers.check_marker(producer_id, epoch, marker.coordinator_epoch, origin)
+                producers.check_marker(
+                    producer_id, epoch, marker.coordinator_epoch, origin, transaction_version
+                )
             return None, marker
         if origin is AppendOrigin.CLIENT:
             entry = producers.entries.get(producer_id)

@@ -24,6 +24,7 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 REMEMBERED_BATCHES = 5  # a producer may have five requests in flight, so a retry is never older than that
 SEQUENCE_LIMIT = 1 << 31
+EPOCH_BUMP = 2  # the version of transactions from which on every end raises the epoch
 
 _SNAPSHOT_HEAD = struct.Struct(">hIi")  # version, CRC of all that follows it, number of producers
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
@@ -277,11 +278,25 @@ class ProducerStates:
             self._ongoing[producer_id] = first_offset
 
     def check_marker(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, origin: AppendOrigin
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        origin: AppendOrigin,
+        transaction_version: int = 0,
     ) -> None:
         entry = self.entries.get(producer_id)
         if entry is None or origin is AppendOrigin.REPLICATION:
             return
+        if (
+            transaction_version >= EPOCH_BUMP
+            and epoch == entry.epoch
+            and entry.transaction_start is not None
+        ):
+            # Every end has an epoch above that of its records: this one is late, of the transaction before.
+            raise InvalidProducerEpoch(
+                f"the marker of producer {producer_id} has epoch {epoch}, that of an open transaction"
+            )
         if epoch < entry.epoch:
             raise InvalidProducerEpoch(
                 f"the marker of producer {producer_id} has epoch {epoch}, its last epoch is {entry.epoch}"

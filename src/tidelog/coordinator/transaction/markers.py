@@ -52,6 +52,7 @@ class GroupMarkers(Protocol):
         producer_epoch: int,
         coordinator_epoch: int,
         commit: bool,
+        transaction_version: int = 0,
     ) -> None: ...
 
 
@@ -79,15 +80,14 @@ class LocalMarkers:
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
         for key in partitions:
-            if key[0] == GROUP_TOPIC:
-                groups = self._groups()
-                if groups is not None:
-                    self._write_to_group(groups, marker, key, done)
-                    continue
             try:
                 partition = self._replicas.partition(*key)
             except KafkaError as error:
                 done(key, error)
+                continue
+            groups = self._groups() if key[0] == GROUP_TOPIC else None
+            if groups is not None:
+                self._write_to_group(groups, marker, key, done)
                 continue
             if not self._waiting:
                 self._scheduler.call_soon_in_turn(self._flush)
@@ -108,6 +108,7 @@ class LocalMarkers:
             producer_epoch=marker.producer_epoch,
             coordinator_epoch=marker.coordinator_epoch,
             commit=marker.commit,
+            transaction_version=marker.transaction_version,
         )
 
     def _flush(self) -> None:
@@ -121,7 +122,10 @@ class LocalMarkers:
                 entry = entries[slot]
                 entry.done(entry.key, error)
 
-            self._replicas.append_own_together(partition, batches, timeout_ms=timeout_ms, done=written)
+            versions = [entry.marker.transaction_version for entry in entries]
+            self._replicas.append_own_together(
+                partition, batches, versions, timeout_ms=timeout_ms, done=written
+            )
 
 
 def _encode(marker: Marker, now_ms: int) -> bytes | bytearray:

@@ -54,6 +54,7 @@ from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tidelog.records.partitioning import partition_for_id
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
 
@@ -232,7 +233,9 @@ def add_offsets_to_txn(services: Services, request: Request, body: AddOffsetsToT
         code = 0 if error is None else _code(error, request.api_version)
         services.respond(request, AddOffsetsToTxnResponse(error_code=code))
 
-    partition = services.groups.runtime.partition_for(body.group_id)
+    known = services.metadata.snapshot.topics.get(GROUP_TOPIC)
+    count = services.groups.settings.offsets_topic_num_partitions if known is None else len(known.partitions)
+    partition = partition_for_id(body.group_id, count)
     services.transactions.add_partitions(
         body.transactional_id,
         body.producer_id,
