@@ -118,6 +118,7 @@ class ConsumerWorld:
         self.runtime = MemoryRuntime(self.scheduler)
         self._ids = 0
         self._start()
+        self.shard.loaded()
 
     def _start(self) -> None:
         settings = GroupSettings(self.values.__getitem__, lambda group_id: self.overrides.get(group_id, {}))
@@ -272,6 +273,7 @@ class ConsumerWorld:
             ],
         )
         self.classic.join(request, Client("client", "/127.0.0.1", version), answers.append)
+        self.advance(0)  # a first rebalance waits for others, if only until the next turn
         return _only(answers)
 
     def classic_sync(
