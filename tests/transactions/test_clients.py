@@ -16,24 +16,10 @@ from kafka import KafkaProducer
 from tests.support.broker import Broker
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
+from tests.transactions.by_hand import described, end, open_transaction, write_prepared
 from tests.transactions.reading import read
-from tidelog.coordinator.transaction.records import decode_value, encode_key, encode_value
 from tidelog.coordinator.transaction.state import State
-from tidelog.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-)
-from tidelog.protocol.messages.describe_transactions import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
-from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
-from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
-from tidelog.records.batch import Record, build_batch, iter_batches, read_records
-from tidelog.records.partitioning import partition_for_id
 
 PARTITIONS = 2
 SETTINGS = {
@@ -243,106 +229,3 @@ def test_a_prepared_transaction_is_decided_after_restarts_of_everyone(tmp_path: 
             assert described(connection, "raw").transaction_state == "Ongoing"
             assert end(connection, new.producer_id, new.producer_epoch, commit=commit).error_code == 0
         assert read(broker.bootstrap, topic) == [[b"v"] if commit else []]
-
-
-# -- by hand
-
-
-def described(
-    connection: RawConnection, transactional_id: str
-) -> DescribeTransactionsResponse.TransactionState:
-    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    return connection.ask(request, DescribeTransactionsResponse, 0).transaction_states[0]
-
-
-def open_transaction(connection: RawConnection, topic: str, *, two_phase: bool = False) -> tuple[int, int]:
-    """A transaction of the id `raw` with one record; its producer."""
-
-    def coordinator_is_there() -> bool:
-        request = FindCoordinatorRequest(key_type=1, coordinator_keys=["raw"])
-        return connection.ask(request, FindCoordinatorResponse, 4).coordinators[0].error_code == 0
-
-    eventually(coordinator_is_there, "there is a coordinator")
-    version = 6 if two_phase else 5
-    request = InitProducerIdRequest(
-        transactional_id="raw", transaction_timeout_ms=60_000, enable_2pc=two_phase
-    )
-
-    def initialized() -> InitProducerIdResponse | None:
-        answer = connection.ask(request, InitProducerIdResponse, version)
-        return answer if answer.error_code == 0 else None
-
-    given = eventually(initialized, "there is a producer id")
-    producer = (given.producer_id, given.producer_epoch)
-    added = connection.ask(
-        AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id="raw",
-            v3_and_below_producer_id=producer[0],
-            v3_and_below_producer_epoch=producer[1],
-            v3_and_below_topics=[
-                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[0])
-            ],
-        ),
-        AddPartitionsToTxnResponse,
-        3,
-    )
-    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
-    batch = build_batch(
-        [Record(0, 1_700_000_000_000, None, b"v")],
-        producer_id=producer[0],
-        producer_epoch=producer[1],
-        base_sequence=0,
-        transactional=True,
-    )
-    produce(connection, topic, 0, bytes(batch), transactional_id="raw")
-    return producer
-
-
-def produce(
-    connection: RawConnection, topic: str, index: int, batch: bytes, transactional_id: str | None = None
-) -> None:
-    data = ProduceRequest.PartitionProduceData(index=index, records=batch)
-    answer = connection.ask(
-        ProduceRequest(
-            transactional_id=transactional_id,
-            acks=-1,
-            timeout_ms=5000,
-            topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
-        ),
-        ProduceResponse,
-        9,
-    )
-    assert answer.responses[0].partition_responses[0].error_code == 0
-
-
-def write_prepared(connection: RawConnection, transactional_id: str, state: State) -> None:
-    """The record that a coordinator writes first, and nothing of what it does then."""
-    topic, index = "__transaction_state", partition_for_id(transactional_id, 3)
-    wanted = FetchRequest.FetchTopic(
-        topic=topic,
-        partitions=[FetchRequest.FetchPartition(partition=index, partition_max_bytes=1 << 20)],
-    )
-    answer = connection.ask(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[wanted]), FetchResponse, 11)
-    data = bytes(answer.responses[0].partitions[0].records)  # type: ignore[arg-type]
-    records = [
-        record for at, header in iter_batches(data) for record in read_records(data, at, header=header)
-    ]
-    last = next(record for record in reversed(records) if record.key == encode_key(transactional_id))
-    assert last.value is not None
-    prepared = encode_value(decode_value(last.value)._replace(state=state))
-    produce(
-        connection,
-        topic,
-        index,
-        bytes(build_batch([Record(0, last.timestamp, encode_key(transactional_id), prepared)])),
-    )
-
-
-def end(connection: RawConnection, producer_id: int, epoch: int, *, commit: bool) -> EndTxnResponse:
-    return connection.ask(
-        EndTxnRequest(
-            transactional_id="raw", producer_id=producer_id, producer_epoch=epoch, committed=commit
-        ),
-        EndTxnResponse,
-        5,
-    )

@@ -133,7 +133,7 @@ def find_offset(
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOT_FOUND
     found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
-    if found is None or (found[1] >= limit and timestamp != MAX_TIMESTAMP):
+    if found is None or found[1] >= limit:
         return NOT_FOUND
     return found
 
