@@ -133,7 +133,10 @@ class ColumnSender:
             return None
         if partition is None:
             core.remember_sticky(self._topic, batch)
-        if done < stop:
+        if done < stop and not batch.sealed:
+            # No room for the next row, so that the batch counts as full.
+            if partition is None:
+                core.sticky_queue(self._topic, filled=True)
             batch.seal()
         self._sent.futures.append(batch.last_future())
         core.announce(queue, now)

@@ -184,7 +184,16 @@ class ProducerCore:
         size: int,
     ) -> RecordFuture | None:
         now = time.monotonic()
-        queue = self.sticky_queue(topic) if partition is None else self.accumulator.queue(topic, partition)
+        if partition is not None:
+            queue = self.accumulator.queue(topic, partition)
+        else:
+            queue = self.sticky_queue(topic)
+            batch = self._sticky[topic].batch
+            if batch is not None:
+                future = batch.append(timestamp, key, value, headers)
+                if future is not None:
+                    return future
+                queue = self.sticky_queue(topic, filled=True)
         future, batch, news = self.accumulator.append(queue, timestamp, key, value, headers, size, now)
         if batch is not None:
             if partition is None:
@@ -202,27 +211,32 @@ class ProducerCore:
         else:
             self.sender.wake_for_new(now)
 
-    def sticky_queue(self, topic: str) -> PartitionQueue:
-        """Where the next record without a key goes: on with the batch at hand, or to another partition."""
+    def sticky_queue(self, topic: str, *, filled: bool = False) -> PartitionQueue:
+        """Where the next record without a key goes: on with the batch at hand, or to another partition.
+
+        `filled` says that the batch at hand had no room for it.
+        """
         sticky = self._sticky.get(topic)
         if sticky is None:
             adaptive = self.settings.partitioner_adaptive_partitioning_enable
             sticky = self._sticky[topic] = StickyPartition(adaptive=adaptive)
-        view = self.client.view
-        if sticky.partition is not None and sticky.partition < (view.partition_count(topic) or 0):
-            queue = self.accumulator.queue(topic, sticky.partition)
-            batch = self.fast.get(topic) or (queue.batches[-1] if queue.batches else None)
-            if batch is not None and batch.queue is queue and not batch.full:
-                return queue
-            sticky.produced += batch.size if batch is not None else self.settings.batch_size
-            if sticky.produced < self.settings.batch_size:
-                return queue
-            sticky.move_on(view, topic, self._loads(topic), self._shunned(topic))
+        batch, view = sticky.batch, self.client.view
+        if batch is not None:
+            if not filled and not batch.full:
+                return batch.queue
+            # One that the sender took early counts for what is in it, one that filled up for all of it.
+            enough = not batch.sealed
+            batch.seal()
+            sticky.batch = None
+            sticky.produced += batch.size
+            if enough or sticky.produced >= self.settings.batch_size:
+                sticky.move_on(view, topic, self._loads(topic), self._shunned(topic))
         partition = sticky.current(view, topic, self._loads(topic), self._shunned(topic))
         return self.accumulator.queue(topic, partition)
 
     def remember_sticky(self, topic: str, batch: ProducerBatch) -> None:
         """The batch that records without a key are in now."""
+        self._sticky[topic].batch = batch
         if self._may_be_fast:
             self.fast[topic] = batch
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 from tidelog.clients.metadata import NO_LEADER, ClusterView
+from tidelog.clients.producer.batch import ProducerBatch
 from tidelog.config import ConfigError
 from tidelog.records.partitioning import partition_for_key
 
@@ -93,12 +94,13 @@ def available_partitions(cluster: ClusterView, topic: str) -> list[int]:
 class StickyPartition:
     """Where the records of a topic that have no key go at present."""
 
-    __slots__ = ("_adaptive", "partition", "produced")
+    __slots__ = ("_adaptive", "batch", "partition", "produced")
 
     def __init__(self, *, adaptive: bool) -> None:
         self._adaptive = adaptive
         self.partition: int | None = None
         self.produced = 0
+        self.batch: ProducerBatch | None = None
 
     def current(self, cluster: ClusterView, topic: str, loads: Mapping[int, int], shunned: set[int]) -> int:
         """The partition in use; `loads` are batches waiting for each, `shunned` those better left alone."""

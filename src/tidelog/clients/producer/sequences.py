@@ -52,7 +52,11 @@ class Sequences:
             return not queue.in_flight or queue.in_flight[0] is batch
         if not self.has_id or queue.unresolved_until is not None or queue in self._to_bump:
             return False
-        return not (queue.in_flight and self._is_stale(queue))
+        if not queue.in_flight:
+            return True
+        # A broker that does not know the producer takes any number as its first: were the very first batch
+        # refused and the one behind it written, the first could never follow.
+        return queue.last_acked_sequence != NEVER_ACKED and not self._is_stale(queue)
 
     def number(self, batch: ProducerBatch) -> None:
         """Give a batch that is sent for the first time its number."""
