@@ -117,7 +117,7 @@ def test_without_its_zookeeper_the_same_file_starts_a_broker(tmp_path: Path) -> 
     properties, port = written(tmp_path, text)
     with given(properties) as broker, Client(("127.0.0.1", port)) as client:
         assert client.broker_id() == "0"
-        names = ["zookeeper.connection.timeout.ms", "group.initial.rebalance.delay.ms", "num.network.threads"]
+        names = ["zookeeper.connection.timeout.ms", "num.network.threads"]
         lines = warnings(broker)
         assert len(lines) == len(names), lines
         for name in names:
