@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from kafka import KafkaConsumer
 from tests.support.broker import Broker
 from tests.support.group_members import Members
 from tests.support.wait import eventually
@@ -164,6 +165,38 @@ def test_members_are_described(tool: Tool, members: Members, new_name: NewName, 
             assert line[8] == (line[6] if protocol == "consumer" else "-")
             assert line[5] == line[7]
             assert line[5].isdigit() == (protocol == "consumer")
+
+
+def test_members_on_their_way_to_the_newer_protocol_say_who_is_there(
+    tool: Tool, members: Members, new_name: NewName
+) -> None:
+    topic, group = members.topic(new_name("migrates"), 2), new_name("group")
+    with (
+        members.group(group, [topic], "classic", ["old"]) as old,
+        members.joining(group, [topic], "consumer", "new", beside=old),
+    ):
+        verbose = table(tool("--describe", "--group", group, "--members", "--verbose").stdout)
+        assert verbose[0][-1] == "UPGRADED"
+        assert {line[3]: line[-1] for line in verbose[1:]} == {"old": "false", "new": "true"}
+        assert "UPGRADED" not in tool("--describe", "--group", group, "--members").stdout
+
+
+def test_members_of_a_second_client_library_are_described(
+    tool: Tool, members: Members, new_name: NewName, bootstrap: str
+) -> None:
+    topic, group = members.topic(new_name("python"), 2, records=3), new_name("group")
+    consumer = KafkaConsumer(
+        topic, bootstrap_servers=bootstrap, group_id=group, client_id="python", auto_offset_reset="earliest"
+    )
+    try:
+        eventually(lambda: consumer.poll(timeout_ms=100) and len(consumer.assignment()) == 2, "it reads", 30)
+        consumer.commit()
+        rows = table(tool("--describe", "--group", group).stdout)[1:]
+        assert [row[2] for row in rows] == ["0", "1"]
+        assert {row[8] for row in rows} == {"python"}
+        assert any(row[3] == "3" and row[5] == "0" for row in rows)
+    finally:
+        consumer.close()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -76,6 +76,18 @@ class Members:
             for consumer in consumers:
                 consumer.close()
 
+    @contextmanager
+    def joining(
+        self, group: str, topics: Sequence[str], protocol: str, name: str, beside: list[Consumer]
+    ) -> Iterator[Consumer]:
+        """One more member, perhaps of another protocol than those that are there."""
+        consumer = self._consumer(group, topics, protocol, name)
+        try:
+            self._settle([*beside, consumer])
+            yield consumer
+        finally:
+            consumer.close()
+
     def _consumer(self, group: str, topics: Sequence[str], protocol: str, name: str) -> Consumer:
         client_id, _, instance = name.partition("@")
         settings: dict[str, str | bool] = {
