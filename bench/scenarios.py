@@ -23,6 +23,7 @@ from targets import figure
 from wire import EARLIEST, LATEST
 
 import groups
+import transactions
 
 BULK_CONNECTIONS = 4
 HALF_GIGABYTE = GIGABYTE // 2
@@ -240,5 +241,6 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "heartbeats": groups.heartbeats,
     "rebalance": groups.rebalance,
     "offsets": groups.offsets,
+    "transactions": transactions.transactions,
     "librdkafka": librdkafka,
 }

@@ -58,6 +58,11 @@ TARGETS: dict[str, Target] = {
     "rebalance": Target("a group of 200 members, last join to last assignment", "s", 2),
     "offsets": Target("start with 1,000,000 committed offsets", "s", 10),
     "offsets memory": Target("resident while they are loaded", "MB", 400),
+    "transactions": Target(
+        "transactions of 3 partitions, one producer", "1 / s", 450, "190-325", at_least=True
+    ),
+    "transactions of 8": Target("the same, eight producers", "1 / s", 1_500, at_least=True),
+    "transactions bulk": Target("20 MB transactions beside an idempotent producer", "%", 90, at_least=True),
     "librdkafka100": Target(
         "librdkafka, 100-byte records", "records/s", 2_500_000, "2.1-2.6 M", at_least=True
     ),
