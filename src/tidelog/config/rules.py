@@ -1,7 +1,7 @@
 """Rules for values, written in a short notation beside the setting they belong to.
 
 `>=1`, `1..9`, `1..9|-1`: numbers; `in(a,b)`, `anycase(a,b)`: one of; `each(a,b)`: a list of these;
-and texts with a shape: `nonempty`, `replicas`, `hosts`, `address`, `version`, `levels`.
+and texts with a shape: `nonempty`, `replicas`, `hosts`, `address`, `version`, `levels`, `assignors`.
 """
 
 from __future__ import annotations
@@ -105,6 +105,11 @@ _SHAPES = {
     "hosts": (r"(?:[^,]*[^,\s]:\s*[0-9]+\s*(?:,\s*(?!$)|$))*", "a list of host:count"),
     "address": (r".*:[0-9]{1,5}", "host:port"),
     "version": (r"[0-9]+(?:\.[0-9]+)+(?:-IV[0-9]+)?", "a version of Kafka such as 3.9 or 3.9-IV0"),
+    # Kafka 3.9 names them by their classes.
+    "assignors": (
+        r"uniform|range|org\.apache\.kafka\.coordinator\.group\.assignor\.(?:Uniform|Range)Assignor",
+        "uniform or range",
+    ),
     "levels": (r"[\w.]+:(?i:TRACE|DEBUG|INFO|WARN|ERROR|FATAL)", "part:LEVEL pairs such as network:DEBUG"),
 }
 

@@ -132,14 +132,16 @@ class Draft:
             for name in group.subscribed_topics()
             if (topic := self.cluster.topics.get(name)) is not None
         }
-        specs = {
-            member_id: MemberSpec(
-                member.metadata.instance_id,
-                self.topic_ids(member.metadata),
-                group.targets.get(member_id, {}),
+        # Most members want the same: what that is has to be looked up once.
+        ids: dict[tuple[frozenset[str], str], frozenset[bytes]] = {}
+        specs = {}
+        for member_id, member in group.members.items():
+            wants = member.metadata.topics, member.metadata.pattern
+            if wants not in ids:
+                ids[wants] = self.topic_ids(member.metadata)
+            specs[member_id] = MemberSpec(
+                member.metadata.instance_id, ids[wants], group.targets.get(member_id, {})
             )
-            for member_id, member in group.members.items()
-        }
         for member_id, target in assignor(specs, topics).items():
             if target != group.targets.get(member_id):
                 self.add(TargetEvent(member_id, target))

@@ -13,7 +13,7 @@ from tidelog.coordinator.group.classic_service import LeaveDone
 from tidelog.coordinator.group.classic_state import Client
 from tidelog.coordinator.group.consumer import ConsumerGroup
 from tidelog.coordinator.group.consumer_classic import ClassicJoin
-from tidelog.coordinator.group.consumer_decisions import check_instance
+from tidelog.coordinator.group.consumer_decisions import Draft, check_instance
 from tidelog.coordinator.group.consumer_events import Member
 from tidelog.coordinator.group.consumer_store import ConsumerStore
 from tidelog.coordinator.group.consumer_timers import Kind
@@ -79,6 +79,12 @@ class ClassicMemberRequests:
                 )
             )
             return
+        self._reconcile(shard, group, draft, join, done)
+
+    def _reconcile(
+        self, shard: GroupShard, group: ConsumerGroup, draft: Draft, join: ClassicJoin, done: JoinDone
+    ) -> None:
+        """Write down who joins and what it gets; it may be the one that makes the group a classic one."""
         replaced = group.static_member(join.instance_id)
         before = consumer_classic.find_or_replace(draft, join)
         joined = consumer_classic.update(draft, before, join)
@@ -88,28 +94,24 @@ class ClassicMemberRequests:
         owned = consumer_classic.owned(joined.subscription, draft.cluster)
         policy = MigrationPolicy.of(self._store.settings.consumer_migration_policy)
         is_last = replaced is not None and not replaced.is_classic
-        if is_last and may_downgrade(draft.group, (), policy, self._store.settings.max_size):
-            is_stale = draft.group.assignment_epoch < draft.group.group_epoch
-            if not is_stale:
-                draft.reconcile(join.member_id, owned, subscription_changed=joined.is_changed)
-            member = draft.group.members[join.member_id]
-            self._store.downgrade(
-                shard,
-                draft,
-                (),
-                "it became a classic group with an old assignment" if is_stale else None,
-                lambda error: done(_joined(member, error)),
-            )
-            return
-        draft.assign()
-        member = draft.reconcile(join.member_id, owned, subscription_changed=joined.is_changed)
+        is_classic_now = is_last and may_downgrade(draft.group, (), policy, self._store.settings.max_size)
+        if not is_classic_now:
+            draft.assign()
+        is_stale = draft.group.assignment_epoch < draft.group.group_epoch
+        if not is_classic_now or not is_stale:
+            draft.reconcile(join.member_id, owned, subscription_changed=joined.is_changed)
+        member = draft.group.members[join.member_id]
 
         def written(error: KafkaError | None) -> None:
-            if error is None:
+            if error is None and not is_classic_now:
                 self._has_joined(shard, group, member)
             done(_joined(member, error))
 
-        self._store.commit(shard, draft, written)
+        if is_classic_now:
+            reason = "it became a classic group with an old assignment" if is_stale else None
+            self._store.downgrade(shard, draft, (), reason, written)
+        else:
+            self._store.commit(shard, draft, written)
 
     def _has_joined(self, shard: GroupShard, group: ConsumerGroup, member: Member) -> None:
         deadlines = self._store.soft(shard, group.group_id).deadlines

@@ -6,6 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.config.values import ConfigValue
 
+# Kafka's classes, by which files of Kafka 3.9 name them.
+_ASSIGNORS = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
+
 
 def _no_overrides(group_id: str) -> Mapping[str, str]:
     return {}
@@ -73,7 +79,8 @@ class GroupSettings:
     @property
     def consumer_assignors(self) -> Sequence[str]:
         """The assignors that members may ask for; the first is for groups that ask for none."""
-        return self._texts("group.consumer.assignors")
+        names = [_ASSIGNORS.get(name, name) for name in self._texts("group.consumer.assignors")]
+        return names or list(_ASSIGNORS.values())
 
     @property
     def consumer_migration_policy(self) -> str:

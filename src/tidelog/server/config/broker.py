@@ -83,6 +83,7 @@ class BrokerConfig:
     group_consumer_min_heartbeat_interval_ms: int
     group_consumer_min_session_timeout_ms: int
     group_consumer_session_timeout_ms: int
+    group_coordinator_rebalance_protocols: tuple[str, ...]
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
     group_max_size: int

@@ -44,6 +44,8 @@ group.consumer.min.assignment.interval.ms: The shortest rest between assignments
 group.consumer.min.heartbeat.interval.ms: The shortest heartbeat interval that a consumer group may ask for.
 group.consumer.min.session.timeout.ms: The shortest session that a consumer group may ask for.
 group.consumer.session.timeout.ms: A member of a consumer group that is silent for this long is removed.
+group.coordinator.rebalance.protocols: The group protocols that clients may use; without `consumer`, consumer
+  groups are refused. Classic groups always can be used, share and streams groups never.
 group.initial.rebalance.delay.ms: How long a new group waits for more members before its first assignment.
 group.max.session.timeout.ms: The longest session that a member of a classic group may ask for.
 group.max.size: Members that a classic group may have.

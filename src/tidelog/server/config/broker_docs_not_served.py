@@ -66,7 +66,6 @@ group.coordinator.background.threads: Threads for a coordinator's slow work, suc
   patterns.
 group.coordinator.cached.buffer.max.bytes: The largest write buffer that a coordinator keeps for the next
   write.
-group.coordinator.rebalance.protocols: The group protocols that clients may use.
 group.coordinator.threads: Threads that run group coordinators.
 group.share.assignment.interval.ms: How long a share group's assignment rests before it is computed again.
 group.share.assignors: The ways partitions can be dealt out in share groups.

@@ -21,7 +21,7 @@ default.replication.factor int 1 medium
 delete.topic.enable boolean true high
 fetch.max.bytes int 57671680 medium >=1024
 group.consumer.assignment.interval.ms int 1000 medium >=0 cluster-wide
-group.consumer.assignors list uniform,range medium
+group.consumer.assignors list uniform,range medium assignors
 group.consumer.heartbeat.interval.ms int 5000 medium >=1
 group.consumer.max.assignment.interval.ms int 15000 medium >=0
 group.consumer.max.heartbeat.interval.ms int 15000 medium >=1
@@ -32,6 +32,7 @@ group.consumer.min.assignment.interval.ms int 0 medium >=0
 group.consumer.min.heartbeat.interval.ms int 5000 medium >=1
 group.consumer.min.session.timeout.ms int 45000 medium >=1
 group.consumer.session.timeout.ms int 45000 medium >=1
+group.coordinator.rebalance.protocols list classic,consumer,streams medium each(consumer,classic,share,streams)
 group.initial.rebalance.delay.ms int 3000 medium
 group.max.session.timeout.ms int 1800000 medium
 group.max.size int 2147483647 medium >=1
@@ -246,11 +247,10 @@ _GROUPS = """\
 group.coordinator.append.linger.ms int -1 medium >=-1
 group.coordinator.background.threads int 2 high >=1
 group.coordinator.cached.buffer.max.bytes int 1048588 medium >=524288 cluster-wide
-group.coordinator.rebalance.protocols list classic,consumer,streams medium each(consumer,classic,share,streams)
 group.coordinator.threads int 4 high >=1
 offsets.commit.required.acks short -1 high retired
 offsets.topic.compression.codec int 0 high
-"""  # noqa: E501
+"""
 
 _SHARE = """\
 group.share.assignment.interval.ms int 1000 medium >=0 cluster-wide
