@@ -1,0 +1,466 @@
+"""The producer when things go wrong: refusals, silence, lost connections, time limits, a killed broker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.clients.fake_broker import HANG_UP, SILENCE, Answer, FakeBroker, Produced
+from tests.clients.reading import values
+from tests.support.broker import Broker
+from tests.support.scale import scale
+from tests.support.wait import eventually
+from tidelog.clients.errors import BufferExhausted, ClientError, Closed, Timeout
+from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.producer import AsyncProducer
+from tidelog.errors import (
+    CorruptMessage,
+    ErrorCode,
+    InvalidRecord,
+    MessageTooLarge,
+    TopicAuthorizationFailed,
+)
+from tidelog.records._pure_client import RecordMetadata
+
+QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "reconnect_backoff_ms": 5, "max_block_ms": 5000}
+
+
+def once(*answers: Answer | None) -> Callable[[Produced], Answer | None]:
+    """Give each of the answers to one batch, then accept everything."""
+    left = list(answers)
+    return lambda batch: left.pop(0) if left else None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ],
+)
+def test_a_passing_error_is_tried_again(error: int) -> None:
+    with FakeBroker(once(Answer(error), Answer(error))) as broker:
+        with Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer:
+            assert producer.send("t", b"v").result(5).offset == 0
+            assert producer.metrics()["record-retry-total"] == 2
+        assert [batch.header.base_sequence for batch in broker.produced] == [0, 0, 0]
+
+
+def test_an_error_that_stays_is_in_the_future() -> None:
+    script = once(Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message="not for you"))
+    with FakeBroker(script) as broker, Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer:
+        future = producer.send("t", b"v")
+        with pytest.raises(TopicAuthorizationFailed, match="not for you"):
+            future.result(5)
+        assert producer.send("t", b"v").result(5).offset == 0
+
+
+def test_after_a_refused_batch_the_epoch_is_raised_before_more_is_sent() -> None:
+    with (
+        FakeBroker(once(None, Answer(ErrorCode.INVALID_RECORD))) as broker,
+        Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer,
+    ):
+        producer.send("t", b"0").result(5)
+        assert isinstance(producer.send("t", b"1").exception(5), InvalidRecord)
+        producer.send("t", b"2").result(5)
+        seen = [(batch.header.producer_epoch, batch.header.base_sequence) for batch in broker.produced]
+        assert seen == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_errors_of_single_records_are_told_apart() -> None:
+    script = once(Answer(ErrorCode.INVALID_RECORD, record_errors=[(1, "no key"), (2, "too old")]))
+    with (
+        FakeBroker(script) as broker,
+        Producer(bootstrap_servers=broker.bootstrap, linger_ms=50, **QUICK) as producer,
+    ):
+        futures = [producer.send("t", b"%d" % number) for number in range(3)]
+        errors = [future.exception(5) for future in futures]
+    assert isinstance(errors[0], ClientError)
+    assert "other records of the same batch are wrong" in str(errors[0])
+    assert [str(error) for error in errors[1:]] == ["no key", "too old"]
+    assert all(isinstance(error, InvalidRecord) for error in errors[1:])
+
+
+def test_without_idempotence_the_number_of_tries_is_limited() -> None:
+    def refuse(batch: Produced) -> Answer:
+        return Answer(ErrorCode.CORRUPT_MESSAGE)
+
+    with FakeBroker(refuse) as broker:
+        with Producer(
+            bootstrap_servers=broker.bootstrap, enable_idempotence=False, retries=3, **QUICK
+        ) as producer:
+            assert isinstance(producer.send("t", b"v").exception(5), CorruptMessage)
+        assert len(broker.produced) == 4
+
+
+def test_a_lost_connection_costs_nothing_and_doubles_nothing() -> None:
+    """The broker takes the batch and hangs up before it answers; it knows the batch again by its sequence."""
+    taken: dict[int, int] = {}
+
+    def script(batch: Produced) -> Answer | None:
+        sequence = batch.header.base_sequence
+        if sequence in taken:
+            return Answer(0, base_offset=taken[sequence])
+        taken[sequence] = len(broker.logs.get(("t", 0), []))
+        broker.logs.setdefault(("t", 0), []).extend(batch.records)
+        return HANG_UP if random.Random(sequence).random() < 0.3 else Answer(0, base_offset=taken[sequence])
+
+    with FakeBroker(script) as broker:
+        with Producer(bootstrap_servers=broker.bootstrap, batch_size=300, linger_ms=0, **QUICK) as producer:
+            futures = [producer.send("t", b"%d" % number) for number in range(300)]
+            offsets = [future.result(20).offset for future in futures]
+        assert [record.value for record in broker.logs["t", 0]] == [b"%d" % number for number in range(300)]
+        assert offsets == list(range(300))
+        assert broker.connections > 1
+
+
+def test_order_is_kept_where_a_batch_in_the_middle_is_refused() -> None:
+    """As a real broker does: what follows a gap in the sequence is refused as out of order."""
+    expected = [0]
+    refused: set[int] = set()
+
+    def script(batch: Produced) -> Answer | None:
+        sequence = batch.header.base_sequence
+        if sequence == expected[0] and sequence % 3 == 1 and sequence not in refused:
+            refused.add(sequence)
+            return Answer(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if sequence != expected[0]:
+            return Answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        expected[0] += len(batch.records)
+        return None
+
+    with FakeBroker(script) as broker:
+        with Producer(bootstrap_servers=broker.bootstrap, batch_size=0, linger_ms=0, **QUICK) as producer:
+            futures = [producer.send("t", b"%d" % number) for number in range(60)]
+            assert [future.result(20).offset for future in futures] == list(range(60))
+        assert [record.value for record in broker.logs["t", 0]] == [b"%d" % number for number in range(60)]
+
+
+def test_one_request_at_a_time_keeps_the_order_without_idempotence() -> None:
+    fails = random.Random(5)
+
+    def script(batch: Produced) -> Answer | None:
+        return Answer(ErrorCode.NOT_ENOUGH_REPLICAS) if fails.random() < 0.3 else None
+
+    with FakeBroker(script) as broker:
+        settings = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1, **QUICK}
+        with Producer(bootstrap_servers=broker.bootstrap, batch_size=0, linger_ms=0, **settings) as producer:
+            for number in range(60):
+                producer.send("t", b"%d" % number)
+        assert [record.value for record in broker.logs["t", 0]] == [b"%d" % number for number in range(60)]
+
+
+def test_a_batch_that_is_too_large_is_split() -> None:
+    def script(batch: Produced) -> Answer | None:
+        return Answer(ErrorCode.MESSAGE_TOO_LARGE) if batch.size > 500 else None
+
+    with FakeBroker(script) as broker:
+        told: list[bytes] = []
+        with Producer(bootstrap_servers=broker.bootstrap, linger_ms=50, **QUICK) as producer:
+            futures = []
+            for number in range(100):
+                value = b"%03d" % number
+
+                def note(metadata: RecordMetadata, error: BaseException | None, value: bytes = value) -> None:
+                    told.append(value)
+                    assert metadata.offset == int(value)
+
+                futures.append(producer.send("t", value * 10, key=value, callback=note))
+            assert [future.result(10).offset for future in futures] == list(range(100))
+            assert producer.metrics()["batch-split-total"] > 0
+            assert producer.metrics()["buffer-available-bytes"] == 33554432
+        assert [record.key for record in broker.logs["t", 0]] == [b"%03d" % number for number in range(100)]
+        assert told == [b"%03d" % number for number in range(100)]
+        accepted = [batch for batch in broker.produced if batch.size <= 500]
+        assert sorted(batch.header.base_sequence for batch in accepted)[:2] == [0, len(accepted[0].records)]
+
+
+def test_a_single_record_that_is_too_large_fails() -> None:
+    script = once(Answer(ErrorCode.MESSAGE_TOO_LARGE))
+    with FakeBroker(script) as broker, Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer:
+        assert isinstance(producer.send("t", b"v").exception(5), MessageTooLarge)
+
+
+def test_a_record_older_than_the_delivery_time_limit_fails_with_the_reason() -> None:
+    limits = {"request_timeout_ms": 100, "delivery_timeout_ms": 300, "linger_ms": 0}
+    with FakeBroker(lambda batch: SILENCE) as broker:
+        with Producer(bootstrap_servers=broker.bootstrap, **QUICK, **limits) as producer:
+            begun = time.monotonic()
+            error = producer.send("t", b"v").exception(5)
+            assert isinstance(error, Timeout)
+            assert "t-0: 1 records were not written within" in str(error)
+            assert 0.25 < time.monotonic() - begun < 3
+        assert len(broker.produced) >= 2
+
+
+def test_an_expired_batch_that_may_have_been_written_raises_the_epoch() -> None:
+    script = once(None, SILENCE, SILENCE, SILENCE, SILENCE)
+    limits = {"request_timeout_ms": 200, "delivery_timeout_ms": 250, "linger_ms": 0}
+    with (
+        FakeBroker(script) as broker,
+        Producer(bootstrap_servers=broker.bootstrap, **QUICK, **limits) as producer,
+    ):
+        producer.send("t", b"0").result(5)
+        assert isinstance(producer.send("t", b"lost").exception(5), Timeout)
+        eventually(lambda: producer.send("t", b"2").exception(5) is None, "records are written again")
+        later = [batch.header for batch in broker.produced if batch.values == [b"2"]]
+        assert all(header.producer_epoch > 0 and header.base_sequence == 0 for header in later)
+
+
+def test_records_that_expire_unsent_leave_the_sequence_alone() -> None:
+    with FakeBroker() as broker:
+        limits = {"request_timeout_ms": 100, "delivery_timeout_ms": 200, "linger_ms": 0}
+        with Producer(
+            bootstrap_servers=broker.bootstrap, metadata_max_age_ms=50, **QUICK, **limits
+        ) as producer:
+            producer.send("t", b"0").result(5)
+            broker.leaderless = {0}
+            eventually(lambda: producer._core.client.view.leader("t", 0) is None, "the leader is gone")
+            assert isinstance(producer.send("t", b"1").exception(5), Timeout)
+            broker.leaderless = set()
+            assert producer.send("t", b"2").exception(5) is None
+        assert [(b.header.producer_epoch, b.header.base_sequence) for b in broker.produced] == [
+            (0, 0),
+            (0, 1),
+        ]
+
+
+def test_a_gap_that_the_broker_reports_is_bridged_by_a_higher_epoch() -> None:
+    script = once(None, Answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    with FakeBroker(script) as broker:
+        with Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer:
+            producer.send("t", b"0").result(5)
+            assert producer.send("t", b"1").result(5).offset == 1
+        seen = [(batch.header.producer_epoch, batch.header.base_sequence) for batch in broker.produced]
+        assert seen == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_a_broker_that_forgot_the_producer_is_told_anew() -> None:
+    script = once(None, Answer(ErrorCode.UNKNOWN_PRODUCER_ID, log_start_offset=5))
+    with FakeBroker(script) as broker:
+        with Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer:
+            producer.send("t", b"0").result(5)
+            producer.send("t", b"1").result(5)
+        assert [(b.header.producer_epoch, b.header.base_sequence) for b in broker.produced][-1] == (1, 0)
+
+
+def test_a_duplicate_counts_as_written_at_a_place_unknown() -> None:
+    script = once(Answer(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
+    with FakeBroker(script) as broker, Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer:
+        assert producer.send("t", b"v").result(5).offset == -1
+
+
+def test_the_time_of_the_append_is_reported_where_the_topic_says_so() -> None:
+    script = once(Answer(log_append_time=777))
+    with FakeBroker(script) as broker, Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer:
+        assert producer.send("t", b"v", timestamp_ms=5).result(5).timestamp == 777
+
+
+def test_no_more_requests_are_in_flight_than_allowed_and_none_is_larger() -> None:
+    answers = threading.Event()
+    with FakeBroker() as broker:
+        with Producer(
+            bootstrap_servers=broker.bootstrap, batch_size=1000, max_request_size=4000, linger_ms=0, **QUICK
+        ) as producer:
+            broker.partitions = 8
+            for number in range(400):
+                producer.send("many", b"x" * 100, partition=number % 8)
+        answers.set()
+    assert all(sum(batch.size for batch in request) <= 4000 for request in broker.requests)
+    assert max(len(request) for request in broker.requests) > 1
+    assert len(broker.logs) == 8
+
+
+def test_no_partition_is_starved() -> None:
+    """Each request has room for two batches of the eight that are always full."""
+    with FakeBroker(partitions=8) as broker:
+        with Producer(
+            bootstrap_servers=broker.bootstrap, batch_size=900, max_request_size=2000, linger_ms=1000, **QUICK
+        ) as producer:
+            for number in range(800):
+                producer.send("many", b"x" * 90, partition=number % 8)
+        first: dict[int, int] = {}
+        for index, request in enumerate(broker.requests):
+            for batch in request:
+                first.setdefault(batch.partition, index)
+        assert len(first) == 8
+        assert max(first.values()) <= 8
+
+
+def test_a_throttled_producer_waits() -> None:
+    with FakeBroker(throttle_ms=200) as broker:
+        with Producer(bootstrap_servers=broker.bootstrap, linger_ms=0, **QUICK) as producer:
+            for _ in range(3):
+                producer.send("t", b"v").result(5)
+            assert producer.metrics()["produce-throttle-time-max"] == pytest.approx(200)
+        times = [batch.at for batch in broker.produced]
+        assert times[1] - times[0] > 0.15
+        assert times[2] - times[1] > 0.15
+
+
+def test_a_full_buffer_says_so() -> None:
+    with FakeBroker(lambda batch: SILENCE) as broker:
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "buffer.memory": 50_000, **QUICK, "max_block_ms": 200}
+        )
+        futures = [producer.send("t", b"x" * 1000) for _ in range(60)]
+        failed = [future for future in futures if future.done()]
+        assert failed
+        assert isinstance(failed[0].exception(), BufferExhausted)
+        assert "records come faster than the brokers take them" in str(failed[0].exception())
+        assert producer.metrics()["buffer-exhausted-total"] == len(failed)
+        producer.close(0)
+
+
+def test_an_unreachable_broker_says_so_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300) as producer:
+        error = producer.send("t", b"v").exception()
+    reason = "no broker can be reached at 127.0.0.1:1: cannot connect to 127.0.0.1:1: Connection refused"
+    assert str(error) == f"topic 't' is not in the metadata after 300 ms: {reason}"
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        f"{reason}; trying again"
+    ]
+
+
+def test_closing_within_a_time_limit_fails_what_is_left() -> None:
+    with FakeBroker(lambda batch: SILENCE) as broker:
+        producer = Producer(bootstrap_servers=broker.bootstrap, linger_ms=0, **QUICK)
+        futures = [producer.send("t", b"v") for _ in range(10)]
+        begun = time.monotonic()
+        producer.close(timeout=0.3)
+        assert time.monotonic() - begun < 3
+        for future in futures:
+            with pytest.raises(Closed, match=r"not written within 0\.3 s"):
+                future.result(0)
+
+
+def test_closing_without_delay_fails_what_waits() -> None:
+    with FakeBroker() as broker:
+        producer = Producer(bootstrap_servers=broker.bootstrap, linger_ms=60_000, delivery_timeout_ms=120_000)
+        future = producer.send("t", b"v")
+        producer.close(timeout=0)
+        assert isinstance(future.exception(0), Closed)
+        assert broker.produced == []
+
+
+def test_closing_frees_a_thread_that_waits_for_memory() -> None:
+    with FakeBroker(lambda batch: SILENCE) as broker:
+        producer = Producer(bootstrap_servers=broker.bootstrap, buffer_memory=20_000, max_block_ms=60_000)
+        caught: list[BaseException] = []
+
+        def send() -> None:
+            try:
+                for _ in range(100):
+                    producer.send("t", b"x" * 1000)
+            except Closed as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        eventually(lambda: producer.metrics()["waiting-threads"] == 1, "the thread waits")
+        producer.close(0.1)
+        thread.join(5)
+        assert not thread.is_alive()
+        assert caught
+
+
+def test_a_cancelled_coroutine_leaves_the_producer_usable() -> None:
+    async def main() -> int:
+        async with AsyncProducer(bootstrap_servers=broker.bootstrap, **QUICK) as producer:
+            task = asyncio.create_task(producer.send("t", b"v"))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return (await (await producer.send("t", b"w"))).offset
+
+    with FakeBroker() as broker:
+        assert asyncio.run(main()) == 0
+
+
+PROGRAM = """
+import sys
+from tidelog.clients.producer.face import Producer
+with Producer(bootstrap_servers=sys.argv[1], delivery_timeout_ms=120000) as producer:
+    print("ready", flush=True)
+    while True:
+        producer.send("t", b"v" * 1000)
+"""
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_ctrl_c_ends_a_program_that_sends(answers: bool) -> None:
+    with FakeBroker(None if answers else lambda batch: SILENCE) as broker:
+        program = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, broker.bootstrap],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        eventually(lambda: bool(broker.produced), "records come in")
+        program.send_signal(signal.SIGINT)
+        _, err = program.communicate(timeout=20)
+        assert "KeyboardInterrupt" in err
+        assert program.returncode in (1, -signal.SIGINT)
+
+
+def test_a_producer_made_before_a_fork_says_so() -> None:
+    program = """
+import os, sys
+from tidelog.clients.producer.face import Producer
+producer = Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=100)
+if os.fork() == 0:
+    try:
+        producer.send("t", b"v")
+    except Exception as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert "was made before a fork; make a new one in the child process" in done.stdout
+
+
+def test_a_killed_broker_costs_no_acknowledged_record_and_doubles_none(tmp_path: Path) -> None:
+    """kill -9 under load, several times; every record that is sent in the end is there once, in order."""
+    kills = scale(3, 15)
+    with Broker(tmp_path) as broker:
+        producer = Producer(bootstrap_servers=broker.bootstrap, retry_backoff_ms=20, batch_size=2000)
+        producer.send("t", b"first").result(20)
+        sent: list[bytes] = []
+        stop = threading.Event()
+
+        def send() -> None:
+            while not stop.is_set():
+                value = b"%d" % len(sent)
+                sent.append(value)
+                producer.send("t", value, partition=0)
+                if len(sent) % 50 == 0:
+                    stop.wait(0.001)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        for _ in range(kills):
+            goal = len(sent) + 1000
+            eventually(lambda goal=goal: len(sent) >= goal, "records are sent", 30)  # type: ignore[misc]
+            broker.restart(kill=True)
+        stop.set()
+        thread.join()
+        producer.close()
+        assert producer.metrics()["record-error-total"] == 0
+        assert values(broker.bootstrap, "t") == [b"first", *sent]
