@@ -49,8 +49,12 @@ def adopted_broker(kind: str, target: Path, settings: dict[str, str] | None = No
 
 @pytest.fixture(scope="module", params=golden.KINDS)
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    # The groups have been without members for longer than offsets are kept.
-    settings = {"offsets.retention.minutes": "2147483647"}
+    # The groups have been without members for longer than offsets are kept, and the open transaction has
+    # had its time.
+    settings = {
+        "offsets.retention.minutes": "2147483647",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "3600000",
+    }
     with adopted_broker(request.param, tmp_path_factory.mktemp(request.param), settings) as running:
         yield running
 
