@@ -1,0 +1,307 @@
+"""Transactions of the producer: seen whole or not at all, by whichever version of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.clients.features import needs
+from tests.clients.reading import batches, values
+from tests.support.wait import eventually
+from tidelog.clients.admin import Admin, NewTopic
+from tidelog.clients.connection import Connection, split_address
+from tidelog.clients.errors import ConfigError, InvalidState, Timeout, TransactionAborted
+from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.producer import AsyncProducer
+from tidelog.clients.producer.transactions import GroupMember, OffsetToCommit, PreparedTransaction
+from tidelog.errors import InvalidTopic, ProducerFenced
+from tidelog.protocol.messages.end_txn import EndTxnRequest
+from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+
+NewName = Callable[[str], str]
+
+
+@pytest.fixture(autouse=True)
+def _transactions(bootstrap: str) -> None:
+    needs(bootstrap, EndTxnRequest)
+
+
+@pytest.fixture
+def topic(bootstrap: str, new_name: NewName) -> str:
+    name = new_name("transactional")
+    with Admin(bootstrap) as admin:
+        admin.create_topic(NewTopic(name, partitions=2))
+    return name
+
+
+def producer(bootstrap: str, transactional_id: str, **settings: object) -> Producer:
+    return Producer(bootstrap_servers=bootstrap, transactional_id=transactional_id, **settings)
+
+
+def test_what_is_committed_is_seen_and_what_is_aborted_is_not(
+    bootstrap: str, topic: str, new_name: NewName
+) -> None:
+    with producer(bootstrap, new_name("id")) as sender:
+        sender.init_transactions()
+        for number in range(6):
+            sender.begin_transaction()
+            for partition in range(2):
+                sender.send(topic, b"%d" % number, partition=partition)
+            if number % 2:
+                sender.abort_transaction()
+            else:
+                sender.commit_transaction()
+    assert values(bootstrap, topic, committed=True) == [b"0", b"2", b"4"] * 2
+    assert set(values(bootstrap, topic)) >= {b"0", b"2", b"4"}
+
+
+def test_a_with_block_commits_or_aborts(bootstrap: str, topic: str, new_name: NewName) -> None:
+    with producer(bootstrap, new_name("id")) as sender:
+        with sender.transaction():
+            sender.send(topic, b"kept", partition=0)
+        with pytest.raises(RuntimeError, match="of the program"), sender.transaction():
+            sender.send(topic, b"dropped", partition=0).result(10)
+            raise RuntimeError("of the program")
+        with sender.transaction():
+            sender.send(topic, b"kept too", partition=0)
+    assert values(bootstrap, topic, committed=True) == [b"kept", b"kept too"]
+
+
+def test_an_empty_transaction_is_nothing_to_the_broker(bootstrap: str, topic: str, new_name: NewName) -> None:
+    with producer(bootstrap, new_name("id")) as sender:
+        with sender.transaction():
+            pass
+        with sender.transaction():
+            sender.send(topic, b"v", partition=0)
+    assert values(bootstrap, topic, committed=True) == [b"v"]
+
+
+def test_many_transactions_under_load(bootstrap: str, topic: str, new_name: NewName) -> None:
+    with producer(bootstrap, new_name("id"), batch_size=500) as sender:
+        for number in range(20):
+            with sender.transaction():
+                for _ in range(100):
+                    sender.send(topic, b"%d" % number)
+    found = values(bootstrap, topic, committed=True)
+    assert sorted(found) == sorted(b"%d" % number for number in range(20) for _ in range(100))  # type: ignore[type-var]
+
+
+def test_records_dropped_by_an_abort_say_so(bootstrap: str, topic: str, new_name: NewName) -> None:
+    settings = {"linger_ms": 60_000, "delivery_timeout_ms": 120_000}
+    with producer(bootstrap, new_name("id"), **settings) as sender:
+        sender.init_transactions()
+        sender.begin_transaction()
+        future = sender.send(topic, b"v", partition=0)
+        sender.abort_transaction()
+        assert isinstance(future.exception(5), TransactionAborted)
+
+
+def test_a_newer_producer_of_the_same_id_fences_the_older(
+    bootstrap: str, topic: str, new_name: NewName
+) -> None:
+    name = new_name("id")
+    old, new = producer(bootstrap, name), producer(bootstrap, name)
+    try:
+        old.init_transactions()
+        old.begin_transaction()
+        old.send(topic, b"of the old", partition=0).result(10)
+        new.init_transactions()
+        with pytest.raises(ProducerFenced):
+            old.commit_transaction()
+        with pytest.raises(ProducerFenced):
+            old.begin_transaction()
+        with pytest.raises(ProducerFenced):
+            old.send(topic, b"v")
+        with new.transaction():
+            new.send(topic, b"of the new", partition=0)
+    finally:
+        old.close()
+        new.close()
+    assert values(bootstrap, topic, committed=True) == [b"of the new"]
+
+
+def test_a_record_that_fails_leaves_the_transaction_to_be_aborted(
+    bootstrap: str, topic: str, new_name: NewName
+) -> None:
+    with producer(bootstrap, new_name("id"), max_block_ms=10_000) as sender:
+        sender.init_transactions()
+        sender.begin_transaction()
+        sender.send(topic, b"dropped", partition=0).result(10)
+        assert isinstance(sender.send("no/such topic", b"v").exception(10), InvalidTopic)
+        with pytest.raises(InvalidTopic):
+            sender.commit_transaction()
+        with pytest.raises(InvalidTopic):
+            sender.send(topic, b"v")
+        sender.abort_transaction()
+        with sender.transaction():
+            sender.send(topic, b"kept", partition=0)
+    assert values(bootstrap, topic, committed=True) == [b"kept"]
+
+
+def test_calls_out_of_turn_are_refused(bootstrap: str, topic: str, new_name: NewName) -> None:
+    with producer(bootstrap, new_name("id")) as sender:
+        for call in (
+            sender.begin_transaction,
+            sender.commit_transaction,
+            sender.abort_transaction,
+            sender.prepare,
+            lambda: sender.send(topic, b"v"),
+        ):
+            with pytest.raises(InvalidState, match="not initialized"):
+                call()
+        sender.init_transactions()
+        with pytest.raises(InvalidState, match="it is ready"):
+            sender.init_transactions()
+        with pytest.raises(InvalidState, match="send needs a transaction, and it is ready"):
+            sender.send(topic, b"v")
+        sender.begin_transaction()
+        with pytest.raises(InvalidState, match="it is in a transaction"):
+            sender.begin_transaction()
+    with (
+        Producer(bootstrap_servers=bootstrap) as plain,
+        pytest.raises(InvalidState, match=r"transactional\.id"),
+    ):
+        plain.begin_transaction()
+
+
+def test_closing_aborts_an_open_transaction(bootstrap: str, topic: str, new_name: NewName) -> None:
+    name = new_name("id")
+    with producer(bootstrap, name) as sender:
+        sender.init_transactions()
+        sender.begin_transaction()
+        sender.send(topic, b"open", partition=0).result(10)
+    kinds = [header.is_control for header, _ in batches(bootstrap, topic, 0)]
+    eventually(
+        lambda: [h.is_control for h, _ in batches(bootstrap, topic, 0)] == [False, True], f"abort: {kinds}"
+    )
+    assert values(bootstrap, topic, committed=True) == []
+
+
+def committed_offset(bootstrap: str, group: str, topic: str) -> tuple[int, str | None]:
+    with Connection(*split_address(bootstrap)) as broker:
+        found = broker.call(
+            FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), FindCoordinatorResponse, version=4
+        ).coordinators[0]
+    if found.error_code:
+        return -2, None
+    with Connection(found.host, found.port) as broker:
+        request = OffsetFetchRequest(
+            group_id=group,
+            topics=[OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])],
+            require_stable=True,
+        )
+        answer = broker.call(request, OffsetFetchResponse, version=7)
+    if answer.error_code:
+        return -2, None
+    entry = answer.topics[0].partitions[0]
+    return entry.committed_offset, entry.metadata
+
+
+def test_offsets_are_committed_with_the_transaction(bootstrap: str, topic: str, new_name: NewName) -> None:
+    needs(bootstrap, TxnOffsetCommitRequest)
+    group = new_name("group")
+    with producer(bootstrap, new_name("id")) as sender:
+        with sender.transaction():
+            sender.send(topic, b"v", partition=0)
+            sender.send_offsets_to_transaction({(topic, 0): 7}, group)
+        eventually(lambda: committed_offset(bootstrap, group, topic)[0] == 7, "the offset is there")
+        sender.begin_transaction()
+        sender.send_offsets_to_transaction({(topic, 0): OffsetToCommit(9, "note")}, GroupMember(group))
+        sender.abort_transaction()
+        eventually(lambda: committed_offset(bootstrap, group, topic)[0] == 7, "the abort left it alone")
+        with sender.transaction():
+            sender.send_offsets_to_transaction({(topic, 0): OffsetToCommit(11, "note")}, GroupMember(group))
+        eventually(lambda: committed_offset(bootstrap, group, topic) == (11, "note"), "the next one is there")
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_prepared_transaction_is_ended_by_another_process(
+    bootstrap: str, topic: str, new_name: NewName, commit: bool
+) -> None:
+    name = new_name("id")
+    first = producer(bootstrap, name)
+    first.init_transactions()
+    first.begin_transaction()
+    first.send(topic, b"prepared", partition=0)
+    handle = first.prepare()
+    first.close()
+    copy: PreparedTransaction = pickle.loads(pickle.dumps(handle))
+    assert copy == handle
+    assert values(bootstrap, topic, committed=True) == []
+    with producer(bootstrap, name) as second:
+        second.complete(copy, commit=commit)
+        expected = [b"prepared"] if commit else []
+        eventually(lambda: values(bootstrap, topic, committed=True) == expected, "it is ended")
+        with second.transaction():
+            second.send(topic, b"next", partition=0)
+    assert values(bootstrap, topic, committed=True) == [*expected, b"next"]
+
+
+def test_a_prepared_transaction_is_ended_by_its_own_producer(
+    bootstrap: str, topic: str, new_name: NewName
+) -> None:
+    with producer(bootstrap, new_name("id")) as sender:
+        sender.init_transactions()
+        for commit in (True, False):
+            sender.begin_transaction()
+            sender.send(topic, b"%d" % commit, partition=0)
+            handle = sender.prepare()
+            with pytest.raises(InvalidState, match="it is prepared"):
+                sender.send(topic, b"late")
+            sender.complete(handle, commit=commit)
+        with pytest.raises(InvalidState, match="was prepared by 'other'"):
+            sender.complete(PreparedTransaction("other", 1, 1), commit=True)
+    assert values(bootstrap, topic, committed=True) == [b"1"]
+
+
+def test_coroutines_have_transactions(bootstrap: str, topic: str, new_name: NewName) -> None:
+    async def main() -> None:
+        async with AsyncProducer(bootstrap_servers=bootstrap, transactional_id=new_name("id")) as sender:
+            async with sender.transaction():
+                await sender.send(topic, b"kept", partition=0)
+            with pytest.raises(RuntimeError):
+                async with sender.transaction():
+                    await sender.send(topic, b"dropped", partition=0)
+                    raise RuntimeError("of the program")
+
+    asyncio.run(main())
+    assert values(bootstrap, topic, committed=True) == [b"kept"]
+
+
+def test_what_takes_too_long_may_be_called_again(new_name: NewName) -> None:
+    sender = producer("127.0.0.1:1", new_name("id"), max_block_ms=200)
+    begun = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(Timeout, match=r"init_transactions: not done within max\.block\.ms=200"):
+            sender.init_transactions()
+    assert time.monotonic() - begun < 5
+    sender.close(1)
+
+
+def test_a_transactional_id_needs_idempotence() -> None:
+    with pytest.raises(ConfigError, match=r"transactional\.id"):
+        Producer(bootstrap_servers="127.0.0.1:1", transactional_id="t", acks=1)
+
+
+def test_two_threads_share_a_transaction(bootstrap: str, topic: str, new_name: NewName) -> None:
+    with producer(bootstrap, new_name("id")) as sender:
+        with sender.transaction():
+
+            def send(name: int) -> None:
+                for number in range(200):
+                    sender.send(topic, b"%d-%d" % (name, number), partition=name)
+
+            threads = [threading.Thread(target=send, args=(name,)) for name in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert isinstance(sender.metrics()["record-send-total"], int)
+    assert len(values(bootstrap, topic, committed=True)) == 400
