@@ -1,8 +1,7 @@
-"""A running broker moves a partition under a producer and a reader, and is killed meanwhile."""
+"""A running broker moves a partition under a producer and a reader."""
 
 from __future__ import annotations
 
-import random
 import time
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.raw import RawConnection
-from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.alter_replica_log_dirs import (
@@ -145,28 +143,6 @@ def test_the_answers_are_kafkas(tmp_path: Path) -> None:
             client.alter(f"wished{index}", b)
             client.create(f"wished{index}")
             assert client.where(f"wished{index}") == [(b, False, 0)]
-
-
-def test_nothing_is_lost_when_the_broker_is_killed_while_it_moves(tmp_path: Path) -> None:
-    rng = random.Random(5)
-    broker, a, b = two_folders(tmp_path, replica_alter_log_dirs_io_max_bytes_per_second="20000000")
-    with broker:
-        Client(broker).create("t")
-        written = 0
-        for _ in range(scale(6, 60)):
-            client = Client(broker)
-            ((folder, *_), *futures) = client.where("t")
-            if not futures:
-                assert client.alter("t", b if folder == a else a) == 0
-            until = time.monotonic() + rng.uniform(0, 0.8)
-            while time.monotonic() < until:
-                client.produce("t", written, 200, size=100)
-                written += 200
-            broker.restart(kill=True)
-            assert Client(broker).read_all("t") == list(range(written))
-        client = Client(broker)
-        eventually(lambda: [f for _, f, _ in client.where("t")] == [False], "the last move ends", 30)
-        assert client.read_all("t") == list(range(written))
 
 
 @pytest.mark.parametrize("kill", [False, True])
