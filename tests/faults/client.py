@@ -90,12 +90,7 @@ def fetch_request(
 
 
 class Client(RawConnection):
-    """Patient, because a disk that others use as well can take seconds to sync."""
-
-    def __init__(
-        self, address: tuple[str, int] | str, *, client_id: str | None = "raw", timeout: float = 60.0
-    ) -> None:
-        super().__init__(address, client_id=client_id, timeout=timeout)
+    """What a test asks of a broker, by topic and partition."""
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> int:
         topic = CreateTopicsRequest.CreatableTopic(
@@ -133,7 +128,7 @@ class Client(RawConnection):
 
     def produce(self, topic: str, partition: int, records: bytes | None, acks: int = -1) -> Produced:
         request = produce_request(topic, partition, records, acks)
-        answer = self.ask(request, ProduceResponse, 9, 60)
+        answer = self.ask(request, ProduceResponse, 9)
         outcome = answer.responses[0].partition_responses[0]
         return Produced(outcome.error_code, outcome.base_offset)
 
@@ -141,7 +136,7 @@ class Client(RawConnection):
         self, topic: str, partition: int, offset: int, *, max_bytes: int = 1 << 20, max_wait_ms: int = 0
     ) -> FetchResponse.PartitionData:
         request = fetch_request(topic, partition, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
-        return self.ask(request, FetchResponse, 11, 60).responses[0].partitions[0]
+        return self.ask(request, FetchResponse, 11, 10 + max_wait_ms / 1000).responses[0].partitions[0]
 
     def read_all(self, topic: str, partition: int) -> list[Stored]:
         """Every batch from the log's start to its end; each is whole, valid and follows the one before."""

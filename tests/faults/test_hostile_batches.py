@@ -105,7 +105,7 @@ def test_a_batch_that_would_unpack_to_gigabytes_is_refused_without_unpacking_it(
             assert client.produce(topic, 0, data).error in UNREADABLE
             assert other.produce(topic, 0, batch_of(b"well")).error == 0
     # The frame itself, twice at most, and the limit of what may be unpacked.
-    assert peak_bytes(broker.pid) - before < 2 * len(data) + 200 * MEGABYTE
+    assert peak_bytes(broker.pid) - before < 2 * len(data) + 160 * MEGABYTE
     assert len(client.read_all(topic, 0)) == 5
 
 

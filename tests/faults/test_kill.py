@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from tests.faults.client import EARLIEST, LATEST, TOPIC, Client, Stored, batch_o
 from tests.support.broker import Broker
 from tests.support.raw import ConnectionClosed, NoAnswer
 from tests.support.scale import scale
+from tests.support.wait import eventually
 
 ROUNDS = scale(3, 12)
 GONE = (ConnectionClosed, NoAnswer, OSError)
@@ -170,6 +173,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         "log.flush.start.offset.checkpoint.interval.ms": "150",
         "replica.high.watermark.checkpoint.interval.ms": "100",
         "log.segment.delete.delay.ms": "50",
+        "metrics.listener": "127.0.0.1:0",
     }
     with Broker(tmp_path, settings) as running:
         yield running
@@ -254,6 +258,19 @@ def test_a_stop_by_signal_keeps_records_topics_settings_and_sequences(broker: Br
         assert client.producer_id() != producer_id
 
 
+def parked_fetches(broker: Broker) -> float:
+    """How many fetches wait for records, as the broker's metrics tell it."""
+    found = re.search(r"metrics at +(\S+)", broker.log())
+    assert found is not None
+    with urllib.request.urlopen(found[1], timeout=10) as page:
+        text = page.read().decode()
+    value = re.search(
+        r'^kafka_server_delayedoperationpurgatory_numdelayedoperations\S*"Fetch"\S* (\S+)', text, re.M
+    )
+    assert value is not None
+    return float(value[1])
+
+
 def test_a_stop_answers_the_requests_that_are_under_way(broker: Broker) -> None:
     with Client(broker.address) as client, Client(broker.address) as waiting:
         assert client.create_topic("t", 2, FLUSHED) == 0
@@ -265,7 +282,7 @@ def test_a_stop_answers_the_requests_that_are_under_way(broker: Broker) -> None:
             target=lambda: answers.append(waiting.fetch("t", 1, 0, max_wait_ms=60_000).error_code)
         )
         fetching.start()
-        time.sleep(0.2)
+        eventually(lambda: parked_fetches(broker) == 1, "the fetch waits for records")
         assert broker.terminate() == 0
         thread.join(10)
         fetching.join(10)
