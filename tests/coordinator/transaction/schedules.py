@@ -16,7 +16,13 @@ from pathlib import Path
 from tests.coordinator.transaction.stage import DATA, Answer, TransactionStage
 from tidelog.coordinator.transaction.coordinator import Initialized
 from tidelog.coordinator.transaction.markers import Marker, MarkerChannel, MarkerDone
-from tidelog.coordinator.transaction.state import CLASSIC, EPOCH_BUMP, ProducerIdAndEpoch, TopicPartition
+from tidelog.coordinator.transaction.state import (
+    CLASSIC,
+    EPOCH_BUMP,
+    ProducerIdAndEpoch,
+    State,
+    TopicPartition,
+)
 from tidelog.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
@@ -70,10 +76,17 @@ class UnreliableMarkers:
 
 
 class Producer:
-    """A client that goes on step by step until it dies; `is_new` speaks the newer protocol."""
+    """A client that goes on step by step until it dies; `is_new` speaks the newer protocol.
 
-    def __init__(self, world: Schedule, name: str, transactional_id: str, is_new: bool) -> None:
+    One that is `two_phase` prepares its transactions: what it decides is known from then on, and whoever
+    comes after it keeps to that.
+    """
+
+    def __init__(
+        self, world: Schedule, name: str, transactional_id: str, is_new: bool, two_phase: bool
+    ) -> None:
         self.world, self.name, self.transactional_id, self.is_new = world, name, transactional_id, is_new
+        self.two_phase = two_phase
         self.random = world.random
         self.producer = ProducerIdAndEpoch(-1, -1)
         self.sequences: dict[int, int] = {}
@@ -119,7 +132,13 @@ class Producer:
 
     def _initialize(self, expected: ProducerIdAndEpoch | None = None) -> None:
         self._ask(
-            lambda: self.world.stage.init(self.transactional_id, timeout_ms=TIMEOUT_MS, expected=expected),
+            lambda: self.world.stage.init(
+                self.transactional_id,
+                timeout_ms=TIMEOUT_MS,
+                expected=expected,
+                two_phase=self.two_phase,
+                keep=self.two_phase,
+            ),
             self._initialized,
         )
 
@@ -127,7 +146,12 @@ class Producer:
         assert isinstance(value, Initialized)
         self.producer = value.producer
         self.sequences.clear()
-        self._begin()
+        if value.ongoing is None:
+            self._begin()
+        else:
+            prepared = self.world.prepared.get(value.ongoing)
+            # What was not prepared is aborted.
+            self._decide(prepared or Intent(f"{self.name}/unprepared"), commit=prepared is not None)
 
     def _begin(self) -> None:
         if self.world.is_over or self.random.random() < 0.08:
@@ -182,6 +206,11 @@ class Producer:
 
     def _end(self, intent: Intent, *, give_up: bool = False) -> None:
         commit = not give_up and self.random.random() < 0.7
+        if self.two_phase and commit:
+            self.world.prepared[self.producer] = intent
+        self._decide(intent, commit=commit, give_up=give_up)
+
+    def _decide(self, intent: Intent, *, commit: bool, give_up: bool = False) -> None:
         intent.asked_to_commit = commit
         producer = self.producer
 
@@ -211,12 +240,15 @@ class Producer:
 
 
 class Schedule:
-    def __init__(self, folder: Path, seed: int, *, ids: int = 3, seconds: float = 40.0) -> None:
+    def __init__(self, folder: Path, seed: int, *, ids: int = 4, seconds: float = 40.0) -> None:
         self.random = random.Random(seed)
         self.stage = TransactionStage(
             folder, partitions=PARTITIONS, channel=lambda inner: UnreliableMarkers(self, inner)
         )
         self.intents: list[Intent] = []
+        self._ids = ids
+        # What producers of two-phase commits have decided to commit, by the epoch they wrote with.
+        self.prepared: dict[ProducerIdAndEpoch, Intent] = {}
         self.is_over = False
         self._made = 0
         self._seconds = seconds
@@ -233,8 +265,8 @@ class Schedule:
         if not self.is_over:
             self._made += 1
             # Each id keeps to one protocol, as its application does.
-            is_new = transactional_id[-1] in "02468"
-            Producer(self, f"p{self._made}", transactional_id, is_new)
+            number = int(transactional_id[-1])
+            Producer(self, f"p{self._made}", transactional_id, number != 1, number == 3)
 
     def producer_died(self, producer: Producer) -> None:
         self.later(self.random.choice([0.05, 1.0]), lambda: self._new_producer(producer.transactional_id))
@@ -250,9 +282,29 @@ class Schedule:
                 self.check_replay()
                 self.stage.restart()
             elif chance < 0.35:
-                self._new_producer(f"id-{self.random.randrange(3)}")  # beside the one that is there
+                self._new_producer(f"id-{self.random.randrange(self._ids)}")  # beside the one that is there
         self.is_over = True
         self.stage.world.advance(60.0)
+        self._decide_what_is_left()
+
+    def _decide_what_is_left(self) -> None:
+        """Nobody but its owner ends a prepared transaction: the last owner comes, with no fault any more."""
+        for name, known in list(self.stage.shard.transactions.items()):
+            if known.metadata.state is State.ONGOING:
+                answer = self.stage.init(name, two_phase=True, keep=True)
+                assert isinstance(answer.value, Initialized), answer.error
+                assert answer.value.ongoing is not None
+                intent = self.prepared.get(answer.value.ongoing)
+                commit = intent is not None
+                assert (
+                    self.stage.end(
+                        answer.value.producer, commit=commit, transactional_id=name, version=EPOCH_BUMP
+                    ).kind
+                    is None
+                )
+                if intent is not None:
+                    intent.asked_to_commit = intent.outcome = True
+        self.stage.world.advance(30.0)
 
     def check_replay(self) -> None:
         """What the coordinator knows is what its log says."""
@@ -270,6 +322,8 @@ class Schedule:
         for index, values in enumerate(committed):
             assert self.stage.is_stable(index), f"a transaction hangs in {DATA}-{index}"
             assert len(values) == len(set(values)), f"{DATA}-{index} has values twice"
+        for intent in self.prepared.values():
+            intent.outcome = True  # once it is prepared, whoever comes commits it
         for intent in self.intents:
             self._check(intent, committed)
         for name, known in self.stage.shard.transactions.items():
