@@ -38,11 +38,6 @@ class Sequences:
     def take_id(self, producer_id: int, epoch: int) -> None:
         self.producer_id, self.epoch = producer_id, epoch
 
-    def restart(self, queues: Iterable[PartitionQueue]) -> None:
-        """Every partition begins at 0 again: the epoch is new, and nothing is under way."""
-        for queue in queues:
-            self._start_at_beginning(queue)
-
     # Sending
 
     def may_send(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:

@@ -332,7 +332,6 @@ class Transactions:
                 await self._end_at_coordinator(commit)
             if self._bump_after_abort and not commit and not self.version_2:
                 await self._init_producer_id(bump=True)
-        self.sequences.restart(self._accumulator.queues.values())
         self._bump_after_abort = False
         self.state, self.error = State.READY, None
         self._added.clear()
@@ -340,6 +339,10 @@ class Transactions:
     async def _drop_everything(self) -> None:
         self.completing = True
         try:
+            queues = self._accumulator.queues.values()
+            if any(batch.has_sequence for queue in queues for batch in queue.batches):
+                # Numbers that were given out and never written would leave a gap.
+                self._bump_after_abort = True
             error = self.refusing
             if error is not None:
                 self._abort_waiting(error)
