@@ -150,7 +150,8 @@ class Producer:
             self._begin()
         else:
             prepared = self.world.prepared.get(value.ongoing)
-            # What was not prepared is aborted.
+            if prepared is None:
+                self.world.too_late.add(value.ongoing)
             self._decide(prepared or Intent(f"{self.name}/unprepared"), commit=prepared is not None)
 
     def _begin(self) -> None:
@@ -206,7 +207,7 @@ class Producer:
 
     def _end(self, intent: Intent, *, give_up: bool = False) -> None:
         commit = not give_up and self.random.random() < 0.7
-        if self.two_phase and commit:
+        if self.two_phase and commit and self.producer not in self.world.too_late:
             self.world.prepared[self.producer] = intent
         self._decide(intent, commit=commit, give_up=give_up)
 
@@ -249,6 +250,8 @@ class Schedule:
         self._ids = ids
         # What producers of two-phase commits have decided to commit, by the epoch they wrote with.
         self.prepared: dict[ProducerIdAndEpoch, Intent] = {}
+        # Those that somebody found open and not prepared, and decided to abort.
+        self.too_late: set[ProducerIdAndEpoch] = set()
         self.is_over = False
         self._made = 0
         self._seconds = seconds
