@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.world import FailingDisk, HeldWorker, Produced, World, want
 from tests.storage.helpers import batch
 from tidelog.errors import KafkaStorageError
@@ -82,16 +84,21 @@ def test_a_producer_that_goes_on_when_answered_does_not_begin_a_second_flush(tmp
     assert log.high_watermark == log.recovery_point == 6
 
 
-def test_a_duplicate_of_an_unflushed_batch_waits_too(tmp_path: Path) -> None:
-    world = World(tmp_path)
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_duplicate_of_an_unflushed_batch_waits_too(tmp_path: Path, acks: int) -> None:
+    disk = FailingDisk()
+    world = World(tmp_path, disk=disk)
     partition = world.partition(flush_messages=1)
     data = batch(producer=(9, 0, 0))
-    original = world.produce(partition, data, acks=-1)
-    duplicate = world.produce(partition, data, acks=-1)
+    original = world.produce(partition, data, acks=acks)
+    duplicate = world.produce(partition, data, acks=acks)
     assert not original.answered
     assert not duplicate.answered
     world.advance()
     assert original.offset == duplicate.offset == 0
+    syncs = disk.syncs
+    assert world.produce(partition, data, acks=acks).offset == 0, "what is on the disk is answered at once"
+    assert disk.syncs == syncs
 
 
 def test_flush_messages_counts_records(tmp_path: Path) -> None:

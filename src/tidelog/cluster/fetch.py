@@ -9,7 +9,13 @@ from tidelog.cluster.fetch_session import FetchPartition
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.purgatory import DelayedOperation
 from tidelog.cluster.replica_manager import ReplicaManager
-from tidelog.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
+from tidelog.errors import (
+    InconsistentTopicId,
+    KafkaError,
+    KafkaStorageError,
+    OffsetOutOfRange,
+    UnknownTopicId,
+)
 from tidelog.storage.slices import FileSlice
 
 READ_UNCOMMITTED = 0
@@ -123,6 +129,7 @@ class Fetcher:
         for want in wanted:
             try:
                 partition = replicas.partition(want.topic, want.partition)
+                want.name = partition.topic
                 if params.replica_id >= 0:
                     partition.follower(params.replica_id)
                 answer = read_partition(
@@ -130,7 +137,7 @@ class Fetcher:
                 )
             except KafkaError as error:
                 answer = FetchedPartition(want)
-                answer.error = error
+                answer.error = self._gone(want) if isinstance(error, UnknownTopicId) and want.name else error
             except OSError as error:
                 answer = FetchedPartition(want)
                 answer.error = KafkaStorageError(str(error))
@@ -141,6 +148,15 @@ class Fetcher:
                 min_one = False
             answers.append(answer)
         return answers, total
+
+    def _gone(self, want: FetchPartition) -> KafkaError:
+        """A session goes on to speak of a topic by an id that was known when it was first fetched by it."""
+        assert want.name is not None
+        try:
+            self._replicas.hosted_topic(want.name)
+        except KafkaError as error:
+            return error
+        return InconsistentTopicId(f"the topic {want.name} was made anew, with another id")
 
     def fetch(
         self,

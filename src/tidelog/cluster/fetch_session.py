@@ -33,6 +33,7 @@ class FetchPartition:
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
+        "name",
         "partition",
         "topic",
     )
@@ -56,6 +57,7 @@ class FetchPartition:
         self.fetcher_log_start_offset = fetcher_log_start_offset
         self.high_watermark = -1
         self.log_start_offset = -1
+        self.name: str | None = None  # of its topic, once it was found by its id
 
     @property
     def key(self) -> PartitionKey:

@@ -26,12 +26,14 @@ class AppendResult(NamedTuple):
 
 
 class DuplicateBatch:
-    """A batch that the log holds already; the answer is that of its first arrival."""
+    """A batch that the log holds already; the answer is that of its first arrival, and waits for as much."""
 
     __slots__ = ("result",)
 
-    def __init__(self, known: BatchMetadata, log_start_offset: int) -> None:
-        self.result = AppendResult(known.first_offset, known.last_offset, known.timestamp, log_start_offset)
+    def __init__(self, known: BatchMetadata, log_start_offset: int, needs_flush: bool) -> None:
+        self.result = AppendResult(
+            known.first_offset, known.last_offset, known.timestamp, log_start_offset, needs_flush
+        )
 
 
 class PendingAppend:

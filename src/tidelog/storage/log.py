@@ -117,7 +117,8 @@ class Log(SegmentedLog):
         if producer_id >= 0:
             known, marker = self._check_producer(header, data, origin, guard, transaction_version)
             if known is not None:
-                return DuplicateBatch(known, self.log_start_offset)
+                needs_flush = known.last_offset + 1 - self.recovery_point >= self.flush_messages
+                return DuplicateBatch(known, self.log_start_offset, needs_flush)
         if (
             segment.write_position + size > self._segment_bytes
             or max_timestamp > segment.roll_timestamp

@@ -167,7 +167,7 @@ class FutureCopy:
         return self._written - before
 
     def prepare(self, look: LastLook) -> None:
-        """Bring what there is by now to the disk, so that little is left to sync when appends have to wait."""
+        """Bring what there is by now to the disk, so that little is left when appends have to wait."""
         self._sync()
         for piece in look.pieces:
             if not piece.is_sealed:

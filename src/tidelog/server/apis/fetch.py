@@ -4,14 +4,17 @@
 - `max_bytes` of request and partition: the first batch always comes whole, so that a reader gets on.
 - v7 sessions: an incremental answer tells only what changed. v12 checks the last fetched epoch and tells
   where the logs part. v13 names topics by id. v15 moves the replica id; v16 tells the leader's endpoints.
-- read_committed ends at the last stable offset and lists the aborted transactions.
+- read_committed ends at the last stable offset and lists the aborted transactions; an isolation level that
+  there is not is UNKNOWN_SERVER_ERROR, as Kafka has it, below v13 also for each partition.
+- A topic that a session found by its id and that is gone is UNKNOWN_TOPIC_OR_PARTITION, one that was made
+  anew INCONSISTENT_TOPIC_ID; an id that was never known is UNKNOWN_TOPIC_ID.
 """
 
 from __future__ import annotations
 
-from tidelog.cluster.fetch import FetchedPartition, FetchParams
+from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedPartition, FetchParams
 from tidelog.cluster.fetch_session import FetchContext, FetchPartition, PartitionKey
-from tidelog.errors import KafkaError, UnknownTopicId, UnknownTopicOrPartition
+from tidelog.errors import KafkaError, UnknownServerError, UnknownTopicId, UnknownTopicOrPartition
 from tidelog.network.request import Request
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.server.apis.api import Api
@@ -23,6 +26,8 @@ EMPTY = b""
 def fetch(services: Services, request: Request, body: FetchRequest) -> FetchResponse | None:
     version = request.api_version
     by_id = version >= 13
+    if body.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        return _refused(body, by_id)
     wanted = [
         FetchPartition(
             topic.topic_id if by_id else topic.topic,
@@ -61,6 +66,29 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> FetchResp
     if not services.fetcher.fetch(context.partitions, params, done):
         request.waiting()
     return None
+
+
+def _refused(body: FetchRequest, by_id: bool) -> FetchResponse:
+    error = UnknownServerError.code
+    topics = [] if by_id else body.topics
+    return FetchResponse(
+        error_code=error,
+        responses=[
+            FetchResponse.FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=[
+                    FetchResponse.PartitionData(
+                        partition_index=partition.partition,
+                        error_code=error,
+                        high_watermark=-1,
+                        records=EMPTY,
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in topics
+        ],
+    )
 
 
 def _answer(

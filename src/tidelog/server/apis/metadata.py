@@ -6,8 +6,9 @@
 - A topic that is not there is created when broker and request (v4) allow it; the first answer is then
   UNKNOWN_TOPIC_OR_PARTITION and the client asks again. Bad names are INVALID_TOPIC_EXCEPTION.
 - v8 tells the operations that the client may do, where it asks.
-DescribeTopicPartitions gives the same in pages: at most `response_partition_limit` partitions, and a
-cursor for the next page.
+DescribeTopicPartitions gives the same in pages: at most `response_partition_limit` partitions, at least one,
+and a cursor for the next page. A cursor on a topic that is not asked for, or on a partition below 0, is
+INVALID_REQUEST for every topic.
 """
 
 from __future__ import annotations
@@ -138,14 +139,17 @@ def describe_topic_partitions(
     state = services.metadata.snapshot
     named = {topic.name for topic in body.topics}
     every = not named
+    cursor = body.cursor
+    if cursor is not None and (cursor.partition_index < 0 or not (every or cursor.topic_name in named)):
+        return DescribeTopicPartitionsResponse(topics=[_refused_page(topic.name) for topic in body.topics])
     if every:
         named = set(state.topics)
     first_partition = 0
     names = sorted(named)
-    if body.cursor is not None:
-        names = [name for name in names if name >= body.cursor.topic_name]
-        if names and names[0] == body.cursor.topic_name:
-            first_partition = body.cursor.partition_index
+    if cursor is not None:
+        names = [name for name in names if name >= cursor.topic_name]
+        if names and names[0] == cursor.topic_name:
+            first_partition = cursor.partition_index
     limit = max(1, min(body.response_partition_limit, services.config.max_request_partition_size_limit))
     answer = DescribeTopicPartitionsResponse()
     # Kafka puts topics that it does not know before those that it describes.
@@ -169,6 +173,12 @@ def describe_topic_partitions(
             break
         limit -= len(indexes)
     return answer
+
+
+def _refused_page(name: str) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.INVALID_REQUEST, name=name
+    )
 
 
 def _unknown(name: str) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:

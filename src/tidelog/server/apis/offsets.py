@@ -5,9 +5,11 @@ ListOffsets answers with an offset for a time, or for one of the special times:
   timestamp (v7), -4 the start of the local log (v8), -5 the end of the tiered log (v9; there is none: -1),
   -6 the earliest offset not yet tiered (v11; -1 as well); other negative times, or one that is newer than
   the request's version, are UNSUPPORTED_VERSION;
-- a partition that is named twice is INVALID_REQUEST.
+- a partition that is named twice is INVALID_REQUEST; an isolation level that there is not is
+  UNKNOWN_SERVER_ERROR, as Kafka has it.
 OffsetForLeaderEpoch answers with the end offset of an epoch, for followers and consumers that check
 whether their position is still part of the log.
+In both a current leader epoch below -1, which stands for none, is older than any: FENCED_LEADER_EPOCH.
 """
 
 from __future__ import annotations
@@ -17,8 +19,16 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tidelog.clock import Clock
+from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.cluster.partition import Partition
-from tidelog.errors import InvalidRequest, KafkaError, KafkaStorageError, UnsupportedVersion
+from tidelog.errors import (
+    FencedLeaderEpoch,
+    InvalidRequest,
+    KafkaError,
+    KafkaStorageError,
+    UnknownServerError,
+    UnsupportedVersion,
+)
 from tidelog.network.request import Request
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.messages.offset_for_leader_epoch import (
@@ -27,6 +37,8 @@ from tidelog.protocol.messages.offset_for_leader_epoch import (
 )
 from tidelog.server.apis.api import Answer, Api
 from tidelog.server.services import Services
+from tidelog.storage.epochs import NO_EPOCH
+from tidelog.storage.log import Log
 
 LATEST = -1
 EARLIEST = -2
@@ -101,13 +113,15 @@ def _find(
 ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
     answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
+        if body.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+            raise UnknownServerError(f"there is no isolation level {body.isolation_level}")
         if is_twice:
             raise InvalidRequest(f"{topic}-{wanted.partition_index} is named more than once")
         answer.timestamp, answer.offset, leader_epoch = find_offset(
             services.replicas.partition(topic, wanted.partition_index),
             wanted.timestamp,
             wanted.current_leader_epoch,
-            read_committed=body.isolation_level == 1,
+            read_committed=body.isolation_level == READ_COMMITTED,
             version=request.api_version,
         )
         if request.api_version >= 4:
@@ -122,7 +136,7 @@ def _find(
 def find_offset(
     partition: Partition, timestamp: int, current_leader_epoch: int, *, read_committed: bool, version: int
 ) -> Found:
-    log = partition.leader_log(current_leader_epoch)
+    log = _leader_log(partition, current_leader_epoch)
     if timestamp < EARLIEST_PENDING_UPLOAD or version < SPECIAL_SINCE.get(timestamp, 0):
         raise UnsupportedVersion(f"version {version} of ListOffsets has no special time {timestamp}")
     limit = log.last_stable_offset if read_committed else log.high_watermark
@@ -138,6 +152,12 @@ def find_offset(
     return found
 
 
+def _leader_log(partition: Partition, current_leader_epoch: int) -> Log:
+    if current_leader_epoch < NO_EPOCH:
+        raise FencedLeaderEpoch(f"{partition.name} was never led with epoch {current_leader_epoch}")
+    return partition.leader_log(current_leader_epoch)
+
+
 def offset_for_leader_epoch(
     services: Services, request: Request, body: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
@@ -148,7 +168,7 @@ def offset_for_leader_epoch(
             answer = OffsetForLeaderEpochResponse.EpochEndOffset(partition=wanted.partition)
             try:
                 partition = services.replicas.partition(topic.topic, wanted.partition)
-                log = partition.leader_log(wanted.current_leader_epoch)
+                log = _leader_log(partition, wanted.current_leader_epoch)
                 if wanted.leader_epoch == partition.leader_epoch:
                     answer.leader_epoch, answer.end_offset = partition.leader_epoch, log.log_end_offset
                 else:
