@@ -16,6 +16,7 @@ from tidelog.protocol.api import API
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tidelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from tidelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest
 from tidelog.protocol.messages.delete_records import DeleteRecordsRequest
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest
@@ -145,6 +146,15 @@ def filled(key: int, version: int, connection: RawConnection) -> Message:
         if version >= 5:
             sync.protocol_type, sync.protocol_name = "consumer", "range"
         return sync
+    if key == 68:
+        return ConsumerGroupHeartbeatRequest(
+            group_id=f"consumer-{version}",
+            member_id="a-member" if version >= 1 else "",
+            member_epoch=0,
+            rebalance_timeout_ms=10_000,
+            subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )
     if key == 47:
         return OffsetDeleteRequest(group_id="g")
     if key == 21:
