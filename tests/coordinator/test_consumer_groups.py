@@ -136,6 +136,17 @@ class TestRebalancing:
         assert world.by_name(world.say("b", 3)) == {"orders": {2, 3}}
         assert world.group.state_name == "Stable"
 
+    def test_a_member_that_has_to_give_up_more_stays_in_its_epoch(self, world: ConsumerWorld) -> None:
+        world.join("a", ["orders"])
+        world.join("b", ["orders"])
+        assert world.by_name(world.say("a", 2)) == {"orders": {0, 1}}
+        world.join("c", ["orders"])
+        world.join("d", ["orders"])
+        # What it was told last is done; meanwhile there is a newer target.
+        answer = world.say("a", 2, owned={"orders": {0, 1}})
+        assert (answer.member_epoch, world.by_name(answer)) == (2, {"orders": {0}})
+        assert world.say("a", 2, owned={"orders": {0}}).member_epoch == 5
+
     def test_targets_are_made_at_most_once_in_an_interval(self) -> None:
         world = ConsumerWorld(consumer_assignment_interval_ms=1000)
         world.topic("orders", 4)

@@ -61,18 +61,31 @@ def _uniform_homogeneous(members: Members, topics: Topics, subscribed: frozenset
         kept[member_id] = mine
         if free:
             room.append((member_id, free))
-    unassigned = [
-        (topic_id, partition)
-        for topic_id in sorted(subscribed)
-        for partition in range(topics[topic_id])
-        if partition not in taken[topic_id]
-    ]
+    # What nobody has goes first, so that some of those who wait for partitions have not long to wait.
+    held = _held(members)
+    unassigned = sorted(
+        (
+            (topic_id, partition)
+            for topic_id in sorted(subscribed)
+            for partition in range(topics[topic_id])
+            if partition not in taken[topic_id]
+        ),
+        key=lambda entry: entry[1] in held[entry[0]],
+    )
     at = 0
     for member_id, free in room:
         for topic_id, partition in unassigned[at : at + free]:
             kept[member_id].setdefault(topic_id, set()).add(partition)
         at += free
     return {member_id: _frozen(mine) for member_id, mine in kept.items()}
+
+
+def _held(members: Members) -> defaultdict[bytes, set[int]]:
+    held: defaultdict[bytes, set[int]] = defaultdict(set)
+    for member in members.values():
+        for topic_id, partitions in member.target.items():
+            held[topic_id] |= partitions
+    return held
 
 
 def _keep(

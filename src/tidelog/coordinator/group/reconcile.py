@@ -53,8 +53,7 @@ class Reconciler:
         if current.state is MemberState.UNREVOKED_PARTITIONS:
             if self._still_has(current.revoking):
                 return self._without_unsubscribed(current) if subscription_changed else current
-            # Partitions are also given up because of a new subscription, before there is a target for it.
-            return self._advance(member, min(current.epoch + 1, self._target_epoch))
+            return self._advance(member, current.epoch)
         if current.state is MemberState.UNRELEASED_PARTITIONS:
             return self._advance(member, current.epoch)
         if self._reported is None or any(self._reported.values()):
