@@ -15,6 +15,9 @@ from tidelog.server.config.entries import ConfigSource
 from tidelog.server.config.topic import TopicConfigs, topic_definition
 from tidelog.storage.config import LogConfig
 
+# A log on its own has no coordinator to verify transactions with; those of a broker do.
+BY_DEFAULT = LogConfig(transaction_verification_enable=True)
+
 
 def topics(**settings: str) -> TopicConfigs:
     return TopicConfigs(
@@ -23,14 +26,18 @@ def topics(**settings: str) -> TopicConfigs:
 
 
 def test_a_topic_without_settings_has_the_defaults_of_the_log() -> None:
-    assert topics().log_config({}) == LogConfig()
+    assert topics().log_config({}) == BY_DEFAULT
 
 
 def test_every_topic_setting_reaches_the_log() -> None:
     fields = {field.name for field in dataclasses.fields(LogConfig)}
     ours = {key.attribute for key in topic_definition().values() if not key.unlisted}
     assert ours <= fields
-    assert fields - ours == {"producer_id_expiration_ms", "batch_unpacked_max_bytes"}
+    assert fields - ours == {
+        "producer_id_expiration_ms",
+        "transaction_verification_enable",
+        "batch_unpacked_max_bytes",
+    }
 
 
 def test_the_topic_goes_before_the_broker_and_units_are_the_topics() -> None:
@@ -60,13 +67,13 @@ def test_a_change_of_the_broker_reaches_topics_that_have_no_value_of_their_own()
 
 
 def test_a_stored_setting_that_cannot_be_read_counts_as_absent() -> None:
-    assert topics().log_config({"retention.ms": "soon", "left.by.a.newer.broker": "1"}) == LogConfig()
+    assert topics().log_config({"retention.ms": "soon", "left.by.a.newer.broker": "1"}) == BY_DEFAULT
 
 
 def test_a_stored_setting_of_the_broker_that_no_topic_could_have_is_passed_over() -> None:
     configs = topics()
     configs.broker.set_dynamic(broker={"log.flush.interval.ms": "-1"})
-    assert configs.log_config({}) == LogConfig()
+    assert configs.log_config({}) == BY_DEFAULT
 
 
 def test_a_broker_whose_setting_no_topic_could_have_does_not_start() -> None:

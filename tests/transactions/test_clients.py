@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka import KafkaProducer
@@ -97,6 +97,27 @@ def test_an_open_transaction_holds_back_readers_of_committed_records_alone(
     assert read(running.bootstrap, topic, isolation="read_uncommitted") == [[b"open", b"plain"]]
     writer.commit_transaction(30)
     assert read(running.bootstrap, topic) == [[b"open", b"plain"]]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_groups_offsets_move_with_the_transaction_or_not_at_all(
+    running: Broker, topic: str, commit: bool
+) -> None:
+    consumer = Consumer({"bootstrap.servers": running.bootstrap, "group.id": topic})
+    before = [TopicPartition(topic, 0, 1)]
+    consumer.commit(offsets=before, asynchronous=False)
+    writer = producer(running, topic)
+    writer.begin_transaction()
+    writer.produce(topic, b"v", partition=0)
+    group = consumer.consumer_group_metadata()
+    writer.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group, 30)
+    if commit:
+        writer.commit_transaction(30)
+    else:
+        writer.abort_transaction(30)
+    (after,) = consumer.committed([TopicPartition(topic, 0)], 30)
+    consumer.close()
+    assert after.offset == (7 if commit else 1)
 
 
 # -- producers that fail
