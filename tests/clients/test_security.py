@@ -1,0 +1,118 @@
+"""What clients say to prove who they are, and the TLS contexts that settings make."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from tidelog.clients.security import (
+    Credentials,
+    Security,
+    jaas_options,
+    plain_steps,
+    scram_steps,
+    tls_context,
+)
+from tidelog.clients.settings import ProducerSettings, producer_settings
+from tidelog.config import ConfigError
+from tidelog.errors import SaslAuthenticationFailed
+
+# The exchange that RFC 7677 prints.
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+PROOF = b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def settings(**given: object) -> ProducerSettings:
+    return producer_settings(bootstrap_servers="localhost:9092", **given)
+
+
+def test_plain_is_one_message() -> None:
+    assert list(plain_steps(Credentials("alice", "secret"))) == [b"\0alice\0secret"]
+
+
+def test_scram_is_what_the_standard_prints() -> None:
+    steps = scram_steps(Credentials("user", "pencil"), "SCRAM-SHA-256", NONCE)
+    assert next(steps) == b"n,,n=user,r=" + NONCE.encode()
+    assert steps.send(SERVER_FIRST).endswith(PROOF)
+    with pytest.raises(StopIteration):
+        steps.send(SERVER_FINAL)
+
+
+@pytest.mark.parametrize(
+    ("first", "final", "message"),
+    [
+        (SERVER_FIRST, b"v=AAAA", "does not know the password"),
+        (SERVER_FIRST, b"e=invalid-proof", "refused 'user': invalid-proof"),
+        (b"e=unknown-user", b"", "refused 'user': unknown-user"),
+        (b"r=somebody-else,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", b"", "a nonce that does not follow ours"),
+        (SERVER_FIRST.replace(b"4096", b"12"), b"", "asks for 12 rounds; at least 4096 are safe"),
+        (b"what?", b"", "lacks nonce, salt or count"),
+    ],
+)
+def test_a_broker_that_cannot_prove_itself_is_refused(first: bytes, final: bytes, message: str) -> None:
+    steps = scram_steps(Credentials("user", "pencil"), "SCRAM-SHA-256", NONCE)
+    next(steps)
+    with pytest.raises(SaslAuthenticationFailed, match=message):
+        steps.send(first)
+        steps.send(final)
+
+
+def test_names_with_commas_are_escaped_and_tokens_say_what_they_are() -> None:
+    steps = scram_steps(Credentials("a=b,c", "secret", is_token=True), "SCRAM-SHA-512", "nonce")
+    assert next(steps) == b"n,,n=a=3Db=2Cc,r=nonce,tokenauth=true"
+
+
+def test_credentials_come_from_settings_or_from_a_jaas_line() -> None:
+    options = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+    plain = Security(settings(**options, sasl_username="alice", sasl_password="secret"))
+    line = 'org.example.PlainLoginModule required username="bob" password="pass word";'
+    jaas = Security(settings(**options, sasl_jaas_config=line))
+    assert plain.credentials is not None
+    assert jaas.credentials is not None
+    assert (plain.credentials.username, plain.credentials.password) == ("alice", "secret")
+    assert (jaas.credentials.username, jaas.credentials.password) == ("bob", "pass word")
+    assert "secret" not in repr(plain.credentials)
+    assert jaas_options("Module required a=1 b='x y';") == {"a": "1", "b": "x y"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"sasl\.username: expected with sasl\.password"),
+        ({"sasl_mechanism": "GSSAPI"}, r"sasl\.mechanism=GSSAPI: expected one of PLAIN, SCRAM-SHA-256"),
+        ({"sasl_jaas_config": "Module required;"}, r"sasl\.jaas\.config=\[hidden\]: expected username"),
+    ],
+)
+def test_what_is_missing_is_named_when_the_client_is_made(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Security(settings(**{"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", **given}))
+
+
+def test_tls_follows_the_settings(tmp_path: Path) -> None:
+    context = tls_context(settings(security_protocol="SSL"))
+    assert context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    only_new = tls_context(
+        settings(ssl_enabled_protocols="TLSv1.3", ssl_endpoint_identification_algorithm="")
+    )
+    assert only_new.minimum_version is ssl.TLSVersion.TLSv1_3
+    assert not only_new.check_hostname
+    nothing = tmp_path / "nothing.pem"
+    nothing.write_text("nothing")
+    with pytest.raises(
+        ConfigError, match=r"ssl\.truststore\.location=.*nothing\.pem: expected certificates in PEM"
+    ):
+        tls_context(settings(ssl_truststore_location=str(nothing)))
+    with pytest.raises(
+        ConfigError, match=r"ssl\.keystore\.location=.*expected a key and its certificates in PEM"
+    ):
+        tls_context(settings(ssl_keystore_location=str(nothing)))
+    with pytest.raises(ConfigError, match=r"ssl\.cipher\.suites=NONSENSE: expected OpenSSL's names"):
+        tls_context(settings(ssl_cipher_suites="NONSENSE"))
+    with pytest.raises(ConfigError, match=r"ssl\.keystore\.type=JKS: expected one of PEM"):
+        settings(ssl_keystore_type="JKS")
