@@ -164,7 +164,7 @@ class PartitionHistory:
         if self._explain(candidates, end):
             return
         reached = self._longest[-1].offset if self._longest else 0
-        used = {id(commit) for commit in self._longest}
+        used = set(map(id, self._longest))
         strange = next((commit for commit in candidates if commit.sure and id(commit) not in used), None)
         if strange is not None:
             twice = min(strange.bases, default=reached) < reached

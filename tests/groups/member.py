@@ -168,6 +168,8 @@ def run_confluent(member: Member, ledger: Ledger) -> None:
             "session.timeout.ms": member.session_ms,
             "heartbeat.interval.ms": min(300, member.session_ms // 3),
         }
+    if os.environ.get("TIDELOG_TEST_DEBUG"):  # into the member's log, beside the history
+        settings |= {"debug": "cgrp,topic,fetch,metadata", "log_level": 7}
     if member.instance is not None:
         settings["group.instance.id"] = member.instance
     consumer = confluent_kafka.Consumer(settings)
@@ -192,22 +194,23 @@ def run_confluent(member: Member, ledger: Ledger) -> None:
         on_lost=lambda _consumer, partitions: ledger.lost(named(partitions)),
     )
     while not ledger.stopping:
-        message = consumer.poll(POLL_SECONDS)
+        wait = POLL_SECONDS  # for the first; then only what is there
         for _ in range(POLL_RECORDS):
+            message = consumer.poll(wait)
             if message is None:
                 break
+            wait = 0.0
             error = message.error()
             if error is None:
-                ledger.read(message.topic(), message.partition(), message.offset(), message.value())
+                topic, partition, offset = message.topic(), message.partition(), message.offset()
+                assert topic is not None
+                assert partition is not None
+                assert offset is not None
+                ledger.read(topic, partition, offset, message.value())
+            elif error.code() == confluent_kafka.KafkaError._FATAL:
+                raise FencedError(str(error))
             else:
-                if error.code() == confluent_kafka.KafkaError._FATAL:
-                    raise FencedError(str(error))
                 ledger.note("error", str(error))
-            message = consumer.poll(0)
-        else:
-            # One more was taken than fits: it belongs to this round.
-            if message is not None and message.error() is None:
-                ledger.read(message.topic(), message.partition(), message.offset(), message.value())
         ledger.commit(send)
     consumer.close()
 

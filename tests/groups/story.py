@@ -151,6 +151,35 @@ class SteadyWriter:
         self._producer.produce(self.topic, value=value.encode(), partition=partition, on_delivery=delivered)
 
 
+class Watcher:
+    """Asks the broker again and again who owns the partitions of a consumer group; nobody shares one."""
+
+    def __init__(self, group: Group) -> None:
+        self.problems: list[str] = []
+        self.looks = 0
+        self._group = group
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ends.set()
+        self._thread.join(20)
+
+    def _run(self) -> None:
+        while not self._ends.wait(0.05):
+            seen = self._group.seen()
+            if seen is not None:
+                self.looks += 1
+                self.problems += [
+                    f"{topic}-{partition} belongs to {owners} at once"
+                    for (topic, partition), owners in seen.owners.items()
+                    if len(owners) > 1
+                ]
+
+
 def is_commit(line: Line) -> bool:
     return line.what == "committed"
 
@@ -184,9 +213,12 @@ class Story:
         with Admin(broker.bootstrap) as admin:
             admin.create_topic(NewTopic(self.topic, partitions))
         self.writer = SteadyWriter(broker.bootstrap, self.topic, partitions, seed)
+        self.watcher = Watcher(self.group) if self.group.consumer_protocol else None
 
     def __enter__(self) -> Self:
         self.writer.start()
+        if self.watcher is not None:
+            self.watcher.start()
         return self
 
     def __exit__(
@@ -194,6 +226,8 @@ class Story:
     ) -> None:
         for member in self.members:
             member.kill()
+        if self.watcher is not None:
+            self.watcher.stop()
         if error is not None:
             error.add_note(f"the story: {'; '.join(self.told)}\nits end:\n{self.history.tail()}")
 
@@ -329,5 +363,8 @@ class Story:
         for member in self.members:
             assert member.wait() == 0, member.log_file.read_text()
         self._tell("all leave")
+        if self.watcher is not None:
+            assert self.watcher.problems == []
+            assert self.watcher.looks
         assert self.problems() == []
         assert self.broker.surprises() == []

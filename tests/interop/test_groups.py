@@ -329,7 +329,9 @@ def test_connect_workers_bring_their_own_protocol(bootstrap: str, topic: str, ne
     stranger = consumer(bootstrap, group)
     stranger.subscribe([topic])
     message = eventually(lambda: stranger.poll(0.2), "the refusal", 20, 0)
-    assert message.error().name() == "INCONSISTENT_GROUP_PROTOCOL"
+    error = message.error()
+    assert error is not None
+    assert error.name() == "INCONSISTENT_GROUP_PROTOCOL"
     stranger.close()
     for worker in (first, second):
         worker.connection.close()
