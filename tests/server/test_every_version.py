@@ -49,7 +49,7 @@ SERVED = [
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder: Path = tmp_path_factory.mktemp("versions")
-    settings = {"group.initial.rebalance.delay.ms": "0", "transaction.two.phase.commit.enable": "true"}
+    settings = {"group.initial.rebalance.delay.ms": "0"}
     with Broker(folder, settings) as running, RawConnection(running.address) as connection:
         topic = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=2, replication_factor=1)
         connection.call(CreateTopicsRequest(topics=[topic]), 7)

@@ -19,6 +19,7 @@ from tests.support.wait import eventually
 from tests.transactions.by_hand import described, end, open_transaction, write_prepared
 from tests.transactions.reading import read
 from tidelog.coordinator.transaction.state import State
+from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 PARTITIONS = 2
@@ -250,3 +251,17 @@ def test_a_prepared_transaction_is_decided_after_restarts_of_everyone(tmp_path: 
             assert described(connection, "raw").transaction_state == "Ongoing"
             assert end(connection, new.producer_id, new.producer_epoch, commit=commit).error_code == 0
         assert read(broker.bootstrap, topic) == [[b"v"] if commit else []]
+
+
+@pytest.mark.parametrize(("enabled", "newest"), [("true", 6), ("false", 5)])
+def test_two_phase_commits_are_announced_where_they_are_enabled(
+    tmp_path: Path, enabled: str, newest: int
+) -> None:
+    settings = {"transaction.two.phase.commit.enable": enabled}
+    with Broker(tmp_path, settings) as broker, RawConnection(broker.address) as connection:
+        request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+        answer = connection.ask(request, ApiVersionsResponse, 4)
+        versions = {api.api_key: api.max_version for api in answer.api_keys}
+        levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+    assert versions[22] == newest
+    assert levels["transaction.version"] == 2

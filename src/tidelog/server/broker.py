@@ -12,7 +12,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
@@ -38,7 +38,7 @@ from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.verification import TransactionVerification
 from tidelog.errors import KafkaError
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
-from tidelog.metadata.state import INTERNAL_TOPICS
+from tidelog.metadata.state import INTERNAL_TOPICS, TopicState
 from tidelog.metadata.state import Endpoint as AdvertisedEndpoint
 from tidelog.metadata.store import MetadataStore
 from tidelog.metadata.tree import TreeError, TreeUnavailable
@@ -59,6 +59,7 @@ from tidelog.server.metrics import BrokerMetrics
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
+from tidelog.server.stale_tree import StaleTree, check_folders, check_logs, note_stop
 from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.cleaner.service import CleanerSettings, LogCleaner
 from tidelog.storage.config import LogConfig
@@ -73,8 +74,8 @@ log = logging.getLogger("tidelog.server")
 
 # What Kafka 4.3 announces of the features that stand behind the APIs served here.
 SUPPORTED_FEATURES = {"group.version": (0, 1), "metadata.version": (7, 30), "transaction.version": (0, 2)}
-# The API that two-phase commits need the newest version of, and the version before that.
-INIT_PRODUCER_ID, INIT_WITHOUT_TWO_PHASE = 22, 5
+# The API that two-phase commits need a newer version of than is served otherwise.
+INIT_PRODUCER_ID, INIT_WITH_TWO_PHASE = 22, 6
 PROGRESS_SECONDS = 5.0
 MAX_CREATIONS = 100
 """Topics that are being made at clients' asking; one request can name very many."""
@@ -133,7 +134,9 @@ class Broker:
             self._server = server = self._bind(services)
             topics = dynamic.topics
             overrides = {name: topic.configs for name, topic in cluster.topics.items()}
+            self._check_tree(logs, cluster.topics)
             await self._load_logs(logs, lambda topic: topics.log_config(overrides.get(topic, {})))
+            check_logs(logs.logs, cluster.topics)
             self._host = host = BrokerHost(
                 services.replicas,
                 services.metadata,
@@ -161,7 +164,7 @@ class Broker:
             self._follow_settings(host, server, cleaner, self._moves)
             await self._serve_metrics()
             server.start()
-        except (FolderRefused, TreeUnavailable, TreeError) as error:
+        except (FolderRefused, StaleTree, TreeUnavailable, TreeError) as error:
             raise StartFailed(str(error)) from error
         self.state = BrokerState.RUNNING_AS_BROKER
         log.info(
@@ -296,8 +299,8 @@ class Broker:
     def _apis(self) -> dict[int, Api]:
         """What is served: two-phase commits, with their version of InitProducerId, where they are enabled."""
         apis = served_apis()
-        if not self.config.transaction_two_phase_commit_enable:
-            apis[INIT_PRODUCER_ID] = replace(apis[INIT_PRODUCER_ID], max_version=INIT_WITHOUT_TWO_PHASE)
+        if self.config.transaction_two_phase_commit_enable:
+            apis[INIT_PRODUCER_ID] = replace(apis[INIT_PRODUCER_ID], max_version=INIT_WITH_TWO_PHASE)
         return apis
 
     def _bind(self, services: Services) -> SocketServer:
@@ -318,6 +321,10 @@ class Broker:
             raise StartFailed(f"cannot listen on {listeners}: {error.strerror or error}") from error
         services.dynamic_config.on_level_change = server.refresh_log_level
         return server
+
+    def _check_tree(self, logs: LogManager, topics: Mapping[str, TopicState]) -> None:
+        assert self._tree is not None
+        check_folders((folder.path for folder in logs.folders if folder.offline is None), self._tree, topics)
 
     async def _load_logs(self, logs: LogManager, config_of: Callable[[str], LogConfig]) -> None:
         last_told = time.monotonic()
@@ -580,6 +587,11 @@ class Broker:
                 await asyncio.sleep(0.005)
         if self._logs is not None:
             if running:
+                assert self._tree is not None
+                try:
+                    await asyncio.to_thread(note_stop, self._tree, self._registered_epoch)
+                except TreeError as error:
+                    log.warning("the tree does not know of this stop: %s", error)
                 await asyncio.to_thread(self._logs.shutdown, self._registered_epoch)
             else:
                 self._logs.unlock()

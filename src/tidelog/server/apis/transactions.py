@@ -1,4 +1,4 @@
-"""InitProducerId (22) v0-6, AddPartitionsToTxn (24) v0-5, AddOffsetsToTxn (25) v0-4, EndTxn (26) v0-5,
+"""InitProducerId (22) v0-5 (v6), AddPartitionsToTxn (24) v0-5, AddOffsetsToTxn (25) v0-4, EndTxn (26) v0-5,
 WriteTxnMarkers (27) v1-2, DescribeTransactions (65) v0 and ListTransactions (66) v0-2.
 
 - InitProducerId without a transactional id gives a new producer id, epoch 0. With one, the epoch is raised
@@ -408,7 +408,7 @@ def _pattern(pattern: str | None) -> Callable[[str], bool]:
 
 
 APIS = (
-    Api(22, 0, 6, init_producer_id),
+    Api(22, 0, 5, init_producer_id),
     Api(24, 0, 5, add_partitions_to_txn),
     Api(25, 0, 4, add_offsets_to_txn),
     Api(26, 0, 5, end_txn),
