@@ -34,7 +34,8 @@ def make_certificates(folder: Path, password: str) -> Certificates:
                  "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
         (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
         _openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "authority.pem",
-                 "-CAkey", "authority.key", "-CAcreateserial", "-days", "2", "-out", f"{name}.crt", "-extfile", "names")  # fmt: skip
+                 "-CAkey", "authority.key", "-CAcreateserial", "-days", "2", "-out", f"{name}.crt",
+                 "-extfile", "names")  # fmt: skip
         chain = (folder / f"{name}.crt").read_text()
         (folder / f"{name}.pem").write_text((folder / f"{name}.key").read_text() + chain)
     _openssl(

@@ -105,7 +105,7 @@ class PlainStream:
         if self._closed:
             return
         idle = not self._queue
-        self._queue.extend(memoryview(part) for part in parts)
+        self._queue.extend(memoryview(part) for part in parts if len(part))
         if idle:
             self._send()
             if self._queue and not self._closed:
@@ -128,7 +128,7 @@ class PlainStream:
                     sent = self._socket.sendmsg(queue)
                 else:
                     sent = self._socket.sendmsg([queue[index] for index in range(MAX_PARTS)])
-                while sent and len(queue[0]) <= sent:
+                while queue and len(queue[0]) <= sent:
                     sent -= len(queue.popleft())
                 if sent:
                     queue[0] = queue[0][sent:]

@@ -1,0 +1,23 @@
+"""The examples in the documentation of the clients are run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+MODULES = [
+    "tidelog.clients.settings",
+    "tidelog.clients.security",
+    "tidelog.clients.producer.producer",
+    "tidelog.clients.producer.face",
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_run(name: str, bootstrap: str) -> None:
+    module = importlib.import_module(name)
+    failed, tried = doctest.testmod(module, extraglobs={"bootstrap": bootstrap})
+    assert tried > 0
+    assert failed == 0

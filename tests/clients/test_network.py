@@ -1,0 +1,333 @@
+"""The network client: connections, versions, time-outs, metadata, and brokers that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.clients.fake_broker import SILENCE, FakeBroker
+from tests.clients.peers import Peer, hang_up, raw, silence, versions
+from tidelog.clients.async_connection import AsyncConnection
+from tidelog.clients.blocking import LoopThread
+from tidelog.clients.errors import Closed, InvalidState, NoBroker, Timeout
+from tidelog.clients.metadata import BrokerNode, ClusterView
+from tidelog.clients.network import Backoff, NetworkClient
+from tidelog.clients.security import Security
+from tidelog.clients.settings import producer_settings
+from tidelog.clients.streams import FrameReader
+from tidelog.errors import InvalidTopic, NetworkException, RequestTimedOut, UnsupportedVersion
+from tidelog.protocol.messages.create_topics import CreateTopicsRequest
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+NewName = Callable[[str], str]
+QUICK = {
+    "retry_backoff_ms": 5,
+    "retry_backoff_max_ms": 20,
+    "reconnect_backoff_ms": 5,
+    "reconnect_backoff_max_ms": 20,
+}
+
+
+@asynccontextmanager
+async def client(bootstrap: str, **settings: object) -> AsyncIterator[NetworkClient]:
+    made = NetworkClient(
+        producer_settings(bootstrap_servers=bootstrap, **{**QUICK, **settings}), allow_auto_create=True
+    )
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def connect(port: int, **settings: object) -> AsyncConnection:
+    checked = producer_settings(bootstrap_servers="localhost:1", **settings)
+    return await AsyncConnection.open(
+        BrokerNode(0, "127.0.0.1", port), checked, Security(checked), timeout=2.0
+    )
+
+
+def test_a_topic_is_found_with_its_leader(bootstrap: str, new_name: NewName) -> None:
+    topic = new_name("found")
+
+    async def main() -> None:
+        async with client(bootstrap) as network:
+            view = await network.topic(topic, timeout=20)
+            assert view.name == topic
+            await network.wait_for(lambda: network.view.leader(topic, 0) is not None, 20, "no leader")
+            assert network.view.leader(topic, 0) in network.view.nodes
+            assert network.view.cluster_id
+            with pytest.raises(InvalidTopic):
+                await network.topic("no/such topic", timeout=5)
+
+    asyncio.run(main())
+
+
+def test_requests_in_a_row_are_answered_each(bootstrap: str) -> None:
+    async def main() -> None:
+        async with client(bootstrap) as network:
+            connection = await network.any_connection()
+            request = MetadataRequest(topics=[])
+            answers = await asyncio.gather(*(connection.call(request, MetadataResponse) for _ in range(50)))
+            assert all(answer.brokers for answer in answers)
+            assert connection.in_flight == 0
+            await network.refresh(timeout=5)
+            node = answers[0].brokers[0].node_id
+            assert (await network.call(node, request, MetadataResponse)).brokers
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_does_not_know_our_version_is_asked_in_its_oldest() -> None:
+    async def main(port: int) -> None:
+        connection = await connect(port)
+        assert connection.version_for(MetadataRequest) == 5
+        assert connection.version_for(MetadataRequest, at_most=3) == 3
+        assert not connection.serves(CreateTopicsRequest)
+        with pytest.raises(UnsupportedVersion, match="does not serve CreateTopics"):
+            connection.version_for(CreateTopicsRequest)
+        connection.close()
+
+    with Peer([versions({}, 0, UnsupportedVersion.code), versions({3: (0, 5), 18: (0, 0)}, 0)]) as peer:
+        asyncio.run(main(peer.port))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (raw(b"HTTP/1.1 400 Bad Request"), "so no Kafka broker is speaking"),
+        (hang_up, "the broker closed it"),
+        (raw(struct.pack(">ii", 4, 999)), "answer 999 came where 1 was due"),
+    ],
+)
+def test_a_peer_that_is_no_broker_is_told_apart(answer: Callable[[bytes], bytes | None], reason: str) -> None:
+    with Peer([answer]) as peer, pytest.raises(NetworkException, match=reason):
+        asyncio.run(connect(peer.port))
+
+
+def test_silence_ends_the_connection_and_everything_on_it() -> None:
+    async def main(port: int) -> None:
+        connection = await connect(port)
+        first = asyncio.create_task(
+            connection.call(MetadataRequest(topics=[]), MetadataResponse, timeout=0.1)
+        )
+        second = asyncio.create_task(connection.call(MetadataRequest(topics=[]), MetadataResponse, timeout=9))
+        begun = time.monotonic()
+        with pytest.raises(RequestTimedOut, match="Metadata: no answer from"):
+            await first
+        with pytest.raises(NetworkException, match="was not answered in time"):
+            await second
+        assert time.monotonic() - begun < 2
+        assert connection.closed
+        with pytest.raises(NetworkException, match="is closed"):
+            await connection.call(MetadataRequest(topics=[]), MetadataResponse)
+
+    with Peer([versions({3: (0, 12), 18: (0, 4)}), silence, silence]) as peer:
+        asyncio.run(main(peer.port))
+
+
+def test_where_nobody_can_be_reached_every_address_is_named() -> None:
+    async def main() -> None:
+        async with client("127.0.0.1:1,localhost:2") as network:
+            with pytest.raises(NoBroker, match=r"no broker can be reached at .*:\d, .*:\d: cannot connect"):
+                await network.any_connection()
+            with pytest.raises(
+                Timeout, match="'t' is not in the metadata after 100 ms: no broker can be reached"
+            ):
+                await network.topic("t", timeout=0.1)
+
+    asyncio.run(main())
+
+
+def test_the_second_bootstrap_server_serves_where_the_first_does_not() -> None:
+    async def main(bootstrap: str) -> None:
+        async with client(f"127.0.0.1:1,{bootstrap}") as network:
+            assert (await network.topic("t", timeout=5)).name == "t"
+
+    with FakeBroker() as broker:
+        asyncio.run(main(broker.bootstrap))
+
+
+def test_a_cluster_that_moved_is_found_again_by_its_bootstrap_servers() -> None:
+    """Every broker that was known is gone; what the bootstrap address leads to now is asked."""
+
+    async def main(bootstrap: str) -> None:
+        async with client(bootstrap) as network:
+            await network.topic("t", timeout=5)
+            network.view.nodes = {7: BrokerNode(7, "127.0.0.1", 1)}
+            for link in network.links():
+                if link.connection is not None:
+                    link.connection.close()
+            await network.refresh(timeout=5)
+            assert list(network.view.nodes) == [1]
+
+    with FakeBroker() as broker:
+        asyncio.run(main(broker.bootstrap))
+
+
+def test_the_metadata_is_refreshed_when_it_is_old() -> None:
+    async def main(broker: FakeBroker) -> None:
+        async with client(broker.bootstrap, metadata_max_age_ms=20) as network:
+            await network.topic("t", timeout=5)
+            version = network.view.version
+            await network.wait_for(lambda: network.view.version >= version + 3, 5, "not refreshed")
+
+    with FakeBroker() as broker:
+        asyncio.run(main(broker))
+
+
+def test_a_lost_connection_is_made_again() -> None:
+    async def main(broker: FakeBroker) -> None:
+        async with client(broker.bootstrap) as network:
+            await network.topic("t", timeout=5)
+            await network.connection(1)
+            broker.hang_up()
+            version = network.view.version
+            await network.wait_for(lambda: network.view.version > version, 5, "not refreshed")
+            assert (await network.call(1, MetadataRequest(topics=[]), MetadataResponse)).brokers
+            assert broker.connections >= 2
+
+    with FakeBroker() as broker:
+        asyncio.run(main(broker))
+
+
+def test_an_idle_connection_is_closed() -> None:
+    async def main(broker: FakeBroker) -> None:
+        async with client(broker.bootstrap, connections_max_idle_ms=100) as network:
+            await network.topic("t", timeout=5)
+            deadline = time.monotonic() + 5
+            while any(link.connection is not None for link in network.links()):
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+
+    with FakeBroker() as broker:
+        asyncio.run(main(broker))
+
+
+def test_topics_that_nobody_uses_are_forgotten() -> None:
+    async def main(broker: FakeBroker) -> None:
+        async with client(broker.bootstrap, metadata_max_age_ms=20) as network:
+            network.topic_idle_ms = 100
+            await network.topic("old", timeout=5)
+            await network.wait_for(lambda: "old" not in network.view.topics, 5, "still there")
+            assert "old" not in network.topics
+
+    with FakeBroker() as broker:
+        asyncio.run(main(broker))
+
+
+def test_a_broker_that_asked_for_a_pause_is_left_alone() -> None:
+    async def main(broker: FakeBroker) -> None:
+        async with client(broker.bootstrap) as network:
+            connection = await network.connection((await network.topic("t", timeout=5)).partitions[0].leader)
+            assert network.connection_if_ready(1) is connection
+            connection.throttle(150)
+            assert network.connection_if_ready(1) is None
+            begun = time.monotonic()
+            assert await network.connection(1) is connection
+            assert time.monotonic() - begun > 0.1
+
+    with FakeBroker(lambda batch: SILENCE) as broker:
+        asyncio.run(main(broker))
+
+
+def test_closing_lets_everybody_go() -> None:
+    async def main() -> None:
+        async with client("127.0.0.1:1") as network:
+            waiting = asyncio.create_task(network.topic("t", timeout=60))
+            await asyncio.sleep(0.01)
+        with pytest.raises(Closed):
+            await waiting
+        with pytest.raises(Closed):
+            await network.connection(-1)
+
+    asyncio.run(main())
+
+
+def test_pauses_grow_and_differ() -> None:
+    backoff = Backoff(100, 1000)
+    for attempt, expected in enumerate((0.1, 0.2, 0.4, 0.8, 1.0, 1.0)):
+        delays = {backoff.delay(attempt) for _ in range(50)}
+        assert all(0.8 * expected <= delay <= min(1.2 * expected, 1.0) for delay in delays)
+        assert len(delays) > 1
+    assert Backoff(5000, 1000).delay(0) <= 1.0
+
+
+def test_frames_are_cut_out_however_they_arrive() -> None:
+    sizes = [4, 10, 70_000, 4, 65_532, 65_533, 200_000, 5]
+    stream = b"".join(struct.pack(">i", size) + bytes([index]) * size for index, size in enumerate(sizes))
+    for step in (1, 3, 1000, 65_536, len(stream)):
+        frames: list[bytes] = []
+        reader = FrameReader(lambda frame, frames=frames: frames.append(bytes(frame)))  # type: ignore[misc]
+        position = 0
+        chunk = stream if step > 1 else stream[:100]
+        while position < len(chunk):
+            room = reader.get_buffer(-1)
+            count = min(len(room), step, len(chunk) - position)
+            room[:count] = chunk[position : position + count]
+            reader.buffer_updated(count)
+            position += count
+        if step > 1:
+            assert [(len(frame), frame[0]) for frame in frames] == [(size, i) for i, size in enumerate(sizes)]
+        else:
+            assert frames == [bytes(4), b"\x01" * 10]
+
+
+def test_an_older_leader_epoch_does_not_replace_a_newer_one() -> None:
+    def answer(leader: int, epoch: int) -> MetadataResponse:
+        partition = MetadataResponse.MetadataResponsePartition(
+            partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=[1, 2], isr_nodes=[1, 2]
+        )
+        return MetadataResponse(
+            brokers=[MetadataResponse.MetadataResponseBroker(node_id=n, host="h", port=1) for n in (1, 2)],
+            topics=[
+                MetadataResponse.MetadataResponseTopic(name="t", topic_id=bytes(16), partitions=[partition])
+            ],
+        )
+
+    view = ClusterView()
+    view.update(answer(1, 5), asked=["t"])
+    view.update(answer(2, 4), asked=["t"])
+    assert view.leader("t", 0) == 1
+    assert view.update_leader("t", 0, 2, 6)
+    assert not view.update_leader("t", 0, 1, 6)
+    assert (view.leader("t", 0), view.leader_epoch("t", 0)) == (2, 6)
+
+
+def test_the_thread_behind_a_blocking_client() -> None:
+    thread = LoopThread("test")
+
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    async def answer() -> int:
+        return 7
+
+    assert thread.run(answer()) == 7
+    with pytest.raises(Timeout, match=r"test: not done within 0\.05 s"):
+        thread.run(slow(), 0.05)
+    left = thread.submit(slow())
+    thread.close()
+    thread.close()
+    assert left.cancelled()
+    with pytest.raises(Closed):
+        thread.run(answer())
+
+
+def test_a_blocking_call_from_the_thread_itself_is_refused() -> None:
+    thread = LoopThread("test")
+
+    async def answer() -> int:
+        return 7
+
+    async def inside() -> int:
+        return thread.run(answer())
+
+    with pytest.raises(InvalidState, match="would wait for ever"):
+        thread.run(inside())
+    thread.close()

@@ -1,0 +1,129 @@
+"""Arrow tables as records: every row is there once, at the place where `send` would have put it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.clients.reading import partitions_of, records
+from tidelog.clients.admin import Admin, NewTopic
+from tidelog.clients.errors import RecordTooLarge
+from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.producer import AsyncProducer
+from tidelog.records.batch import Record
+from tidelog.records.partitioning import partition_for_key
+
+pa = pytest.importorskip("pyarrow")
+
+NewName = Callable[[str], str]
+
+
+@pytest.fixture
+def topic(bootstrap: str, new_name: NewName) -> str:
+    name = new_name("columns")
+    with Admin(bootstrap) as admin:
+        admin.create_topic(NewTopic(name, partitions=3))
+    return name
+
+
+def by_partition(bootstrap: str, topic: str) -> dict[int, list[Record]]:
+    return {number: records(bootstrap, topic, number) for number in range(partitions_of(bootstrap, topic))}
+
+
+def test_rows_go_where_their_keys_belong(bootstrap: str, topic: str) -> None:
+    keys = [b"%d" % (number % 100) for number in range(5000)]
+    table = pa.table({"key": keys, "value": [b"v%d" % number for number in range(5000)], "other": [1] * 5000})
+    with Producer(bootstrap_servers=bootstrap, batch_size=4000) as producer:
+        sent = producer.send_arrow(table, topic)
+        assert sent.result(20) == 5000
+        assert sent.done()
+    found = by_partition(bootstrap, topic)
+    assert sum(len(rows) for rows in found.values()) == 5000
+    for partition, rows in found.items():
+        numbers = [int((record.value or b"")[1:]) for record in rows]
+        assert numbers == sorted(numbers)
+        assert all(partition_for_key(record.key or b"", 3) == partition for record in rows)
+
+
+def test_rows_without_keys_fill_one_batch_after_the_other(bootstrap: str, topic: str) -> None:
+    table = pa.table({"anything": [f"text {number}" for number in range(20000)]})
+    with Producer(bootstrap_servers=bootstrap, batch_size=2000) as producer:
+        producer.send_arrow(table, topic)
+        producer.send(topic, b"text 20000")
+    found = by_partition(bootstrap, topic)
+    values = {record.value for rows in found.values() for record in rows}
+    assert values == {b"text %d" % number for number in range(20001)}
+    assert all(len(rows) > 2000 for rows in found.values())
+
+
+def test_times_headers_and_nulls(bootstrap: str, topic: str) -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+    table = pa.table(
+        {
+            "k": pa.array(["a", None, ""], pa.large_string()),
+            "v": pa.array([b"1", b"", None], pa.binary()),
+            "at": pa.array([moment] * 3, pa.timestamp("us", "UTC")),
+        }
+    )
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send_arrow(
+            table.slice(0, 3),
+            topic,
+            key_column="k",
+            value_column="v",
+            timestamp_column="at",
+            partition=1,
+            headers=[("source", b"arrow")],
+        ).result(10)
+    rows = records(bootstrap, topic, 1)
+    assert [(row.key, row.value) for row in rows] == [(b"a", b"1"), (None, b""), (b"", None)]
+    assert {row.timestamp for row in rows} == {1767323045678}
+    assert {row.headers for row in rows} == {(("source", b"arrow"),)}
+
+
+def test_slices_chunks_and_other_layouts(bootstrap: str, topic: str) -> None:
+    chunked = pa.chunked_array([pa.array([b"0", b"1", b"2"]), pa.array([], pa.binary()), pa.array([b"3"])])
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send_arrow(pa.table({"value": chunked}).slice(1), topic, partition=0).result(10)
+        batch = pa.record_batch({"value": pa.array(["a", "b", "a"]).dictionary_encode()})
+        producer.send_arrow(batch.slice(1), topic, partition=0).result(10)
+        fixed = pa.record_batch({"value": pa.array([b"xx", b"yy"], pa.binary(2))})
+        producer.send_arrow(fixed, topic, partition=0).result(10)
+        assert producer.send_arrow(pa.table({"value": pa.array([], pa.binary())}), topic).result(10) == 0
+    found = [record.value for record in records(bootstrap, topic, 0)]
+    assert found == [b"1", b"2", b"3", b"b", b"a", b"xx", b"yy"]
+
+
+def test_what_cannot_be_sent_is_named(bootstrap: str, topic: str) -> None:
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        with pytest.raises(ValueError, match="column 'x' is not in the table, which has a, b"):
+            producer.send_arrow(pa.table({"a": [b""], "b": [b""]}), topic, value_column="x")
+        with pytest.raises(ValueError, match="which column has the values"):
+            producer.send_arrow(pa.table({"a": [b""], "b": [b""]}), topic)
+        with pytest.raises(TypeError, match="column 'value' is list"):
+            producer.send_arrow(pa.table({"value": [[1]]}), topic)
+        with pytest.raises(RecordTooLarge):
+            producer.send_arrow(pa.table({"value": [b"x" * 2_000_000]}), topic)
+
+
+def test_a_table_larger_than_the_buffer_waits_for_room(bootstrap: str, topic: str) -> None:
+    table = pa.table({"value": [b"x" * 1000] * 1000})
+
+    async def main() -> int:
+        async with AsyncProducer(bootstrap_servers=bootstrap, buffer_memory=200_000) as producer:
+            return await (await producer.send_arrow(table, topic))
+
+    with Producer(bootstrap_servers=bootstrap, buffer_memory=200_000) as producer:
+        assert producer.send_arrow(table, topic).result(20) == 1000
+    assert asyncio.run(main()) == 1000
+    assert sum(len(rows) for rows in by_partition(bootstrap, topic).values()) == 2000
+
+
+def test_compressed_columns(bootstrap: str, topic: str) -> None:
+    table = pa.table({"value": [b"same" * 20] * 3000})
+    with Producer(bootstrap_servers=bootstrap, compression_type="lz4") as producer:
+        assert producer.send_arrow(table, topic, partition=2).result(10) == 3000
+    assert len(records(bootstrap, topic, 2)) == 3000
