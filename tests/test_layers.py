@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 ALLOWED["coordinator"] = FOUNDATION | {"protocol", "records", "storage", "metadata", "cluster"}
 ALLOWED["server"] = set(ALLOWED)
+ALLOWED["testing"] = set(ALLOWED)
 ALLOWED["cli"] = set(ALLOWED) | {""}
 
 

@@ -1,0 +1,217 @@
+"""A whole broker in this process: its loop in a thread of its own, its data in a folder that goes with it.
+
+What it serves and how is that of `tidelog start`. Its settings are made for tests: one partition for each of
+the internal topics, no wait before a group's first round. Everything can be set otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from tidelog.testing.lines import LogLines, thread_name
+
+if TYPE_CHECKING:
+    from tidelog.server.broker import Broker as ServerBroker
+
+log = logging.getLogger("tidelog.server")
+
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
+
+SETTINGS_FOR_TESTS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "num.io.threads": "2",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+}
+
+
+class Broker:
+    """`with Broker() as broker:` runs one; `broker.bootstrap_servers` is what any Kafka client needs.
+
+    Settings are those of server.properties, as keywords with underscores or as a dict:
+    `Broker(auto_create_topics_enable=False)`. Data goes to a temporary folder, which `close` removes, unless
+    log.dirs is set.
+    """
+
+    def __init__(self, config: Mapping[str, object] | None = None, /, **settings: object) -> None:
+        given = {name.replace("_", "."): value for name, value in {**(config or {}), **settings}.items()}
+        self.settings = SETTINGS_FOR_TESTS | {name: _text(value) for name, value in given.items()}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._address = ""
+        self._log: LogLines | None = None
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        if not self.running:
+            self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What clients need
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT of the first listener; it stays the same through stops and restarts."""
+        if not self._address:
+            raise RuntimeError("the broker was not started: use it as `with Broker() as broker:`")
+        return self._address
+
+    @property
+    def host(self) -> str:
+        return self.bootstrap_servers.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.bootstrap_servers.rpartition(":")[2])
+
+    def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None
+    ) -> None:
+        """Make a topic, and return when it can be used."""
+        from tidelog.clients.admin import Admin, NewTopic
+
+        settings = {key.replace("_", "."): _text(value) for key, value in (configs or {}).items()}
+        with Admin(self.bootstrap_servers, client_id="tidelog-testing") as admin:
+            admin.create_topic(NewTopic(name, partitions, 1, configs=settings))
+
+    # What a test can look at
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def data(self) -> str:
+        """The log folder, the first one where log.dirs names several."""
+        if "log.dirs" in self.settings:
+            return self.settings["log.dirs"].split(",")[0]
+        if self._folder is None:
+            raise RuntimeError("the broker was not started, or is closed: it has no folder")
+        return self._folder.name
+
+    def log_lines(self, since: int = 0) -> list[str]:
+        """What the broker logged, the last 10,000 lines; `since` leaves out so many of the first ones."""
+        return [] if self._log is None else self._log.lines(since)
+
+    @property
+    def log_count(self) -> int:
+        """How many lines it logged so far: to be given to `log_lines` later."""
+        return 0 if self._log is None else self._log.count
+
+    # Life
+
+    def start(self) -> None:
+        """Run, and return when requests are answered. After `stop`, with the data and the port of before."""
+        if self.running:
+            raise RuntimeError(f"the broker is running already, on {self._address}")
+        if self._folder is None and "log.dirs" not in self.settings:
+            self._folder = tempfile.TemporaryDirectory(prefix="tidelog-", ignore_cleanup_errors=True)
+        name = thread_name(self.port if self._address else 0)
+        if self._log is None:
+            self._log = LogLines()
+        self._log.attach(name)
+        self._failure = None
+        ready = threading.Event()
+        # A forgotten close must not keep the program from ending.
+        self._thread = threading.Thread(target=self._run, args=(ready,), name=name, daemon=True)
+        self._thread.start()
+        if not ready.wait(START_SECONDS):
+            self._failure = TimeoutError(f"the broker did not start within {START_SECONDS:.0f} s")
+        if self._failure is not None:
+            failure = self._failure
+            self.close()
+            raise failure
+
+    def stop(self) -> None:
+        """End it as an operator does; the data stays, for `start`."""
+        thread, loop, stop = self._thread, self._loop, self._stop
+        if thread is None:
+            return
+        if loop is not None and stop is not None and thread.is_alive():
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(STOP_SECONDS)
+        if thread.is_alive():
+            raise TimeoutError(f"the broker on {self._address} did not stop within {STOP_SECONDS:.0f} s")
+        self._thread = self._loop = self._stop = None
+        if self._log is not None:
+            self._log.detach()
+
+    def restart(self) -> None:
+        """Stop and start again on the same port with the same data."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop it and remove its folder. Harmless when called again."""
+        try:
+            self.stop()
+        finally:
+            if self._folder is not None:
+                self._folder.cleanup()
+                self._folder = None
+
+    # In the broker's thread
+
+    def _run(self, ready: threading.Event) -> None:
+        try:
+            self._serve(ready)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            ready.set()
+
+    def _serve(self, ready: threading.Event) -> None:
+        from tidelog.network.loop import BrokerLoop
+        from tidelog.server.broker import Broker as ServerBroker
+        from tidelog.server.config.broker import BrokerConfig
+
+        address = self._address or "127.0.0.1:0"
+        config = BrokerConfig({"listeners": f"PLAINTEXT://{address}", "log.dirs": self.data, **self.settings})
+        loop = BrokerLoop(config.num_io_threads)
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._live(ServerBroker(config, loop), ready))
+        finally:
+            loop.run_until_complete(loop.shutdown_default_executor())
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    async def _live(self, broker: ServerBroker, ready: threading.Event) -> None:
+        stop = asyncio.Event()
+        for line in broker.config.warnings:
+            log.warning("%s", line)
+        try:
+            await broker.start()
+            self._address = broker.address
+            self._loop, self._stop = asyncio.get_running_loop(), stop
+            ready.set()
+            failed = asyncio.ensure_future(broker.failed.wait())
+            stopped = asyncio.ensure_future(stop.wait())
+            _, waiting = await asyncio.wait([failed, stopped], return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+        finally:
+            await broker.stop()
+
+
+def _text(value: object) -> str:
+    """A setting as it stands in server.properties."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value)
