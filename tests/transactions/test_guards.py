@@ -1,0 +1,102 @@
+"""What a log's producer state asks of the first batch of a transaction, and of markers that come late."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequenceNumber
+from tidelog.storage.producer_state import AppendOrigin, ProducerStates
+
+PRODUCER, EPOCH = 7, 3
+CLASSIC, EPOCH_BUMP = 0, 2
+
+
+@pytest.fixture
+def producers() -> ProducerStates:
+    return ProducerStates(86_400_000)
+
+
+def write(producers: ProducerStates, offset: int, *, epoch: int = EPOCH, transactional: bool = True) -> None:
+    producers.append(PRODUCER, epoch, offset, offset, offset, 1_000, transactional)
+    producers.end_verification(PRODUCER)
+
+
+def end(producers: ProducerStates, offset: int, *, epoch: int = EPOCH) -> None:
+    producers.end_verification(PRODUCER, epoch)
+    completed = producers.append_marker(PRODUCER, epoch, 0, False, offset, 1_000)
+    if completed is not None:
+        producers.complete(completed)
+
+
+def test_the_guard_of_a_verification_lets_its_batch_in(producers: ProducerStates) -> None:
+    guard = producers.start_verification(PRODUCER, EPOCH, 0, False, 0)
+    producers.check_verified(PRODUCER, EPOCH, guard)
+
+
+def test_without_a_guard_no_batch_opens_a_transaction(producers: ProducerStates) -> None:
+    with pytest.raises(InvalidTxnState):
+        producers.check_verified(PRODUCER, EPOCH, None)
+
+
+def test_an_open_transaction_needs_no_guard(producers: ProducerStates) -> None:
+    write(producers, 0)
+    assert producers.start_verification(PRODUCER, EPOCH, 1, False, 0) is None
+
+
+def test_a_guard_is_good_for_one_transaction(producers: ProducerStates) -> None:
+    guard = producers.start_verification(PRODUCER, EPOCH, 0, False, 0)
+    end(producers, 0)
+    producers.start_verification(PRODUCER, EPOCH, 0, False, 0)
+    with pytest.raises(InvalidTxnState):
+        producers.check_verified(PRODUCER, EPOCH, guard)
+
+
+def test_a_marker_leaves_the_guard_of_the_transaction_that_follows_it(producers: ProducerStates) -> None:
+    write(producers, 0)
+    guard = producers.start_verification(PRODUCER, EPOCH + 1, 0, True, 0)
+    end(producers, 1, epoch=EPOCH + 1)
+    producers.check_verified(PRODUCER, EPOCH + 1, guard)
+
+
+def test_an_old_epoch_is_told_before_anybody_is_asked(producers: ProducerStates) -> None:
+    write(producers, 0)
+    with pytest.raises(InvalidProducerEpoch):
+        producers.start_verification(PRODUCER, EPOCH - 1, 1, False, 0)
+
+
+def test_a_producer_that_adds_partitions_begins_with_sequence_0(producers: ProducerStates) -> None:
+    producers.start_verification(PRODUCER, EPOCH, 5, True, 0)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        producers.check(PRODUCER, EPOCH, 5, AppendOrigin.CLIENT)
+
+
+def test_while_a_sequence_is_being_verified_no_later_one_is_written(producers: ProducerStates) -> None:
+    producers.start_verification(PRODUCER, EPOCH, 5, False, 0)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        producers.check(PRODUCER, EPOCH, 6, AppendOrigin.CLIENT)
+    producers.start_verification(PRODUCER, EPOCH, 4, False, 0)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        producers.check(PRODUCER, EPOCH, 5, AppendOrigin.CLIENT)
+    producers.check(PRODUCER, EPOCH, 4, AppendOrigin.CLIENT)
+
+
+def test_a_verification_that_led_to_nothing_is_forgotten_in_time(producers: ProducerStates) -> None:
+    producers.start_verification(PRODUCER, EPOCH, 0, False, 0)
+    producers.remove_expired(86_400_000)
+    assert producers.verifications == {}
+
+
+def test_a_late_marker_of_the_newer_protocol_does_not_end_the_next_transaction(
+    producers: ProducerStates,
+) -> None:
+    write(producers, 0)
+    with pytest.raises(InvalidProducerEpoch):
+        producers.check_marker(PRODUCER, EPOCH, 0, AppendOrigin.COORDINATOR, EPOCH_BUMP)
+    producers.check_marker(PRODUCER, EPOCH, 0, AppendOrigin.COORDINATOR, CLASSIC)
+    producers.check_marker(PRODUCER, EPOCH + 1, 0, AppendOrigin.COORDINATOR, EPOCH_BUMP)
+
+
+def test_the_same_marker_again_is_right_where_nothing_is_open(producers: ProducerStates) -> None:
+    write(producers, 0)
+    end(producers, 1, epoch=EPOCH + 1)
+    producers.check_marker(PRODUCER, EPOCH + 1, 0, AppendOrigin.COORDINATOR, EPOCH_BUMP)
