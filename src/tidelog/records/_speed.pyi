@@ -1,10 +1,11 @@
 from array import array
 from collections.abc import Callable, Generator, Iterable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tidelog.records._pure import Buffer, Columns, HeaderFields, Headers, RecordFields
 from tidelog.records._pure_cleaner import IndexEntry, Offsets
 from tidelog.records._pure_client import EncodedHeaders, RecordMetadata
+from tidelog.records._pure_fetch import Aborted
 from tidelog.records._pure_produce import ProduceBody
 
 R = TypeVar("R")
@@ -176,3 +177,64 @@ def sign_batch(
     producer_epoch: int,
     base_sequence: int,
 ) -> None: ...
+
+class Record:
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    leader_epoch: int
+    key_size: int
+    value_size: int
+    headers: Headers
+    @property
+    def key(self) -> Any: ...
+    @property
+    def value(self) -> Any: ...
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int = -1,
+        key: object = None,
+        value: object = None,
+        headers: Headers = (),
+        timestamp_type: int = 0,
+        leader_epoch: int = -1,
+        key_size: int = -1,
+        value_size: int = -1,
+    ) -> None: ...
+    def replace(self, key: object, value: object) -> None: ...
+
+class RecordReader:
+    topic: str
+    partition: int
+    position: int
+    leader_epoch: int
+    next_fetch: int
+    size: int
+    done: bool
+    def __init__(
+        self,
+        buf: Buffer,
+        topic: str,
+        partition: int,
+        position: int,
+        check_crcs: bool,
+        aborted: Aborted | None,
+    ) -> None: ...
+    def take(self, limit: int) -> list[Record]: ...
+    def take_columns(self, sink: ColumnSink, limit: int) -> int: ...
+
+class ColumnSink:
+    rows: int
+    topics: list[str]
+    null_keys: int
+    null_values: int
+    null_timestamps: int
+    null_header_values: int
+    header_rows: int
+    def has_room(self, size: int) -> bool: ...
+    def buffers(self) -> dict[str, Buffer]: ...

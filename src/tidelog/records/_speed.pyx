@@ -17,8 +17,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from cython cimport no_gc
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from tidelog.records._pure import MalformedRecords
@@ -2016,3 +2016,633 @@ cdef class ArrowColumns:
             next[to[row]] += 1
         PyMem_Free(next)
         return found
+
+
+# The records of a fetched partition
+
+
+@no_gc  # refers to bytes and a name
+cdef class _Payload:
+    """The unpacked bytes of a batch, or of a whole answer, and what all of its records have in common."""
+
+    cdef Py_buffer view
+    cdef bint held
+    cdef str topic
+    cdef int32_t partition
+    cdef int32_t leader_epoch
+    cdef int8_t timestamp_type
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+cdef enum:
+    HAS_KEY = 1
+    HAS_VALUE = 2
+    HAS_HEADERS = 4
+
+
+@no_gc  # refers to its bytes, and to what deserializers made of them, which seldom knows its record
+cdef class Record:
+    """A record that was read; its key, value and headers are made into objects when they are looked at.
+
+    It keeps the bytes of the fetch that it came with.
+    """
+
+    cdef _Payload payload
+    cdef readonly int64_t offset
+    cdef readonly int64_t timestamp
+    cdef object made_key
+    cdef object made_value
+    cdef object made_headers
+    cdef int32_t key_at
+    cdef readonly int32_t key_size
+    cdef int32_t value_at
+    cdef readonly int32_t value_size
+    cdef int32_t headers_at
+    cdef int32_t header_count
+    cdef uint8_t has
+
+    def __init__(
+        self, str topic, int32_t partition, int64_t offset, int64_t timestamp=-1, key=None, value=None,
+        tuple headers=(), int8_t timestamp_type=0, int32_t leader_epoch=-1, int32_t key_size=-1, int32_t value_size=-1,
+    ):
+        cdef _Payload payload = _Payload.__new__(_Payload)
+        payload.topic = topic
+        payload.partition = partition
+        payload.timestamp_type = timestamp_type
+        payload.leader_epoch = leader_epoch
+        self.payload = payload
+        self.offset = offset
+        self.timestamp = timestamp
+        self.made_key = key
+        self.made_value = value
+        self.made_headers = headers
+        self.key_size = len(key) if type(key) is bytes else key_size
+        self.value_size = len(value) if type(value) is bytes else value_size
+        self.has = HAS_KEY | HAS_VALUE | HAS_HEADERS
+
+    @property
+    def topic(self):
+        return self.payload.topic
+
+    @property
+    def partition(self):
+        return self.payload.partition
+
+    @property
+    def leader_epoch(self):
+        return self.payload.leader_epoch
+
+    @property
+    def timestamp_type(self):
+        return self.payload.timestamp_type
+
+    @property
+    def key(self):
+        if not self.has & HAS_KEY:
+            self.made_key = slice_or_none(<const uint8_t *>self.payload.view.buf + self.key_at, self.key_size)
+            self.has |= HAS_KEY
+        return self.made_key
+
+    @property
+    def value(self):
+        if not self.has & HAS_VALUE:
+            self.made_value = slice_or_none(<const uint8_t *>self.payload.view.buf + self.value_at, self.value_size)
+            self.has |= HAS_VALUE
+        return self.made_value
+
+    @property
+    def headers(self):
+        cdef const uint8_t *base
+        if not self.has & HAS_HEADERS:
+            if self.header_count == 0:
+                self.made_headers = ()
+            else:
+                base = <const uint8_t *>self.payload.view.buf
+                self.made_headers = read_headers(
+                    base + self.headers_at, base + self.payload.view.len, self.header_count, 0
+                )
+            self.has |= HAS_HEADERS
+        return self.made_headers
+
+    def replace(self, key, value):
+        self.made_key = key
+        self.made_value = value
+        self.has |= HAS_KEY | HAS_VALUE
+
+    def __reduce__(self):
+        from tidelog.records._pure_fetch import fields_of
+
+        return Record, fields_of(self)
+
+    def __repr__(self):
+        from tidelog.records._pure_fetch import described
+
+        return described(self)
+
+
+cdef class RecordReader:
+    cdef object buf
+    cdef Py_buffer view
+    cdef bint held
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef readonly int32_t leader_epoch
+    cdef readonly int64_t position
+    cdef readonly int64_t next_fetch
+    cdef readonly Py_ssize_t size
+    cdef bint check_crcs
+    cdef list aborted
+    cdef Py_ssize_t aborted_at
+    cdef set dropped
+    cdef Py_ssize_t at
+    # The batch that is being read; its records lie in `payload` from `p` to `stop`.
+    cdef _Payload payload
+    cdef const uint8_t *p
+    cdef const uint8_t *stop
+    cdef int64_t left
+    cdef int64_t base_offset
+    cdef int64_t batch_next
+    cdef int64_t base_timestamp
+    cdef int64_t append_time
+    cdef bint appended
+
+    def __cinit__(self, buf, str topic not None, int32_t partition, int64_t position, bint check_crcs, aborted):
+        PyObject_GetBuffer(buf, &self.view, PyBUF_SIMPLE)
+        self.held = True
+        self.buf = buf
+        self.size = self.view.len
+        self.topic = topic
+        self.partition = partition
+        self.position = position
+        self.leader_epoch = -1
+        self.check_crcs = check_crcs
+        self.aborted = None if aborted is None else list(aborted)
+        self.dropped = set()
+        self.next_fetch = self.scan()
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+    cdef int64_t scan(self) noexcept:
+        """The offset behind the last whole batch."""
+        cdef const uint8_t *base = <const uint8_t *>self.view.buf
+        cdef Py_ssize_t at = 0
+        cdef int64_t found = -1
+        cdef int32_t length
+        while self.size - at >= HEADER_SIZE:
+            length = <int32_t>tl_get32(base + at + 8)
+            if length < HEADER_SIZE - LENGTH_OVERHEAD or length > self.size - at - LENGTH_OVERHEAD:
+                break
+            found = tl_add64(<int64_t>tl_get64(base + at), <int64_t>(<int32_t>tl_get32(base + at + 23)) + 1)
+            at += <Py_ssize_t>length + LENGTH_OVERHEAD
+        return found
+
+    cdef bint whole_batch(self) noexcept:
+        cdef Py_ssize_t rest = self.size - self.at
+        cdef int32_t length
+        if rest < HEADER_SIZE:
+            return False
+        length = <int32_t>tl_get32(<const uint8_t *>self.view.buf + self.at + 8)
+        return length < HEADER_SIZE - LENGTH_OVERHEAD or length <= rest - LENGTH_OVERHEAD
+
+    @property
+    def done(self):
+        return self.left == 0 and not self.whole_batch()
+
+    cdef int advance(self) except -1:
+        """Go to the next batch that has records to hand out; 0 at the end."""
+        cdef const uint8_t *p
+        cdef int32_t length, count
+        cdef Py_ssize_t end
+        cdef int64_t base, last, next_offset
+        cdef uint16_t attributes
+        while self.whole_batch():
+            p = <const uint8_t *>self.view.buf + self.at
+            base = <int64_t>tl_get64(p)
+            length = <int32_t>tl_get32(p + 8)
+            if p[16] != 2:
+                raise self.bad_batch(base, f"has magic {<int>(<signed char>p[16])} where 2 is read")
+            if length < HEADER_SIZE - LENGTH_OVERHEAD:
+                raise self.bad_batch(base, f"declares a length of {length}")
+            end = self.at + length + LENGTH_OVERHEAD
+            last = tl_add64(base, <int32_t>tl_get32(p + 23))
+            next_offset = tl_add64(last, 1)
+            if next_offset > self.position:
+                attributes = tl_get16(p + 21)
+                count = <int32_t>tl_get32(p + 57)
+                if self.check_crcs:
+                    if crc_of(self.buf, <const uint8_t *>self.view.buf, self.at + CRC_START, end) != tl_get32(p + 17):
+                        raise self.bad_crc(base)
+                if not self.left_out(p, end, attributes, last) and count > 0:
+                    self.open_batch(p, end, attributes, count)
+                    self.at = end
+                    return 1
+                self.position = next_offset
+                self.leader_epoch = <int32_t>tl_get32(p + 12)
+            self.at = end
+        return 0
+
+    cdef int open_batch(self, const uint8_t *p, Py_ssize_t end, uint16_t attributes, int32_t count) except -1:
+        cdef _Payload payload = _Payload.__new__(_Payload)
+        cdef Py_ssize_t start = self.at + HEADER_SIZE
+        if attributes & 7:
+            from tidelog.records._pure_fetch import unpack
+
+            PyObject_GetBuffer(unpack(attributes, memoryview(self.buf)[start:end]), &payload.view, PyBUF_SIMPLE)
+            start, end = 0, payload.view.len
+        else:
+            PyObject_GetBuffer(self.buf, &payload.view, PyBUF_SIMPLE)
+        payload.held = True
+        if payload.view.len > 0x7FFFFFFF:
+            raise self.bad_batch(self.position, "is larger than 2 GB")
+        payload.topic = self.topic
+        payload.partition = self.partition
+        payload.leader_epoch = <int32_t>tl_get32(p + 12)
+        self.appended = attributes & 8 != 0
+        payload.timestamp_type = self.appended
+        self.payload = payload
+        self.p = <const uint8_t *>payload.view.buf + start
+        self.stop = <const uint8_t *>payload.view.buf + end
+        self.left = count
+        self.base_offset = <int64_t>tl_get64(p)
+        self.batch_next = tl_add64(self.base_offset, <int64_t>(<int32_t>tl_get32(p + 23)) + 1)
+        self.base_timestamp = <int64_t>tl_get64(p + 27)
+        self.append_time = <int64_t>tl_get64(p + 35)
+        return 0
+
+    cdef bint left_out(self, const uint8_t *p, Py_ssize_t end, uint16_t attributes, int64_t last) except -1:
+        if self.aborted is not None:
+            while self.aborted_at < len(self.aborted) and self.aborted[self.aborted_at][0] <= last:
+                self.dropped.add(self.aborted[self.aborted_at][1])
+                self.aborted_at += 1
+        if attributes & 0x20:
+            if self.aborted is not None and self.is_abort(end, attributes):
+                self.dropped.discard(<int64_t>tl_get64(p + 43))
+            return True
+        return attributes & 0x10 != 0 and bool(self.dropped) and <int64_t>tl_get64(p + 43) in self.dropped
+
+    cdef bint is_abort(self, Py_ssize_t end, uint16_t attributes) except -1:
+        from tidelog.records._pure_fetch import _is_abort
+
+        return _is_abort(memoryview(self.buf), self.at, attributes)
+
+    cdef object bad_batch(self, int64_t offset, str reason):
+        from tidelog.records._pure_fetch import bad_batch
+
+        return bad_batch(self.topic, self.partition, offset, reason)
+
+    cdef object bad_crc(self, int64_t offset):
+        from tidelog.records._pure_fetch import bad_crc
+
+        return bad_crc(self.topic, self.partition, offset)
+
+    cdef object bad_record(self):
+        from tidelog.records._pure_fetch import bad_record
+
+        return bad_record(self.topic, self.partition, self.position)
+
+    cdef bint may_advance(self, bint nothing_yet) except -1:
+        """`advance`, but what is wrong with a batch waits until what is before it was handed out."""
+        if nothing_yet:
+            return self.advance()
+        try:
+            return self.advance()
+        except Exception:
+            return False
+
+    def take(self, Py_ssize_t limit):
+        cdef list out = []
+        cdef Py_ssize_t made = 0
+        cdef Layout r
+        cdef Record record
+        cdef const uint8_t *base
+        cdef int64_t offset
+        while made < limit:
+            if self.left == 0 and not self.may_advance(made == 0):
+                break
+            base = <const uint8_t *>self.payload.view.buf
+            while self.left > 0 and made < limit:
+                if read_record(&self.p, self.stop, &r) != OK:
+                    if made == 0:
+                        raise self.bad_record()
+                    return out
+                self.left -= 1
+                offset = tl_add64(self.base_offset, r.offset_delta)
+                if offset < self.position:
+                    continue
+                self.position = offset + 1
+                record = Record.__new__(Record)
+                record.payload = self.payload
+                record.offset = offset
+                record.timestamp = (
+                    self.append_time if self.appended else tl_add64(self.base_timestamp, r.timestamp_delta)
+                )
+                record.key_at = <int32_t>(r.key - base)
+                record.key_size = r.key_length
+                record.value_at = <int32_t>(r.value - base)
+                record.value_size = r.value_length
+                record.headers_at = <int32_t>(r.headers - base)
+                record.header_count = r.header_count
+                out.append(record)
+                made += 1
+            self.batch_ended()
+        return out
+
+    cdef void batch_ended(self) noexcept:
+        self.leader_epoch = self.payload.leader_epoch
+        if self.left == 0 and self.batch_next > self.position:
+            self.position = self.batch_next
+
+    def take_columns(self, ColumnSink sink not None, Py_ssize_t limit):
+        cdef Py_ssize_t made = 0
+        cdef Py_ssize_t before
+        cdef int found
+        cdef int32_t topic
+        cdef Layout r
+        while made < limit:
+            if self.left == 0 and not self.may_advance(made == 0):
+                break
+            if not sink.room_for(self.stop - self.p):
+                break
+            topic = sink.topic_index(self.topic)
+            sink.reserve_rows(min(self.left, limit - made), self.stop - self.p)
+            before = sink.rows
+            with nogil:
+                found = fill_sink(self, sink, limit - made, &r)
+            made += sink.rows - before
+            sink.name_rows(before, topic, self.partition)
+            if found == HEADERS_NEXT:
+                sink.take_headers(&r)
+            elif found != OK:
+                if made == 0:
+                    raise self.bad_record()
+                break
+            self.batch_ended()
+        return made
+
+
+cdef enum:
+    HEADERS_NEXT = 100
+
+
+cdef int fill_sink(RecordReader reader, ColumnSink sink, Py_ssize_t limit, Layout *r) noexcept nogil:
+    """Rows of one batch until it ends, so many were made, or one has headers, which is then in `r`."""
+    cdef Py_ssize_t row = sink.rows
+    cdef Py_ssize_t last = row + limit
+    cdef int found = OK
+    cdef int64_t offset, timestamp
+    cdef int64_t *offsets = <int64_t *>sink.offset.data
+    cdef int64_t *timestamps = <int64_t *>sink.timestamp.data
+    cdef int32_t *key_ends = <int32_t *>sink.key_ends.data
+    cdef int32_t *value_ends = <int32_t *>sink.value_ends.data
+    cdef int32_t *header_ends = <int32_t *>sink.header_ends.data
+    cdef uint8_t *key = sink.key_data.data
+    cdef uint8_t *value = sink.value_data.data
+    cdef Py_ssize_t key_size = sink.key_data.size
+    cdef Py_ssize_t value_size = sink.value_data.size
+    cdef const uint8_t *p = reader.p
+    while reader.left > 0 and row < last:
+        found = read_record(&p, reader.stop, r)
+        if found != OK:
+            break
+        reader.left -= 1
+        offset = tl_add64(reader.base_offset, r.offset_delta)
+        if offset < reader.position:
+            continue
+        reader.position = offset + 1
+        offsets[row] = offset
+        timestamp = reader.append_time if reader.appended else tl_add64(reader.base_timestamp, r.timestamp_delta)
+        timestamps[row] = timestamp
+        if timestamp == -1:
+            sink.null_timestamps += 1
+        else:
+            set_bit(sink.timestamp_bits.data, row)
+        if r.key_length < 0:
+            sink.null_keys += 1
+        else:
+            memcpy(key + key_size, r.key, r.key_length)
+            key_size += r.key_length
+            set_bit(sink.key_bits.data, row)
+        key_ends[row + 1] = <int32_t>key_size
+        if r.value_length < 0:
+            sink.null_values += 1
+        else:
+            memcpy(value + value_size, r.value, r.value_length)
+            value_size += r.value_length
+            set_bit(sink.value_bits.data, row)
+        value_ends[row + 1] = <int32_t>value_size
+        header_ends[row + 1] = <int32_t>sink.header_rows
+        row += 1
+        if r.header_count:
+            found = HEADERS_NEXT
+            break
+    reader.p = p
+    sink.rows = row
+    sink.key_data.size = key_size
+    sink.value_data.size = value_size
+    return found
+
+
+cdef inline void set_bit(uint8_t *bits, Py_ssize_t row) noexcept nogil:
+    bits[row >> 3] |= <uint8_t>(1 << (row & 7))
+
+
+cdef class _Column:
+    """Bytes that grow and that others may look at; what is reserved and not used yet is zero in bitmaps."""
+
+    cdef uint8_t *data
+    cdef Py_ssize_t size
+    cdef Py_ssize_t room
+    cdef bint zeroed
+
+    def __dealloc__(self):
+        PyMem_Free(self.data)
+
+    cdef int ensure(self, Py_ssize_t room) except -1:
+        """Room for so many bytes in all."""
+        cdef void *data
+        if room <= self.room:
+            return 0
+        room = max(room, self.room + self.room // 2, 64)
+        data = PyMem_Realloc(self.data, room)
+        if data == NULL:
+            raise MemoryError
+        self.data = <uint8_t *>data
+        if self.zeroed:
+            memset(self.data + self.room, 0, room - self.room)
+        self.room = room
+        return 0
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        self.ensure(1)  # nobody likes to be shown nothing at no address
+        PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
+
+
+cdef _Column bitmap():
+    cdef _Column made = _Column()
+    made.zeroed = True
+    return made
+
+
+cdef _Column ends():
+    cdef _Column made = _Column()
+    made.ensure(64)
+    (<int32_t *>made.data)[0] = 0
+    return made
+
+
+cdef class ColumnSink:
+    cdef readonly Py_ssize_t rows
+    cdef readonly list topics
+    cdef readonly Py_ssize_t null_keys
+    cdef readonly Py_ssize_t null_values
+    cdef readonly Py_ssize_t null_timestamps
+    cdef readonly Py_ssize_t null_header_values
+    cdef readonly Py_ssize_t header_rows
+    cdef bint shown
+    cdef _Column offset
+    cdef _Column timestamp
+    cdef _Column timestamp_bits
+    cdef _Column partition
+    cdef _Column topic
+    cdef _Column key_ends
+    cdef _Column key_data
+    cdef _Column key_bits
+    cdef _Column value_ends
+    cdef _Column value_data
+    cdef _Column value_bits
+    cdef _Column header_ends
+    cdef _Column name_ends
+    cdef _Column name_data
+    cdef _Column content_ends
+    cdef _Column content_data
+    cdef _Column content_bits
+
+    def __cinit__(self):
+        self.topics = []
+        self.offset, self.timestamp, self.timestamp_bits = _Column(), _Column(), bitmap()
+        self.partition, self.topic = _Column(), _Column()
+        self.key_ends, self.key_data, self.key_bits = ends(), _Column(), bitmap()
+        self.value_ends, self.value_data, self.value_bits = ends(), _Column(), bitmap()
+        self.header_ends = ends()
+        self.name_ends, self.name_data = ends(), _Column()
+        self.content_ends, self.content_data, self.content_bits = ends(), _Column(), bitmap()
+
+    def has_room(self, Py_ssize_t size):
+        return self.room_for(size)
+
+    cdef bint room_for(self, Py_ssize_t size) noexcept:
+        return (
+            not self.shown
+            and self.value_data.size + size < 0x7FFFFFFF
+            and self.key_data.size + size < 0x7FFFFFFF
+        )
+
+    cdef int32_t topic_index(self, str topic) except -1:
+        if topic not in self.topics:
+            self.topics.append(topic)
+        return <int32_t>self.topics.index(topic)
+
+    cdef int reserve_rows(self, Py_ssize_t more, Py_ssize_t size) except -1:
+        """Room for so many rows, whose keys and values are so many bytes at most."""
+        cdef Py_ssize_t rows = self.rows + more
+        self.offset.ensure(8 * rows)
+        self.timestamp.ensure(8 * rows)
+        self.partition.ensure(4 * rows)
+        self.topic.ensure(4 * rows)
+        self.key_ends.ensure(4 * rows + 4)
+        self.value_ends.ensure(4 * rows + 4)
+        self.header_ends.ensure(4 * rows + 4)
+        self.timestamp_bits.ensure((rows >> 3) + 8)
+        self.key_bits.ensure((rows >> 3) + 8)
+        self.value_bits.ensure((rows >> 3) + 8)
+        self.key_data.ensure(self.key_data.size + size)
+        self.value_data.ensure(self.value_data.size + size)
+        return 0
+
+    cdef void name_rows(self, Py_ssize_t first, int32_t topic, int32_t partition) noexcept:
+        cdef int32_t *topics = <int32_t *>self.topic.data
+        cdef int32_t *partitions = <int32_t *>self.partition.data
+        cdef Py_ssize_t row
+        for row in range(first, self.rows):
+            topics[row] = topic
+            partitions[row] = partition
+
+    cdef int take_headers(self, Layout *r) except -1:
+        """The headers of the last row."""
+        cdef const uint8_t *p = r.headers
+        cdef int32_t count = r.header_count
+        cdef int32_t length
+        cdef Py_ssize_t row
+        while count > 0:
+            row = self.header_rows
+            self.name_ends.ensure(4 * row + 8)
+            self.content_ends.ensure(4 * row + 8)
+            self.content_bits.ensure((row >> 3) + 8)
+            if tl_varint32(&p, r.stop, &length) or length < 0 or length > r.stop - p:
+                raise MalformedRecords(MALFORMED, 0)
+            self.add_name(p, length)
+            (<int32_t *>self.name_ends.data)[row + 1] = <int32_t>self.name_data.size
+            p += length
+            if tl_varint32(&p, r.stop, &length) or length > r.stop - p:
+                raise MalformedRecords(MALFORMED, 0)
+            if length < 0:
+                self.null_header_values += 1
+            else:
+                self.content_data.ensure(self.content_data.size + length)
+                memcpy(self.content_data.data + self.content_data.size, p, length)
+                self.content_data.size += length
+                set_bit(self.content_bits.data, row)
+                p += length
+            (<int32_t *>self.content_ends.data)[row + 1] = <int32_t>self.content_data.size
+            self.header_rows += 1
+            count -= 1
+        (<int32_t *>self.header_ends.data)[self.rows] = <int32_t>self.header_rows
+        return 0
+
+    cdef int add_name(self, const uint8_t *p, int32_t length) except -1:
+        cdef int32_t index
+        cdef bytes text
+        for index in range(length):
+            if p[index] >= 0x80:  # the column is a text: what is no UTF-8 is marked in it
+                text = PyUnicode_DecodeUTF8(<const char *>p, length, "replace").encode()
+                p = <const uint8_t *>PyBytes_AS_STRING(text)
+                length = <int32_t>PyBytes_GET_SIZE(text)
+                break
+        self.name_data.ensure(self.name_data.size + length)
+        memcpy(self.name_data.data + self.name_data.size, p, length)
+        self.name_data.size += length
+        return 0
+
+    def buffers(self):
+        cdef Py_ssize_t rows = self.rows
+        self.shown = True
+        self.offset.size = self.timestamp.size = 8 * rows
+        self.partition.size = self.topic.size = 4 * rows
+        self.key_ends.size = self.value_ends.size = self.header_ends.size = 4 * rows + 4
+        self.timestamp_bits.size = self.key_bits.size = self.value_bits.size = (rows + 7) >> 3
+        self.name_ends.size = self.content_ends.size = 4 * self.header_rows + 4
+        self.content_bits.size = (self.header_rows + 7) >> 3
+        return {
+            "offset": self.offset,
+            "timestamp": self.timestamp,
+            "partition": self.partition,
+            "topic": self.topic,
+            "key ends": self.key_ends,
+            "value ends": self.value_ends,
+            "headers ends": self.header_ends,
+            "header key ends": self.name_ends,
+            "header value ends": self.content_ends,
+            "key data": self.key_data,
+            "value data": self.value_data,
+            "header key data": self.name_data,
+            "header value data": self.content_data,
+            "key bits": self.key_bits,
+            "value bits": self.value_bits,
+            "timestamp bits": self.timestamp_bits,
+            "header value bits": self.content_bits,
+        }

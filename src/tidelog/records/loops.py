@@ -14,7 +14,10 @@ try:
         ArrowColumn,
         ArrowColumns,
         BatchBuffer,
+        ColumnSink,
+        Record,
         RecordFuture,
+        RecordReader,
         check_batch,
         crc,
         encode_records,
@@ -65,6 +68,7 @@ except ImportError:
         RecordFuture,
         sign_batch,
     )
+    from tidelog.records._pure_fetch import ColumnSink, Record, RecordReader  # type: ignore[assignment]
     from tidelog.records._pure_produce import parse_produce, produce_response
 
     COMPILED = False
@@ -74,7 +78,10 @@ __all__ = [
     "ArrowColumn",
     "ArrowColumns",
     "BatchBuffer",
+    "ColumnSink",
+    "Record",
     "RecordFuture",
+    "RecordReader",
     "check_batch",
     "crc",
     "encode_records",
