@@ -22,6 +22,7 @@ from suite import CONNECTIONS, Bench, Skipped
 from targets import figure
 from wire import EARLIEST, LATEST
 
+import clients
 import groups
 import transactions
 
@@ -243,4 +244,5 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "offsets": groups.offsets,
     "transactions": transactions.transactions,
     "librdkafka": librdkafka,
+    "clients": clients.clients,
 }

@@ -69,6 +69,48 @@ TARGETS: dict[str, Target] = {
     "librdkafka1000": Target(
         "librdkafka, 1,000-byte records", "records/s", 600_000, "300,000", at_least=True
     ),
+    "produce confluent 100": Target(
+        "our producer to confluent-kafka, 100-byte records", "times", 0.5, at_least=True
+    ),
+    "produce kafka-python 100": Target(
+        "our producer to kafka-python, 100-byte records", "times", 3, at_least=True
+    ),
+    "produce aiokafka 100": Target("our producer to aiokafka, 100-byte records", "times", 3, at_least=True),
+    "produce columns 100": Target(
+        "our columns to confluent-kafka, 100-byte records", "times", 2, at_least=True
+    ),
+    "produce confluent 100 keyed": Target(
+        "our producer to confluent-kafka, 100-byte records with keys", "times"
+    ),
+    "produce kafka-python 100 keyed": Target(
+        "our producer to kafka-python, 100-byte records with keys", "times"
+    ),
+    "produce aiokafka 100 keyed": Target("our producer to aiokafka, 100-byte records with keys", "times"),
+    "produce columns 100 keyed": Target(
+        "our columns to confluent-kafka, 100-byte records with keys", "times"
+    ),
+    "produce confluent 1000": Target(
+        "our producer to confluent-kafka, 1,000-byte records", "times", 0.5, at_least=True
+    ),
+    "produce kafka-python 1000": Target(
+        "our producer to kafka-python, 1,000-byte records", "times", 3, at_least=True
+    ),
+    "produce aiokafka 1000": Target(
+        "our producer to aiokafka, 1,000-byte records", "times", 3, at_least=True
+    ),
+    "produce columns 1000": Target(
+        "our columns to confluent-kafka, 1,000-byte records", "times", 2, at_least=True
+    ),
+    "produce confluent 1000 keyed": Target(
+        "our producer to confluent-kafka, 1,000-byte records with keys", "times"
+    ),
+    "produce kafka-python 1000 keyed": Target(
+        "our producer to kafka-python, 1,000-byte records with keys", "times"
+    ),
+    "produce aiokafka 1000 keyed": Target("our producer to aiokafka, 1,000-byte records with keys", "times"),
+    "produce columns 1000 keyed": Target(
+        "our columns to confluent-kafka, 1,000-byte records with keys", "times"
+    ),
 }
 
 
