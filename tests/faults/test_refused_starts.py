@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import socket
 from pathlib import Path
 
@@ -171,3 +172,62 @@ def test_a_partition_that_is_in_two_folders_is_refused(tmp_path: Path) -> None:
     reason = refused(broker)
     assert "t-0" in reason
     assert all(str(folder) in reason for folder in folders)
+
+
+def another_stopped(data: Path) -> None:
+    """What Kafka leaves when it stops cleanly."""
+    (data / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":4294967337}')
+
+
+OTHER_ID = "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+NEWER_EPOCH = "0\n2\n0 0\n3 1\n"
+
+
+@pytest.mark.parametrize("case", ["new topic", "other id", "newer epoch"])
+def test_a_tree_that_is_older_than_the_folder_is_refused(tmp_path: Path, case: str) -> None:
+    broker = used_folder(tmp_path)
+    first = broker.data / "t-0"
+    if case == "new topic":
+        words = [str(shutil.copytree(first, broker.data / "new-0")), "does not know"]
+    elif case == "other id":
+        (first / "partition.metadata").write_text(OTHER_ID)
+        words = [str(first), "AAAAAAAAAAAAAAAAAAAAAQ"]
+    else:
+        (first / "leader-epoch-checkpoint").write_text(NEWER_EPOCH)
+        words = [str(first), "epoch 3"]
+    another_stopped(broker.data)
+    before = contents(broker.data)
+    line = refused(broker)
+    assert all(word in line for word in [*words, "another broker", "__tree.sqlite", "`tidelog adopt`"])
+    assert contents(broker.data) == before
+    assert refused(broker) == line, "and stays refused"
+
+
+@pytest.mark.parametrize("case", ["other id", "newer epoch"])
+def test_it_is_found_out_also_where_the_other_broker_crashed(tmp_path: Path, case: str) -> None:
+    broker = used_folder(tmp_path)
+    first = broker.data / "t-0"
+    if case == "other id":
+        (first / "partition.metadata").write_text(OTHER_ID)
+    else:
+        (first / "leader-epoch-checkpoint").write_text(NEWER_EPOCH)
+    (broker.data / ".kafka_cleanshutdown").unlink()
+    assert "another broker used the log folders" in refused(broker)
+
+
+def test_a_folder_that_another_broker_only_wrote_to_is_served_with_a_warning(tmp_path: Path) -> None:
+    broker = used_folder(tmp_path)
+    another_stopped(broker.data)
+    with broker.start(), Client(broker.address) as client:
+        assert "was used by another broker" in broker.log()
+        assert len(client.read_all("t", 0)) == 1
+        broker.terminate()
+    with broker.start():
+        assert "was used by another broker" not in broker.log()
+
+
+def test_a_folder_that_belongs_to_no_topic_is_left_alone_where_nobody_else_was(tmp_path: Path) -> None:
+    broker = used_folder(tmp_path)
+    shutil.copytree(broker.data / "t-0", broker.data / "stray-0")
+    with broker.start():
+        assert "stray-0 belongs to no topic" in broker.log()

@@ -59,7 +59,7 @@ from tidelog.server.metrics import BrokerMetrics
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
-from tidelog.server.stale_tree import StaleTree, check_folders, check_logs, note_stop
+from tidelog.server.stale_tree import StaleTree, check_folders, check_logs, note_stop, what_to_do
 from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.cleaner.service import CleanerSettings, LogCleaner
 from tidelog.storage.config import LogConfig
@@ -364,8 +364,11 @@ class Broker:
     def _name_strays(self, logs: LogManager) -> None:
         assert self._replicas is not None
         hosted = {(p.topic, p.index) for p in self._replicas.partitions()}
-        for topic, index in sorted(set(logs.logs) - hosted):
+        strays = sorted(set(logs.logs) - hosted)
+        for topic, index in strays:
             log.warning("folder %s-%d belongs to no topic of this broker and is left alone", topic, index)
+        if strays:
+            log.warning("if another broker made these folders, %s", what_to_do())
 
     # -- settings ----------------------------------------------------------------------------------
 

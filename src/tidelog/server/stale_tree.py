@@ -1,0 +1,134 @@
+"""Whether the tree still speaks of what is in the log folders, or another broker used them since.
+
+Kafka that took the folders over leaves its own marker of a clean stop, newer leader epochs, topics that the
+tree does not know or other ids under their names. To go on with the older tree would hide its topics or give
+batches epochs that are over: then the start is refused. Where nothing is lost a line says what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Set
+from pathlib import Path
+
+from tidelog.metadata import paths
+from tidelog.metadata.embedded import FILE_NAME
+from tidelog.metadata.state import TopicState
+from tidelog.metadata.tree import Tree
+from tidelog.protocol.wire import uuid_to_text
+from tidelog.storage.checkpoints import (
+    CLEAN_SHUTDOWN,
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    CorruptCheckpoint,
+    TopicPartition,
+    decode_clean_shutdown,
+    decode_epochs,
+    decode_partition_metadata,
+)
+from tidelog.storage.folders import parse_partition
+from tidelog.storage.log import Log
+
+log = logging.getLogger("tidelog.server")
+
+STOPS = "/tidelog/stops"
+"""The broker epochs in the markers of our last clean stops; a node of ours that no export takes along."""
+KEPT_STOPS = 100
+"""A folder may come back that was not named for a while."""
+
+
+class StaleTree(Exception):
+    """The tree is older than the folders; the message says what shows it and what to do."""
+
+
+def note_stop(tree: Tree, broker_epoch: int) -> None:
+    """To be called before the markers are written."""
+    epoch = str(broker_epoch).encode()
+    if tree.exists(STOPS) is None:
+        tree.create(STOPS, epoch, make_parents=True)
+    else:
+        stops = tree.get(STOPS)[0].split()
+        tree.set(STOPS, b" ".join([*stops[1 - KEPT_STOPS :], epoch]))
+
+
+def check_folders(folders: Iterable[str], tree: Tree, topics: Mapping[str, TopicState]) -> None:
+    """Before logs are opened, and cheap where no other broker has stopped cleanly in them."""
+    if tree.exists(STOPS) is None:
+        return  # the folders are new, or were just taken over
+    stops = tree.get(STOPS)[0].split()
+    used: list[str] = []
+    for folder in map(Path, folders):
+        try:
+            marker = decode_clean_shutdown((folder / CLEAN_SHUTDOWN).read_bytes())
+        except OSError:
+            continue
+        if str(marker).encode() in stops:
+            continue
+        for difference in _differences(folder, topics, set(tree.children(paths.DELETE_TOPICS))):
+            raise StaleTree(_refusal(difference))
+        used.append(str(folder))
+    if used:
+        log.warning(
+            "%s was used by another broker since this one stopped: settings that it changed are not known, "
+            "and producer ids that it gave out may be given out again; if that matters, %s",
+            " and ".join(used),
+            what_to_do(),
+        )
+
+
+def check_logs(logs: Mapping[TopicPartition, Log], topics: Mapping[str, TopicState]) -> None:
+    """What a broker leaves that did not stop cleanly, as far as it differs from what a crash of ours does."""
+    for (name, index), opened in logs.items():
+        topic = topics.get(name)
+        if topic is not None:
+            difference = _difference(opened.dir, topic, index, opened.topic_id, opened.leader_epochs.latest)
+            if difference is not None:
+                raise StaleTree(_refusal(difference))
+
+
+def _differences(folder: Path, topics: Mapping[str, TopicState], deleting: Set[str]) -> Iterator[str]:
+    for path in sorted(folder.iterdir()):
+        key = parse_partition(path.name)
+        if key is None or key[0] in deleting or not path.is_dir():
+            continue
+        topic = topics.get(key[0])
+        if topic is None or key[1] not in topic.partitions:
+            yield f"the tree does not know {path}"
+            continue
+        difference = _difference(str(path), topic, key[1], _topic_id(path), _latest_epoch(path))
+        if difference is not None:
+            yield difference
+
+
+def _difference(path: str, topic: TopicState, index: int, topic_id: bytes | None, epoch: int) -> str | None:
+    if topic_id is not None and topic_id != topic.topic_id:
+        found, wanted = uuid_to_text(topic_id), uuid_to_text(topic.topic_id)
+        return f"{path} has the topic id {found}, in the tree {topic.name} has {wanted}"
+    state = topic.partitions.get(index)
+    if state is not None and epoch > state.leader_epoch:
+        return f"{path} was led with epoch {epoch}, the tree knows of epochs up to {state.leader_epoch}"
+    return None
+
+
+def _topic_id(path: Path) -> bytes | None:
+    file = path / PARTITION_METADATA
+    try:
+        return decode_partition_metadata(str(file), file.read_bytes())
+    except (OSError, CorruptCheckpoint, UnicodeDecodeError):
+        return None
+
+
+def _latest_epoch(path: Path) -> int:
+    file = path / LEADER_EPOCHS
+    try:
+        return max((epoch for epoch, _ in decode_epochs(str(file), file.read_bytes())), default=-1)
+    except (OSError, CorruptCheckpoint):
+        return -1
+
+
+def _refusal(difference: str) -> str:
+    return f"another broker used the log folders since this one stopped: {difference}; {what_to_do()}"
+
+
+def what_to_do() -> str:
+    return f"move {FILE_NAME} away, which is out of date, and take the folders over with `tidelog adopt`"
