@@ -15,10 +15,14 @@ from dataclasses import dataclass, field
 
 from tests.coordinator.consumer_world import GROUP, Assigned, ConsumerWorld, compacted
 from tidelog.coordinator.group.consumer import ConsumerGroup
+from tidelog.coordinator.group.migration import read_assignment
 from tidelog.coordinator.group.shard import GroupShard
 from tidelog.errors import ErrorCode
+from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 SESSION_SECONDS = 45
+CLASSIC_SESSION = 10.0
+CLASSIC_REBALANCE = 20.0
 REBALANCE_MS = 30_000
 MUST_REJOIN = (
     ErrorCode.FENCED_MEMBER_EPOCH,
@@ -74,6 +78,8 @@ class Life:
         self.seed = seed
         self.world = ConsumerWorld(
             consumer_assignment_interval_ms=self.random.choice([0, 0, 1000]),
+            # Groups that turn into classic ones are another story.
+            consumer_migration_policy="upgrade",
         )
         self.consumers: list[Consumer] = []
         self.step = 0
@@ -163,6 +169,7 @@ class Life:
         assigned = self.world.by_name(answer)
         if assigned is not None:
             self.take(consumer, {(name, index) for name, indexes in assigned.items() for index in indexes})
+            consumer.has_changed = True  # an assignment is confirmed, also where it changes nothing here
         # What it had let go of before this heartbeat is known to be free now.
         if consumer.has == consumer.wanted:
             consumer.letting_go_since = None
@@ -311,6 +318,125 @@ class Life:
                     raise self.violation(
                         f"{one.name} reads {len(one.has)} partitions and {other.name} {len(other.has)}"
                     )
+
+
+@dataclass(slots=True)
+class ClassicConsumer(Consumer):
+    """A member that uses the classic protocol, the cooperative way: it joins with what it has."""
+
+    told_at: float | None = None
+    joined_at: float | None = None
+    must_join: bool = True
+
+
+class MixedLife(Life):
+    """The same with members of both protocols in one group."""
+
+    def join(self) -> None:
+        if self.random.random() < 0.5:
+            super().join()
+        elif len(self.running()) < 6:
+            self._made += 1
+            topics = self.random.sample(TOPICS, self.random.randint(1, 4))
+            self.consumers.append(ClassicConsumer(f"m{self._made}", topics, ""))
+
+    def heartbeat(self, consumer: Consumer, *, lost: bool = False) -> None:
+        if not isinstance(consumer, ClassicConsumer):
+            super().heartbeat(consumer, lost=lost)
+        elif self.is_coordinated:
+            # Having joined, a member fetches its assignment soon, most of the time.
+            for _ in range(self.random.randint(1, 3)):
+                self.classic_turn(consumer, lost)
+
+    @property
+    def is_coordinated(self) -> bool:
+        """A classic member joins a group that the other members have made."""
+        group = self.world.shard.groups.get(GROUP)
+        return isinstance(group, ConsumerGroup) and not group.is_empty
+
+    def classic_turn(self, consumer: ClassicConsumer, lost: bool) -> None:
+        if consumer.must_join or consumer.has_changed:
+            self.classic_join(consumer, lost)
+        elif consumer.joined_at is not None:
+            self.classic_sync(consumer, lost)
+        else:
+            code = self.world.classic_heartbeat(consumer.name, consumer.epoch)
+            consumer.heard_at = self.now
+            if code == ErrorCode.REBALANCE_IN_PROGRESS:
+                consumer.must_join = True
+                consumer.told_at = self.now if consumer.told_at is None else consumer.told_at
+            elif code:
+                self.classic_start_again(consumer)
+
+    def classic_join(self, consumer: ClassicConsumer, lost: bool) -> None:
+        assert consumer.topics is not None
+        data = subscription(consumer.topics, consumer.owned())
+        answer = self.world.classic_join(consumer.name, [("range", data)])
+        consumer.told_at = None
+        consumer.joined_at = consumer.heard_at = self.now
+        if lost:
+            consumer.must_join = True
+            return
+        if answer.error_code:
+            raise self.violation(f"{consumer.name} cannot join: {answer.error_code}")
+        if answer.generation_id < consumer.epoch:
+            raise self.violation(f"{consumer.name} goes back from {consumer.epoch}")
+        consumer.epoch = answer.generation_id
+        consumer.must_join = consumer.has_changed = False
+
+    def classic_sync(self, consumer: ClassicConsumer, lost: bool) -> None:
+        answer = self.world.classic_sync(consumer.name, consumer.epoch)
+        if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+            consumer.must_join = True
+            consumer.told_at = self.now if consumer.told_at is None else consumer.told_at
+        elif answer.error_code:
+            self.classic_start_again(consumer)
+        else:
+            consumer.heard_at = self.now
+            if lost:
+                return
+            consumer.joined_at = None
+            topics = read_assignment(answer.assignment).assigned_partitions
+            self.take(consumer, {(topic.topic, index) for topic in topics for index in topic.partitions})
+
+    def classic_start_again(self, consumer: ClassicConsumer) -> None:
+        consumer.start_again()
+        consumer.must_join = True
+        consumer.told_at = consumer.joined_at = None
+
+    def pass_time(self, seconds: float) -> None:
+        for _ in range(10):
+            super().pass_time(seconds / 10)
+            for consumer in self.running():
+                if isinstance(consumer, ClassicConsumer) and consumer.epoch:
+                    times = [consumer.heard_at + CLASSIC_SESSION]
+                    times += [at + CLASSIC_REBALANCE for at in (consumer.told_at, consumer.joined_at) if at]
+                    if self.now >= min(times):
+                        self.classic_start_again(consumer)
+
+    def leave(self) -> None:
+        if self.running():
+            consumer = self.random.choice(self.running())
+            if isinstance(consumer, ClassicConsumer):
+                self.consumers.remove(consumer)
+                self.world.classic_leave((consumer.name, None))
+            else:
+                super().leave()
+
+    def become_quiet(self) -> None:
+        self.consumers.insert(0, Consumer("anchor", list(TOPICS), ""))
+        super().become_quiet()
+
+
+def subscription(topics: list[str], owned: Assigned) -> bytes:
+    message = ConsumerProtocolSubscription(
+        topics=topics,
+        owned_partitions=[
+            ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=sorted(partitions))
+            for topic, partitions in owned.items()
+        ],
+    )
+    return b"\0\1" + message.encode(1)
 
 
 def durable(shard: GroupShard) -> dict[str, object]:

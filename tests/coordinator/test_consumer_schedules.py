@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.consumer_schedules import Life, Violation
+from tests.coordinator.consumer_schedules import Life, MixedLife, Violation
 from tests.support.scale import scale
 from tidelog.coordinator.group import consumer_decisions
 from tidelog.coordinator.group.assignors import Members, Topics
@@ -22,6 +22,12 @@ BLOCK = 40
 def test_no_partition_has_two_readers_and_in_the_end_each_has_one(first: int) -> None:
     for seed in range(first, min(first + BLOCK, SEEDS)):
         Life(seed).run(STEPS)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_the_same_holds_for_members_of_both_protocols_in_one_group(first: int) -> None:
+    for seed in range(first, min(first + BLOCK, SEEDS)):
+        MixedLife(seed).run(STEPS)
 
 
 def is_found(text: str, attempts: int = 40) -> bool:
