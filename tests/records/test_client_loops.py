@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.records.conftest import compiled, pure
 from tests.support.scale import scale
 from tidelog.records.batch import HEADER_SIZE, Record, crc_is_valid, read_header, read_records
+from tidelog.records.partitioning import partition_for_key
 
 BYTES = st.none() | st.binary(max_size=300)
 TIMES = st.integers(0, 2**62)
@@ -200,3 +201,23 @@ def test_rows_that_are_not_there_are_refused(twin: SimpleNamespace) -> None:
         twin.ArrowColumns(twin.ArrowColumn(None, None, None, 0, 3, False), values, None, 0, ())
     with pytest.raises(ValueError):
         twin.ArrowColumns(twin.ArrowColumn(None, None, None, 0, 2, False), values, bytes(8), 0, ())
+
+
+@QUICK
+@given(keys=st.lists(st.binary(max_size=20), max_size=30), partitions=st.integers(1, 7))
+def test_keys_find_the_open_batch_of_their_partition(
+    twin: SimpleNamespace, keys: list[bytes], partitions: int
+) -> None:
+    open_batches = twin.OpenBatches(partitions)
+    assert open_batches.append(b"key", b"value") is None
+    batches = [twin.BatchBuffer(1 << 16) for _ in range(partitions)]
+    open_batches.batches[:] = batches
+    for key in keys:
+        future = open_batches.append(key, b"value")
+        assert future.batch is batches[partition_for_key(key, partitions)]
+        assert (future.key_size, future.value_size) == (len(key), 5)
+    for batch in batches:
+        batch.seal()
+    assert open_batches.append(b"key", b"value") is None
+    with pytest.raises(ValueError):
+        twin.OpenBatches(0)

@@ -116,7 +116,7 @@ class ClusterView:
             return
         before = known.get(name)
         partitions: dict[int, PartitionView] = {}
-        for found in topic.partitions:
+        for found in sorted(topic.partitions, key=lambda entry: entry.partition_index):
             view = PartitionView(
                 found.partition_index,
                 found.leader_id,

@@ -182,6 +182,20 @@ class BatchBuffer:
         return True
 
 
+class OpenBatches:
+    """For each partition of a topic the batch that is being filled: records with keys find theirs by it."""
+
+    def __init__(self, partitions: int) -> None:
+        if partitions <= 0:
+            raise ValueError(f"{partitions} partitions")
+        self.batches: list[BatchBuffer | None] = [None] * partitions
+
+    def append(self, key: bytes, value: bytes) -> RecordFuture | None:
+        """A record of now without headers; None where its partition has no batch with room for it."""
+        batch = self.batches[(murmur2(key) & INT32_MAX) % len(self.batches)]
+        return None if batch is None else batch.append(time.time_ns() // 1_000_000, key, value, ())
+
+
 def _source(batch: BatchBuffer) -> FutureSource:
     return batch  # type: ignore[return-value]  # futures are asked only of the producer's own kind of batch
 

@@ -1718,6 +1718,23 @@ cdef class BatchBuffer:
         p[size] = 0
         return self.future(timestamp, -1, size)
 
+    cdef RecordFuture append_pair(self, bytes key, bytes value):
+        cdef Py_ssize_t key_size = PyBytes_GET_SIZE(key)
+        cdef Py_ssize_t value_size = PyBytes_GET_SIZE(value)
+        cdef int64_t timestamp = now_ms()
+        cdef uint8_t *p
+        if self.sealed:
+            return None
+        p = self.start_record(
+            timestamp, varint_size(key_size) + key_size + varint_size(value_size) + value_size + 1
+        )
+        if p == NULL:
+            return None
+        p = put_content(p, PyBytes_AS_STRING(key), key_size)
+        p = put_content(p, PyBytes_AS_STRING(value), value_size)
+        p[0] = 0
+        return self.future(timestamp, key_size, value_size)
+
     def append(self, int64_t timestamp, bytes key, bytes value, tuple headers):
         cdef uint8_t *p
         cdef Py_ssize_t key_size = -1
@@ -1825,6 +1842,20 @@ cdef class BatchBuffer:
 
     def __releasebuffer__(self, Py_buffer *view):
         self.exports -= 1
+
+
+cdef class OpenBatches:
+    cdef readonly list batches
+
+    def __init__(self, Py_ssize_t partitions):
+        if partitions <= 0:
+            raise ValueError(f"{partitions} partitions")
+        self.batches = [None] * partitions
+
+    def append(self, bytes key not None, bytes value not None):
+        cdef int32_t hashed = murmur2_of(<const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+        batch = self.batches[(hashed & 0x7FFFFFFF) % len(self.batches)]
+        return None if batch is None else (<BatchBuffer?>batch).append_pair(key, value)
 
 
 cdef inline uint8_t *put_content(uint8_t *p, const char *content, Py_ssize_t size) noexcept:

@@ -15,6 +15,7 @@ try:
         ArrowColumns,
         BatchBuffer,
         ColumnSink,
+        OpenBatches,
         Record,
         RecordFuture,
         RecordReader,
@@ -65,6 +66,7 @@ except ImportError:
         ArrowColumn,
         ArrowColumns,
         BatchBuffer,
+        OpenBatches,
         RecordFuture,
         sign_batch,
     )
@@ -79,6 +81,7 @@ __all__ = [
     "ArrowColumns",
     "BatchBuffer",
     "ColumnSink",
+    "OpenBatches",
     "Record",
     "RecordFuture",
     "RecordReader",

@@ -29,7 +29,7 @@ from tidelog.clients.settings import ProducerSettings
 from tidelog.errors import KafkaError
 from tidelog.records._pure_client import EncodedHeaders, RecordMetadata
 from tidelog.records.codecs import Codec
-from tidelog.records.loops import RecordFuture
+from tidelog.records.loops import OpenBatches, RecordFuture
 
 log = logging.getLogger("tidelog.clients")
 
@@ -97,6 +97,8 @@ class ProducerCore:
         self.closed = False
         self.fast: dict[str, ProducerBatch] = {}
         """The batch that records of a topic without key join, where nothing else is to be done with them."""
+        self.keyed: dict[str, OpenBatches] = {}
+        """The same for records with keys, by partition."""
         self._serialize_key: Serialize | None = serializer("key.serializer", settings.key_serializer)
         self._serialize_value: Serialize | None = serializer("value.serializer", settings.value_serializer)
         self._choose = partitioner_of(settings.partitioner_class)
@@ -106,6 +108,7 @@ class ProducerCore:
         self._may_be_fast = not (
             self.interceptors
             or self._serialize_value is not None
+            or self._serialize_key is not None
             or self._choose is not None
             or settings.batch_size > settings.max_request_size
         )
@@ -198,6 +201,8 @@ class ProducerCore:
         if batch is not None:
             if partition is None:
                 self.remember_sticky(topic, batch)
+            elif key is not None and self._may_be_fast and not self.settings.partitioner_ignore_keys:
+                self._remember_keyed(topic, partition, batch)
             if batch.count == 1:
                 self.client.topics[topic] = now
         if news:
@@ -207,7 +212,9 @@ class ProducerCore:
     def announce(self, queue: PartitionQueue, now: float) -> None:
         """A batch of a queue began or is full: the sender has to know."""
         if len(queue.batches) > 1 or (queue.batches and queue.batches[0].full):
-            self.sender.wake()
+            # A broker with as many requests as it may have is looked at when it answers.
+            if self.client.view.leader(queue.topic, queue.partition) not in self.sender.busy_nodes:
+                self.sender.wake()
         else:
             self.sender.wake_for_new(now)
 
@@ -230,15 +237,26 @@ class ProducerCore:
             sticky.batch = None
             sticky.produced += batch.size
             if enough or sticky.produced >= self.settings.batch_size:
-                sticky.move_on(view, topic, self._loads(topic), self._shunned(topic))
-        partition = sticky.current(view, topic, self._loads(topic), self._shunned(topic))
-        return self.accumulator.queue(topic, partition)
+                sticky.partition = None
+        if sticky.partition is None or sticky.partition >= (view.partition_count(topic) or 0):
+            sticky.move_on(view, topic, lambda: (self._loads(topic), self._shunned(topic)))
+        assert sticky.partition is not None
+        return self.accumulator.queue(topic, sticky.partition)
 
     def remember_sticky(self, topic: str, batch: ProducerBatch) -> None:
         """The batch that records without a key are in now."""
         self._sticky[topic].batch = batch
         if self._may_be_fast:
             self.fast[topic] = batch
+
+    def _remember_keyed(self, topic: str, partition: int, batch: ProducerBatch) -> None:
+        """The batch that records whose keys belong to a partition join."""
+        count = self.client.view.partition_count(topic) or 1
+        known = self.keyed.get(topic)
+        if known is None or len(known.batches) != count:
+            known = self.keyed[topic] = OpenBatches(count)
+        if partition < count:
+            known.batches[partition] = batch
 
     def _loads(self, topic: str) -> dict[int, int]:
         queues = self.accumulator.queues
@@ -320,8 +338,13 @@ class ProducerCore:
         return told
 
     def _forget_batch(self, batch: ProducerBatch) -> None:
-        if self.fast.get(batch.queue.topic) is batch:
-            self.fast.pop(batch.queue.topic, None)
+        queue = batch.queue
+        if self.fast.get(queue.topic) is batch:
+            self.fast.pop(queue.topic, None)
+        known = self.keyed.get(queue.topic)
+        open_there = known.batches[queue.partition : queue.partition + 1] if known is not None else []
+        if known is not None and open_there == [batch]:
+            known.batches[queue.partition] = None
 
     # Waits, on the loop
 

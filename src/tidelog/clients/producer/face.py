@@ -46,6 +46,7 @@ class Producer:
         checked = producer_settings(config, **settings)
         self._core = ProducerCore(checked)
         self._fast = self._core.fast
+        self._keyed = self._core.keyed
         self._thread = LoopThread(f"producer {checked.client_id}".strip())
         self._thread.run(self._core.start())
 
@@ -71,12 +72,20 @@ class Producer:
 
         `callback(metadata, error)` is called on the producer's thread when the record is written or given up.
         """
-        if type(value) is bytes and key is None and partition is None and callback is None:
-            batch = self._fast.get(topic)
-            if batch is not None and headers is None and timestamp_ms is None:
-                future = batch.append_value(value)
-                if future is not None:
-                    return future
+        if type(value) is bytes and headers is None and partition is None and callback is None:
+            future = None
+            if timestamp_ms is not None:
+                pass
+            elif key is None:
+                batch = self._fast.get(topic)
+                if batch is not None:
+                    future = batch.append_value(value)
+            elif type(key) is bytes:
+                batches = self._keyed.get(topic)
+                if batches is not None:
+                    future = batches.append(key, value)
+            if future is not None:
+                return future
         record = ProducerRecord(topic, value, key, headers or (), partition, timestamp_ms)
         return self._drive(self._core.steps(record, callback))
 

@@ -88,7 +88,10 @@ def available_partitions(cluster: ClusterView, topic: str) -> list[int]:
     view = cluster.topics.get(topic)
     if view is None:
         return []
-    return [index for index, entry in sorted(view.partitions.items()) if entry.leader != NO_LEADER]
+    return [index for index, entry in view.partitions.items() if entry.leader != NO_LEADER]
+
+
+Loads = tuple[Mapping[int, int], set[int]]
 
 
 class StickyPartition:
@@ -102,15 +105,8 @@ class StickyPartition:
         self.produced = 0
         self.batch: ProducerBatch | None = None
 
-    def current(self, cluster: ClusterView, topic: str, loads: Mapping[int, int], shunned: set[int]) -> int:
-        """The partition in use; `loads` are batches waiting for each, `shunned` those better left alone."""
-        if self.partition is None or self.partition >= (cluster.partition_count(topic) or 0):
-            self.move_on(cluster, topic, loads, shunned)
-        assert self.partition is not None
-        return self.partition
-
-    def move_on(self, cluster: ClusterView, topic: str, loads: Mapping[int, int], shunned: set[int]) -> None:
-        """Choose anew."""
+    def move_on(self, cluster: ClusterView, topic: str, state: Callable[[], Loads]) -> None:
+        """Choose anew; `state` says how many batches wait for each partition, and which to leave alone."""
         self.produced = 0
         available = available_partitions(cluster, topic)
         if not available:
@@ -119,6 +115,7 @@ class StickyPartition:
         if not self._adaptive or len(available) < 2:
             self.partition = random.choice(available)
             return
+        loads, shunned = state()
         candidates = [index for index in available if index not in shunned] or available
         most = max(loads.get(index, 0) for index in candidates) + 1
         # The fewer batches wait for a partition, the more often it is chosen.

@@ -50,6 +50,7 @@ class AsyncProducer:
     def __init__(self, config: Mapping[str, object] | None = None, /, **settings: object) -> None:
         self._core = ProducerCore(producer_settings(config, **settings))
         self._fast = self._core.fast
+        self._keyed = self._core.keyed
         self._started = False
 
     async def start(self) -> None:
@@ -79,12 +80,20 @@ class AsyncProducer:
         callback: Delivered | None = None,
     ) -> RecordFuture:
         """The future of a record. Raises what is wrong with the call; the rest is in the future."""
-        if type(value) is bytes and key is None and partition is None and callback is None:
-            batch = self._fast.get(topic)
-            if batch is not None and headers is None and timestamp_ms is None:
-                future = batch.append_value(value)
-                if future is not None:
-                    return future
+        if type(value) is bytes and headers is None and partition is None and callback is None:
+            future = None
+            if timestamp_ms is not None:
+                pass
+            elif key is None:
+                batch = self._fast.get(topic)
+                if batch is not None:
+                    future = batch.append_value(value)
+            elif type(key) is bytes:
+                batches = self._keyed.get(topic)
+                if batches is not None:
+                    future = batches.append(key, value)
+            if future is not None:
+                return future
         if not self._started:
             await self.start()
         record = ProducerRecord(topic, value, key, headers or (), partition, timestamp_ms)

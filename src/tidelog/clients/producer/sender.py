@@ -96,6 +96,8 @@ class Sender:
         self._request_timeout = settings.request_timeout_ms / 1000
         self._one_at_a_time = settings.max_in_flight_requests_per_connection == 1
         self._blocked_since: dict[int, float] = {}
+        self.busy_nodes: set[int] = set()
+        """Brokers that have as many requests as they may have."""
         self.closing = False
         self.on_settled: Callable[[ProducerBatch], None] | None = None
 
@@ -169,6 +171,7 @@ class Sender:
 
     def _send_due(self, now: float) -> float:
         """Send what is due to every broker that takes it; when the next is due."""
+        self.busy_nodes.clear()
         ready, later = self._ready(now)
         for node, queues in ready.items():
             try:
@@ -188,6 +191,8 @@ class Sender:
                 self._send(connection, batches, now)
             else:
                 self._blocked_since.setdefault(node, now)
+                if not connection.closed:
+                    self.busy_nodes.add(node)
         return later
 
     def _ready(self, now: float) -> tuple[dict[int, list[PartitionQueue]], float]:
@@ -337,6 +342,7 @@ class Sender:
         error: KafkaError | None,
     ) -> None:
         assert self._loop is not None
+        self.busy_nodes.discard(connection.node.id)
         self._metrics.request_latency.add(self._loop.time() - sent_at)
         answer: ProduceResponse | None = None
         if body is not None:
