@@ -25,7 +25,7 @@ from tidelog.storage.append import AppendOrigin
 from tidelog.storage.cleaner import clean, policy, service
 from tidelog.storage.cleaner.service import CleanerSettings
 from tidelog.storage.cleaner.transactions import CleanedTransactions
-from tidelog.storage.segmented import SegmentedLog
+from tidelog.storage.shortened import ShortenedLog
 
 RUNS = scale(300, 6000)
 KEYS = [b"k%d" % at for at in range(7)]
@@ -426,9 +426,9 @@ def cleans_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def swaps_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Old segments go before the new one is there."""
-    original = SegmentedLog.replace_segments
+    original = ShortenedLog.replace_segments
 
-    def planted(self: SegmentedLog, old: list[object], cleaned: object) -> bool:
+    def planted(self: ShortenedLog, old: list[object], cleaned: object) -> bool:
         for segment in old:
             for path in segment.existing_files():  # type: ignore[attr-defined]
                 if self._disk.exists(path):
@@ -441,7 +441,7 @@ def swaps_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
                     self._disk.rename(path + ".x", path)
         return original(self, old, cleaned)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SegmentedLog, "replace_segments", planted)
+    monkeypatch.setattr(ShortenedLog, "replace_segments", planted)
 
 
 PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [

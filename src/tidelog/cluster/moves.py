@@ -24,11 +24,10 @@ from tidelog.errors import (
 )
 from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.cleaner.service import LogCleaner, Throttle
-from tidelog.storage.folders import PASSING_ERRORS, LogFolder
+from tidelog.storage.folders import MAX_NAME, PASSING_ERRORS, LogFolder
 from tidelog.storage.futures import MOVE_COMPLETE, Future, future_name
 from tidelog.storage.log import Log
 from tidelog.storage.move import FutureCopy
-from tidelog.storage.segmented import MAX_NAME
 
 log = logging.getLogger("tidelog.cluster.moves")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
 import time
+import uuid
 from threading import Lock
 
 from tidelog.storage.checkpoints import (
@@ -28,6 +30,7 @@ logger = logging.getLogger("tidelog.storage")
 
 _PARTITION = re.compile(r"([A-Za-z0-9._-]{1,249})-(\d{1,10})")
 _LEFTOVER = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
+MAX_NAME = 255  # what file systems allow a file to be called
 METADATA_TOPIC = "__cluster_metadata"  # Kafka's own quorum log, which is no partition of ours
 
 # The disk is full or the process is: neither says that the folder is broken.
@@ -46,6 +49,13 @@ def parse_partition(name: str) -> TopicPartition | None:
     if match is None or match[1] == METADATA_TOPIC:
         return None
     return match[1], int(match[2])
+
+
+def path_for_deletion(directory: str) -> str:
+    """What a partition's folder is called from when it is deleted until it is removed."""
+    parent, name = os.path.split(directory)
+    suffix = f".{uuid.uuid4().hex}-delete"
+    return f"{parent}/{name[: MAX_NAME - len(suffix)]}{suffix}"
 
 
 def is_marked_for_deletion(name: str) -> bool:

@@ -13,8 +13,7 @@ from typing import Protocol, TypeVar
 
 from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.disk import Disk
-from tidelog.storage.folders import FolderRefused, LogFolder
-from tidelog.storage.segmented import path_for_deletion
+from tidelog.storage.folders import FolderRefused, LogFolder, path_for_deletion
 
 MOVE_COMPLETE = "move.complete"
 """The file that marks a whole copy; it goes when the folder that was copied is out of the way."""

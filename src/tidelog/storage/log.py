@@ -29,6 +29,7 @@ from tidelog.storage.append import (
     ReadResult,
     write_together,
 )
+from tidelog.storage.closing import ClosingLog
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk
 from tidelog.storage.files import FileCache
@@ -39,7 +40,6 @@ from tidelog.storage.segment import (
     CHECK_NEXT,
     Segment,
 )
-from tidelog.storage.segmented import SegmentedLog
 from tidelog.storage.slices import FileSlice
 from tidelog.storage.txnindex import AbortedTransaction
 
@@ -48,7 +48,7 @@ logger = logging.getLogger("tidelog.storage")
 NO_TIMESTAMP = -1
 
 
-class Log(SegmentedLog):
+class Log(ClosingLog):
     __slots__ = ()
 
     @classmethod

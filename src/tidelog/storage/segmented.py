@@ -1,4 +1,4 @@
-"""The segments of a log and where they begin and end: rolling, flushing, retention, truncation, closing.
+"""The segments of a log and where they begin and end: rolling, sealing, flushing.
 
 Invariants: everything below the recovery point is on disk; log start <= high watermark <= log end; segments
 follow each other without overlap, and only the last one grows.
@@ -6,15 +6,12 @@ follow each other without overlap, and only the last one grows.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import random
-import uuid
 from collections import deque
 from collections.abc import Callable
 
-from tidelog.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from tidelog.errors import KafkaStorageError, RecordListTooLarge
 from tidelog.records.check import ProduceRules
 from tidelog.storage.append import AppendOrigin, PendingAppend
 from tidelog.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
@@ -22,34 +19,20 @@ from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.files import FileCache
 from tidelog.storage.flush import FlushJob
-from tidelog.storage.recovery import LoadedLog, reload_producers
+from tidelog.storage.recovery import LoadedLog
 from tidelog.storage.removal import Removal
-from tidelog.storage.retention import count_deletable
 from tidelog.storage.rules import produce_rules
 from tidelog.storage.segment import (
     CHECK_NEXT,
-    CLEANED,
-    DELETED,
     LOG,
     NEVER,
     OFFSET_INDEX,
-    SWAP,
     TIME_INDEX,
     TRANSACTION_INDEX,
-    CleanedFiles,
     Segment,
 )
 
 logger = logging.getLogger("tidelog.storage")
-
-MAX_NAME = 255  # what file systems allow a file to be called
-
-
-def path_for_deletion(directory: str) -> str:
-    """What a partition's folder is called from when it is deleted until it is removed."""
-    parent, name = os.path.split(directory)
-    suffix = f".{uuid.uuid4().hex}-delete"
-    return f"{parent}/{name[: MAX_NAME - len(suffix)]}{suffix}"
 
 
 class SegmentedLog:
@@ -412,236 +395,7 @@ class SegmentedLog:
                 raise self._storage_error(f"{self.dir} cannot be synced", error) from error
             self.end_flush(job, now_ms)
 
-    # -- the start of the log moves
-
-    def delete_records_before(self, offset: int) -> int:
-        """Let the log start at `offset` (-1: at the high watermark); returns where it starts now."""
-        if offset == -1:
-            offset = self.high_watermark
-        if offset > self.high_watermark or offset < 0:
-            raise OffsetOutOfRange(
-                f"{self.topic}-{self.partition}: records can be deleted up to offset {self.high_watermark}, "
-                f"not up to {offset}"
-            )
-        self._move_log_start(offset)
-        return self.log_start_offset
-
-    def _move_log_start(self, offset: int) -> None:
-        if offset <= self.log_start_offset:
-            return
-        self.log_start_offset = offset
-        self.leader_epochs.truncate_from_start(offset)
-        self.producers.log_start_moved(offset)
-        self.update_high_watermark(self.high_watermark)
-
-    def delete_old_segments(self, now_ms: int) -> int:
-        """Drop segments that retention no longer wants; how many went. Their files follow (`on_remove`)."""
-        count = count_deletable(
-            self.segments,
-            self.config,
-            log_start_offset=self.log_start_offset,
-            high_watermark=self.high_watermark,
-            end_offset=self.log_end_offset,
-            now_ms=now_ms,
-        )
-        if self._outstanding:  # what is being written to stays: a busy log is never without such a segment
-            count = min(count, self.segments.find(self._outstanding[0].segment.base_offset))
-        if count:
-            if count == len(self.segments):
-                self._roll_to(self.log_end_offset, now_ms)
-            self._move_log_start(self.segments[count].base_offset)
-            self._remove_later(self.segments.remove_first(count))
-        elif self._removal is not None:
-            self._rename_later(self._removal)  # what was in its way may have passed
-        return count
-
-    def _remove_later(self, segments: list[Segment]) -> None:
-        if self._removal is None or self._removal.is_done:
-            self._removal = Removal(self._disk, self.config.file_delete_delay_ms, self._removal_failed)
-        for segment in segments:
-            held = segment.close()
-            self._removal.add(self._leaving(segment), held)
-        self._rename_later(self._removal)
-
-    def _rename_later(self, removal: Removal) -> None:
-        if removal.is_done:
-            self._removal = None
-        elif self.on_remove is not None:
-            self.on_remove(removal)
-        else:
-            self._rename_removed()
-
-    def _rename_removed(self) -> None:
-        """Do now what was left for later, because what comes next must not overtake it."""
-        removal, self._removal = self._removal, None
-        if removal is None:
-            return
-        try:
-            removal.rename()
-        except OSError as error:
-            self._removal = removal
-            raise self._storage_error(f"{self.dir}: segments cannot be removed", error) from error
-        self._unlink_later(*removal.take())
-
-    def _removal_failed(self, error: OSError) -> None:
-        if self.on_storage_error is not None and not self.closed:
-            self.on_storage_error(self, error)
-
-    def _forget_removed(self) -> None:
-        """The folder goes or is not used any more, and with it what was to be renamed there."""
-        if self._removal is not None:
-            self._removal.give_up()
-            self._removal = None
-
-    @property
-    def starts_with_its_files(self) -> bool:
-        """Whether a start that finds the files of now knows from them where the log starts."""
-        is_removing = self._removal is not None and not self._removal.is_done
-        return self.log_start_offset <= self.segments[0].base_offset and not is_removing
-
-    def _leaving(self, segment: Segment) -> list[str]:
-        paths = segment.existing_files()
-        snapshot = self.snapshots.let_go(segment.base_offset)
-        return paths if snapshot is None else [*paths, snapshot]
-
-    def _rename_deleted(self, paths: list[str]) -> list[str]:
-        renamed: list[str] = []
-        for path in paths:
-            try:
-                self._disk.rename(path, path + DELETED)
-            except FileNotFoundError:
-                continue
-            renamed.append(path + DELETED)
-        return renamed
-
-    def _remove_for_good(self, segments: list[Segment]) -> None:
-        """Segments behind the end must not come back by a crash: others will take their offsets."""
-        renamed: list[str] = []
-        held: list[DiskFile] = []
-        try:
-            for segment in segments:
-                held += segment.close()
-                renamed += self._rename_deleted(self._leaving(segment))
-            self._disk.fsync_dir(self.dir)
-        except OSError as error:
-            raise self._storage_error(f"{self.dir}: segments cannot be removed", error) from error
-        self._unlink_later(renamed, held)
-
-    # -- cleaned segments take the place of those they were made from
-
-    def replace_segments(self, old: list[Segment], cleaned: CleanedFiles) -> bool:
-        """Swap files that are on disk under their names with `.cleaned` for segments that follow each other.
-
-        False, and nothing is changed, where those segments are no longer all there. From the first `.swap` on
-        a start completes what a crash interrupts. Older segments go first, so that no record comes back
-        without the later ones that speak of its key.
-        """
-        at = self.segments.find(old[0].base_offset)
-        present = [self.segments[i] for i in range(at, min(at + len(old), len(self.segments)))]
-        same = len(present) == len(old) and all(a is b for a, b in zip(present, old, strict=True))
-        if self.closed or not same or old[-1] is self._active:
-            return False
-        # Records that retention dropped must not come back without the tombstones that cleaning drops.
-        self._rename_removed()
-        new = Segment.of_cleaned(self._disk, self._files, self.dir, cleaned, self.config.segment_index_bytes)
-        paths = new.existing_files()
-        try:
-            for path in paths:
-                self._disk.rename(path + CLEANED, path + SWAP)
-        except OSError as error:
-            raise self._storage_error(f"{self.dir}: a cleaned segment cannot be renamed", error) from error
-        self.segments.replace(at, len(old), new)
-        try:
-            held: list[DiskFile] = []
-            renamed = self._mark_replaced(old, new.base_offset, held)
-            for path in paths:
-                self._disk.rename(path + SWAP, path)
-        except OSError as error:
-            # Names and memory no longer agree: whatever the reason was, the folder cannot be used further.
-            broken = OSError(errno.EIO, f"half of a swap: {error}", self.dir)
-            raise self._storage_error(f"{self.dir}: segments cannot be swapped", broken) from error
-        self._unlink_later(renamed, held)
-        return True
-
-    def _mark_replaced(self, old: list[Segment], base_offset: int, held: list[DiskFile]) -> list[str]:
-        renamed: list[str] = []
-        for segment in old:
-            held += segment.close()
-            same = segment.base_offset == base_offset  # its snapshot stays
-            renamed += self._rename_deleted(segment.existing_files() if same else self._leaving(segment))
-        return renamed
-
-    def _unlink_later(self, paths: list[str], held: list[DiskFile]) -> None:
-        if self.on_delete is not None:
-            self.on_delete(paths, held, self.config.file_delete_delay_ms)
-        else:
-            for path in paths:
-                self._disk.unlink(path)
-
-    # -- the end of the log moves back
-
-    def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Drop every batch that reaches to `offset` or behind it; whether the end moved.
-
-        The log then ends at `offset`, or where the batch began that holds it: batches are never split.
-        """
-        if offset >= self.log_end_offset:
-            return False
-        self._require_idle()
-        if offset < self.segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset, now_ms)
-            return True
-        at = self.segments.find(offset)
-        held_by = self.segments[at].position_of(offset)
-        if held_by is not None:
-            offset = min(offset, held_by[2])
-        self._lower_recovery_point(offset)
-        if at + 1 < len(self.segments):
-            self._remove_for_good(self.segments.remove_from(at + 1))
-        self._active = self.segments[at]
-        self._active.truncate(offset)
-        self._end_at(offset)
-        reload_producers(self.segments, self.snapshots, self.producers, offset, now_ms)
-        self.update_high_watermark(self.high_watermark)
-        return True
-
-    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Drop everything; the log goes on, empty, at `offset`."""
-        self._require_idle()
-        self._lower_recovery_point(min(offset, self.segments[0].base_offset))
-        self._rename_removed()
-        self._remove_for_good(self.segments.remove_from(0))
-        self.snapshots.delete_outside(offset, offset - 1)
-        new = Segment.create(
-            self._disk, self._files, self.dir, offset, self.config.segment_index_bytes, now_ms
-        )
-        self.segments.append(new)
-        self._active = new
-        self.log_start_offset = offset
-        self._end_at(offset)
-        self.leader_epochs.clear()
-        self.producers.clear(offset)
-        self.high_watermark = self.last_stable_offset = offset
-
-    def _lower_recovery_point(self, offset: int) -> None:
-        """Before offsets are used anew, nothing on disk may say that what is below them is synced."""
-        if offset < self.recovery_point:
-            self.recovery_point = offset
-            if self.on_truncate is not None:
-                self.on_truncate(self)
-
-    def _require_idle(self) -> None:
-        if self.has_pending:
-            raise KafkaStorageError(f"{self.topic}-{self.partition} is truncated while appends are under way")
-
-    def _end_at(self, offset: int) -> None:
-        self._truncations += 1
-        self.log_end_offset = self._next_offset = offset
-        self.recovery_point = min(self.recovery_point, offset)
-        self.log_start_offset = min(self.log_start_offset, offset)
-        self.leader_epochs.truncate_from_end(offset)
-
-    # -- size, close
+    # -- what others look at
 
     @property
     def size(self) -> int:
@@ -664,72 +418,3 @@ class SegmentedLog:
     def has_pending(self) -> bool:
         """Whether prepared appends are still to be finished."""
         return bool(self._outstanding)
-
-    def close(self, now_ms: int) -> None:
-        """Everything to disk, with a snapshot of the producers at its end; unfinished appends are lost."""
-        if self.closed:
-            return
-        if self._outstanding:
-            self.abandon(self._outstanding[0])
-        self._rename_removed()
-        self.flush(now_ms)
-        active, synced = self._active, []
-        if active.is_growing:
-            active.write_indexes(closing=True)
-            synced += self._small_files(active, None)
-        if self.log_end_offset > 0 and self.log_end_offset not in self.snapshots:
-            self.snapshots.write(self.log_end_offset, self.producers.encode_snapshot())
-            synced.append(self.snapshots.path(self.log_end_offset))
-        for path in synced:
-            self._disk.fsync(path)
-        if synced:
-            self._disk.fsync_dir(self.dir)
-        self.leader_epochs.save()
-        self.release()
-
-    def release(self) -> None:
-        """Let go of all files without writing anything."""
-        self.closed = True
-        self._forget_removed()
-        for segment in self.segments:
-            segment.close()
-
-    def release_files(self) -> None:
-        """Keep no descriptor while nobody uses the log: they are opened again when needed."""
-        for segment in self.segments:
-            segment.release_files()
-            self._files.forget(segment)
-
-    def delete(self) -> str:
-        """Close the log and rename its folder so that it is no partition any more; returns the new path.
-
-        Once the folder above is synced it stays so, whatever happens.
-        """
-        self.release()
-        target = path_for_deletion(self.dir)
-        try:
-            self._disk.rename(self.dir, target)
-        except OSError as error:
-            raise self._storage_error(f"{self.dir} cannot be renamed for deletion", error) from error
-        self._moved(target)
-        return target
-
-    def moved_to(self, directory: str) -> list[DiskFile]:
-        """The same files lie in another folder: everything from now on is done there.
-
-        Descriptors of the old files are given back, for the caller to close; whoever reads a slice keeps his.
-        """
-        held: list[DiskFile] = []
-        for segment in self.segments:
-            held += segment.close()
-        self._forget_removed()
-        self._moved(directory)
-        return held
-
-    def _moved(self, directory: str) -> None:
-        """What is still written on its way out must not reach the next log of this name."""
-        self.dir = directory
-        self.leader_epochs.moved(directory)
-        self.snapshots.moved(directory)
-        for segment in self.segments:
-            segment.directory = directory
