@@ -1,0 +1,482 @@
+"""Topics, partitions and records: create, list, describe, delete, grow, offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from tidelog.clients.adminclient.acls import AclOperation, operations_of
+from tidelog.clients.adminclient.base import NO_LEADER, AdminBase, Deadline, Outcomes, Partition, by_topic
+from tidelog.clients.adminclient.configs import ConfigEntry, ConfigSource
+from tidelog.clients.adminclient.results import Results, error_from, settled
+from tidelog.errors import KafkaError, UnknownTopicId, UnknownTopicOrPartition, UnsupportedVersion
+from tidelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tidelog.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.wire import ZERO_UUID, uuid_from_text, uuid_to_text
+
+BY_ID_VERSION = 6  # the first version of DeleteTopics that speaks of topics by their ids
+METADATA_BY_ID = 12
+PAGE = 2000
+# ListOffsets: what can be asked for instead of a time, and the version that brought it.
+SPEC_VERSIONS = {-3: 7, -4: 8, -5: 9, -6: 11}
+
+
+class OffsetSpec(IntEnum):
+    """Offsets that can be asked for by name; any number from 0 on is a time in milliseconds."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+@dataclass(slots=True, frozen=True)
+class NewTopic:
+    """A topic to be made; -1 leaves a count to the cluster, an assignment names the replicas instead."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    replica_assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class CreatedTopic:
+    """A topic as it was made; the counts are -1 and there are no settings where the broker hides them."""
+
+    name: str
+    topic_id: str
+    num_partitions: int
+    replication_factor: int
+    configs: dict[str, ConfigEntry]
+
+
+@dataclass(slots=True, frozen=True)
+class NewPartitions:
+    """Grow to `total_count`; the assignments name the replicas of the new partitions alone."""
+
+    total_count: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class TopicListing:
+    name: str
+    topic_id: str
+    is_internal: bool
+
+
+@dataclass(slots=True, frozen=True)
+class PartitionInfo:
+    """A partition; the eligible leaders are None where the cluster does not keep them."""
+
+    partition: int
+    leader: int | None
+    replicas: list[int]
+    isr: list[int]
+    offline_replicas: list[int]
+    elr: list[int] | None = None
+    last_known_elr: list[int] | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class TopicDescription:
+    name: str
+    topic_id: str
+    is_internal: bool
+    partitions: list[PartitionInfo]
+    authorized_operations: frozenset[AclOperation] | None
+
+
+@dataclass(slots=True, frozen=True)
+class OffsetInfo:
+    """An offset and the time of its record, -1 where it has none."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int | None
+
+
+class TopicAdmin(AdminBase):
+    async def create_topics(
+        self,
+        topics: Iterable[NewTopic],
+        *,
+        validate_only: bool = False,
+        partial: bool = False,
+        timeout: float | None = None,
+    ) -> Results[str, CreatedTopic]:
+        """Make topics; with `validate_only` say only whether they could be made."""
+        deadline = self._deadline(timeout)
+        request = CreateTopicsRequest(
+            topics=[_creatable(topic) for topic in topics],
+            timeout_ms=self._timeout_ms(deadline),
+            validate_only=validate_only,
+        )
+        answer = await self._ask_controller(
+            request, CreateTopicsResponse, deadline, lambda found: _first(found.topics)
+        )
+        outcomes: Outcomes[str, CreatedTopic] = {}
+        for result in answer.topics:
+            error = error_from(result.error_code, result.error_message, f"topic {result.name!r}")
+            outcomes[result.name] = error or _created(result)
+        return settled(outcomes, partial)
+
+    async def delete_topics(
+        self, names: Iterable[str], *, partial: bool = False, timeout: float | None = None
+    ) -> Results[str, None]:
+        """Delete topics with everything in them."""
+        deadline = self._deadline(timeout)
+        wanted = list(names)
+        # Older versions take bare names, newer ones structs; each ignores the other's field.
+        version = await self._delete_version(deadline)
+        request = DeleteTopicsRequest(timeout_ms=self._timeout_ms(deadline))
+        if version >= BY_ID_VERSION:
+            request.topics = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in wanted]
+        else:
+            request.topic_names = wanted
+        answer = await self._ask_controller(
+            request, DeleteTopicsResponse, deadline, lambda found: _first(found.responses)
+        )
+        outcomes: Outcomes[str, None] = {
+            result.name or "": error_from(result.error_code, result.error_message, f"topic {result.name!r}")
+            for result in answer.responses
+        }
+        return settled(outcomes, partial)
+
+    async def delete_topics_by_id(
+        self, topic_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
+    ) -> Results[str, None]:
+        """Delete topics by their ids, as `describe_topics` shows them."""
+        deadline = self._deadline(timeout)
+        if await self._delete_version(deadline) < BY_ID_VERSION:
+            raise UnsupportedVersion("the broker does not delete topics by id (DeleteTopics 6)")
+        states = [DeleteTopicsRequest.DeleteTopicState(topic_id=uuid_from_text(text)) for text in topic_ids]
+        request = DeleteTopicsRequest(topics=states, timeout_ms=self._timeout_ms(deadline))
+        answer = await self._ask_controller(
+            request, DeleteTopicsResponse, deadline, lambda found: _first(found.responses)
+        )
+        outcomes: Outcomes[str, None] = {}
+        for result in answer.responses:
+            text = uuid_to_text(result.topic_id)
+            outcomes[text] = error_from(result.error_code, result.error_message, f"topic id {text}")
+        return settled(outcomes, partial)
+
+    async def list_topics(
+        self, *, list_internal: bool = False, timeout: float | None = None
+    ) -> dict[str, TopicListing]:
+        """The topics by name; internal ones where they are asked for."""
+        answer = await self._metadata(None, self._deadline(timeout))
+        found = {
+            topic.name: TopicListing(topic.name, uuid_to_text(topic.topic_id), topic.is_internal)
+            for topic in answer.topics
+            if topic.name is not None and (list_internal or not topic.is_internal)
+        }
+        return dict(sorted(found.items()))
+
+    async def describe_topics(
+        self,
+        names: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        partial: bool = False,
+        timeout: float | None = None,
+    ) -> Results[str, TopicDescription]:
+        """Topics with their partitions, who leads them and who has them."""
+        deadline = self._deadline(timeout)
+        wanted = sorted(set(names))
+        if not wanted:
+            return settled({}, partial)
+        await self.start()
+        connection = await self._retrying(deadline, "describe_topics", self._client.any_connection)
+        if connection.serves(DescribeTopicPartitionsRequest):
+            outcomes = await self._describe_in_pages(wanted, include_authorized_operations, deadline)
+        else:
+            topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in wanted]
+            outcomes = await self._describe_by_metadata(topics, include_authorized_operations, deadline)
+        return settled({name: outcomes[name] for name in wanted if name in outcomes}, partial)
+
+    async def describe_topics_by_id(
+        self,
+        topic_ids: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        partial: bool = False,
+        timeout: float | None = None,
+    ) -> Results[str, TopicDescription]:
+        """The same for ids of topics; the results are by id."""
+        deadline = self._deadline(timeout)
+        wanted = list(dict.fromkeys(topic_ids))
+        await self.start()
+        connection = await self._retrying(deadline, "describe_topics_by_id", self._client.any_connection)
+        if connection.version_for(MetadataRequest) < METADATA_BY_ID:
+            raise UnsupportedVersion("the broker does not describe topics by id (Metadata 12)")
+        topics = [
+            MetadataRequest.MetadataRequestTopic(name=None, topic_id=uuid_from_text(text)) for text in wanted
+        ]
+        found = await self._describe_by_metadata(topics, include_authorized_operations, deadline)
+        by_id: Outcomes[str, TopicDescription] = {
+            topic.topic_id: topic for topic in found.values() if isinstance(topic, TopicDescription)
+        }
+        missing = {
+            text: UnknownTopicId(f"topic id {text} does not exist") for text in wanted if text not in by_id
+        }
+        return settled({text: {**by_id, **missing}[text] for text in wanted}, partial)
+
+    async def create_partitions(
+        self,
+        new_partitions: Mapping[str, NewPartitions],
+        *,
+        validate_only: bool = False,
+        partial: bool = False,
+        timeout: float | None = None,
+    ) -> Results[str, None]:
+        """Give topics more partitions."""
+        deadline = self._deadline(timeout)
+        topics = [
+            CreatePartitionsRequest.CreatePartitionsTopic(
+                name=name,
+                count=new.total_count,
+                assignments=None
+                if new.assignments is None
+                else [
+                    CreatePartitionsRequest.CreatePartitionsAssignment(broker_ids=list(replicas))
+                    for replicas in new.assignments
+                ],
+            )
+            for name, new in new_partitions.items()
+        ]
+        request = CreatePartitionsRequest(
+            topics=topics, timeout_ms=self._timeout_ms(deadline), validate_only=validate_only
+        )
+        answer = await self._ask_controller(
+            request, CreatePartitionsResponse, deadline, lambda found: _first(found.results)
+        )
+        outcomes: Outcomes[str, None] = {
+            result.name: error_from(result.error_code, result.error_message, f"topic {result.name!r}")
+            for result in answer.results
+        }
+        return settled(outcomes, partial)
+
+    async def delete_records(
+        self,
+        before: Mapping[Partition, int],
+        *,
+        partial: bool = False,
+        timeout: float | None = None,
+    ) -> Results[Partition, int]:
+        """Drop the records below an offset of each partition, all of them where it is -1.
+
+        Gives the offset that each partition begins with now.
+        """
+        deadline = self._deadline(timeout)
+
+        async def ask(node: int, partitions: list[Partition]) -> Outcomes[Partition, int]:
+            request = DeleteRecordsRequest(timeout_ms=self._timeout_ms(deadline))
+            for topic, indexes in by_topic(partitions).items():
+                wanted = [
+                    DeleteRecordsRequest.DeleteRecordsPartition(partition_index=i, offset=before[topic, i])
+                    for i in indexes
+                ]
+                request.topics.append(DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=wanted))
+            answer = await self._call(node, request, DeleteRecordsResponse, deadline)
+            outcomes: Outcomes[Partition, int] = {}
+            for found in answer.topics:
+                for result in found.partitions:
+                    key = (found.name, result.partition_index)
+                    what = f"records of {found.name}-{result.partition_index} before offset {before.get(key)}"
+                    outcomes[key] = error_from(result.error_code, None, what) or result.low_watermark
+            return outcomes
+
+        return settled(await self._by_leader(before, deadline, ask), partial)
+
+    async def list_offsets(
+        self,
+        specs: Mapping[Partition, OffsetSpec | int],
+        *,
+        isolation_level: str = "read_uncommitted",
+        partial: bool = False,
+        timeout: float | None = None,
+    ) -> Results[Partition, OffsetInfo]:
+        """Offsets of partitions: the earliest, the latest, the one of the newest time, or that of a time.
+
+        For a time, the first record that is as new; offset -1 where there is none.
+        """
+        deadline = self._deadline(timeout)
+        needed = max((SPEC_VERSIONS.get(int(spec), 1) for spec in specs.values()), default=1)
+
+        async def ask(node: int, partitions: list[Partition]) -> Outcomes[Partition, OffsetInfo]:
+            connection = await self._client.connection(node, timeout=deadline.left)
+            if connection.version_for(ListOffsetsRequest) < needed:
+                raise UnsupportedVersion(
+                    f"the broker {connection.node.address} does not know the kind of offset that was asked "
+                    f"for: it needs version {needed} of ListOffsets"
+                )
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=1 if isolation_level == "read_committed" else 0,
+                timeout_ms=self._timeout_ms(deadline),
+            )
+            for topic, indexes in by_topic(partitions).items():
+                wanted = [
+                    ListOffsetsRequest.ListOffsetsPartition(partition_index=i, timestamp=int(specs[topic, i]))
+                    for i in indexes
+                ]
+                request.topics.append(ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=wanted))
+            answer = await self._call(node, request, ListOffsetsResponse, deadline)
+            return {
+                (topic.name, partition.partition_index): error_from(
+                    partition.error_code, None, f"offset of {topic.name}-{partition.partition_index}"
+                )
+                or OffsetInfo(
+                    partition.offset,
+                    partition.timestamp,
+                    None if partition.leader_epoch < 0 else partition.leader_epoch,
+                )
+                for topic in answer.topics
+                for partition in topic.partitions
+            }
+
+        return settled(await self._by_leader(specs, deadline, ask), partial)
+
+    async def _delete_version(self, deadline: Deadline) -> int:
+        """The version of DeleteTopics that will be spoken."""
+        await self.start()
+        connection = await self._retrying(deadline, "delete_topics", self._client.any_connection)
+        return connection.version_for(DeleteTopicsRequest)
+
+    async def _describe_in_pages(
+        self, names: list[str], authorized: bool, deadline: Deadline
+    ) -> dict[str, TopicDescription | KafkaError]:
+        """Ask for some partitions at a time; a topic may go over several answers."""
+        found: dict[str, TopicDescription | KafkaError] = {}
+        request = DescribeTopicPartitionsRequest(
+            topics=[DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in names],
+            response_partition_limit=PAGE,
+        )
+        while True:
+            answer = await self._ask_any(request, DescribeTopicPartitionsResponse, deadline)
+            for topic in answer.topics:
+                name = topic.name or ""
+                if topic.error_code:
+                    found[name] = _refused(topic.error_code, name)
+                    continue
+                before = found.get(name)
+                if not isinstance(before, TopicDescription):
+                    # This API tells it to everybody, asked or not.
+                    operations = operations_of(topic.topic_authorized_operations) if authorized else None
+                    before = found[name] = TopicDescription(
+                        name, uuid_to_text(topic.topic_id), topic.is_internal, [], operations
+                    )
+                before.partitions.extend(
+                    PartitionInfo(
+                        partition.partition_index,
+                        None if partition.leader_id == NO_LEADER else partition.leader_id,
+                        partition.replica_nodes,
+                        partition.isr_nodes,
+                        partition.offline_replicas,
+                        partition.eligible_leader_replicas,
+                        partition.last_known_elr,
+                    )
+                    for partition in topic.partitions
+                )
+            cursor = answer.next_cursor
+            if cursor is None:
+                return found
+            request.cursor = DescribeTopicPartitionsRequest.Cursor(
+                topic_name=cursor.topic_name, partition_index=cursor.partition_index
+            )
+
+    async def _describe_by_metadata(
+        self,
+        topics: list[MetadataRequest.MetadataRequestTopic],
+        authorized: bool,
+        deadline: Deadline,
+    ) -> dict[str, TopicDescription | KafkaError]:
+        request = MetadataRequest(
+            topics=topics,
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=authorized,
+        )
+        answer = await self._ask_any(request, MetadataResponse, deadline)
+        found: dict[str, TopicDescription | KafkaError] = {}
+        for topic in answer.topics:
+            name = topic.name or uuid_to_text(topic.topic_id)
+            if topic.error_code:
+                found[name] = _refused(topic.error_code, name)
+                continue
+            partitions = [
+                PartitionInfo(
+                    partition.partition_index,
+                    None if partition.leader_id == NO_LEADER else partition.leader_id,
+                    partition.replica_nodes,
+                    partition.isr_nodes,
+                    partition.offline_replicas,
+                )
+                for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
+            ]
+            operations = operations_of(topic.topic_authorized_operations)
+            found[name] = TopicDescription(
+                name, uuid_to_text(topic.topic_id), topic.is_internal, partitions, operations
+            )
+        return found
+
+
+def _refused(code: int, name: str) -> KafkaError:
+    if code == UnknownTopicOrPartition.code:
+        return UnknownTopicOrPartition(f"topic {name!r} does not exist")
+    error = error_from(code, None, f"topic {name!r}")
+    assert error is not None
+    return error
+
+
+def _first(
+    results: list[CreateTopicsResponse.CreatableTopicResult]
+    | list[DeleteTopicsResponse.DeletableTopicResult]
+    | list[CreatePartitionsResponse.CreatePartitionsTopicResult],
+) -> int:
+    """The error of the first topic: a broker that is not the controller says so for each."""
+    return results[0].error_code if results else 0
+
+
+def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
+    return CreateTopicsRequest.CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[
+            CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+            for index, replicas in topic.replica_assignments.items()
+        ],
+        configs=[
+            CreateTopicsRequest.CreatableTopicConfig(name=name, value=value)
+            for name, value in topic.configs.items()
+        ],
+    )
+
+
+def _created(result: CreateTopicsResponse.CreatableTopicResult) -> CreatedTopic:
+    configs = {
+        entry.name: ConfigEntry(
+            entry.name,
+            entry.value,
+            ConfigSource(entry.config_source),
+            is_sensitive=entry.is_sensitive,
+            is_read_only=entry.read_only,
+        )
+        for entry in result.configs or ()
+    }
+    topic_id = "" if result.topic_id == ZERO_UUID else uuid_to_text(result.topic_id)
+    return CreatedTopic(result.name, topic_id, result.num_partitions, result.replication_factor, configs)
