@@ -30,6 +30,7 @@ from tidelog.errors import (
     TopicAuthorizationFailed,
 )
 from tidelog.records._pure_client import RecordMetadata
+from tidelog.records.loops import RecordFuture
 
 QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "reconnect_backoff_ms": 5, "max_block_ms": 5000}
 
@@ -434,6 +435,46 @@ os.wait()
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
     )
     assert "was made before a fork; make a new one in the child process" in done.stdout
+
+
+def test_a_child_does_not_fill_batches_that_nobody_sends(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from tidelog import Producer
+producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=60000, delivery_timeout_ms=120000)
+producer.send("t", b"v")
+producer.send("t", b"v", key=b"k")
+if os.fork() == 0:
+    for key in (None, b"k"):
+        try:
+            producer.send("t", b"v", key=key)
+        except Exception as error:
+            print(type(error).__name__, flush=True)
+    os._exit(0)
+os.wait()
+producer.close()
+"""
+    with FakeBroker() as broker:
+        command = [sys.executable, "-c", program, broker.bootstrap]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert done.stdout == "InvalidState\n" * 2, done.stderr
+        assert len(broker.logs["t", 0]) == 2
+
+
+def test_a_callback_may_send_and_may_close() -> None:
+    with FakeBroker() as broker:
+        producer = Producer(bootstrap_servers=broker.bootstrap, **QUICK)
+        sent: list[RecordFuture] = []
+
+        def again(metadata: RecordMetadata, error: BaseException | None) -> None:
+            sent.append(producer.send("t", b"from the callback"))
+
+        producer.send("t", b"v", callback=again).result(5)
+        assert eventually(lambda: sent, "the callback ran")[0].result(5).offset == 1
+        producer.send("t", b"v", callback=lambda metadata, error: producer.close()).result(5)
+        eventually(lambda: producer._thread.closed, "the producer is closed")
+        with pytest.raises(Closed):
+            producer.send("t", b"v")
 
 
 def test_a_killed_broker_costs_no_acknowledged_record_and_doubles_none(tmp_path: Path) -> None:

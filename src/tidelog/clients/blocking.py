@@ -66,12 +66,21 @@ class LoopThread:
 
     def check(self) -> None:
         """Raises where the thread cannot work: closed, of another process, or asked from within itself."""
-        if os.getpid() != self._pid:
-            raise InvalidState(f"{self.name} was made before a fork; make a new one in the child process")
+        self.check_process()
         if self._closed:
             raise Closed(f"{self.name} is closed")
-        if threading.current_thread() is self._thread:
+        if self.is_current:
             raise InvalidState(f"{self.name}: a blocking call from its own callback would wait for ever")
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on this thread, as callbacks do."""
+        return threading.current_thread() is self._thread
+
+    def check_process(self) -> None:
+        """Raises in a child process, which has the client but not its thread."""
+        if os.getpid() != self._pid:
+            raise InvalidState(f"{self.name} was made before a fork; make a new one in the child process")
 
     def close(self) -> None:
         """Cancel what still runs on the loop and end the thread; at most a few seconds."""
@@ -79,7 +88,7 @@ class LoopThread:
             return
         self._closed = True
         self.loop.call_soon_threadsafe(self.loop.stop)
-        if threading.current_thread() is not self._thread:
+        if not self.is_current:
             self._thread.join(5.0)
 
     def _main(self) -> None:

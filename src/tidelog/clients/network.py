@@ -113,6 +113,7 @@ class NetworkClient:
         self._hurry = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
         self._unreachable = False
+        self._failing_since: float | None = None
         self.closed = False
 
     async def start(self) -> None:
@@ -434,19 +435,27 @@ class NetworkClient:
         self.view.update(answer, asked=asked)
         if self.last_error is not None and self._unreachable:
             log.warning("the cluster can be reached again")
-        self.last_error = None
+        self.last_error = self._failing_since = None
         self._unreachable = False
         self._drop_gone_brokers()
         self._changed()
 
     def _refresh_failed(self, error: KafkaError) -> None:
         self.last_error = error
+        now = self._now()
+        if self._failing_since is None:
+            self._failing_since = now
+        elif now - self._failing_since > self.settings.metadata_recovery_rebootstrap_trigger_ms / 1000:
+            self._failing_since = None
+            self._rebootstrap()
         if not self._unreachable:
             self._unreachable = True
             log.warning("%s; trying again", error)
         self._wake_waiters()
 
     def _rebootstrap(self) -> None:
+        if self.settings.metadata_recovery_strategy.upper() != "REBOOTSTRAP":
+            return
         for link in self._links.values():
             if link.connection is not None:
                 link.connection.close("the cluster asks clients to start again")

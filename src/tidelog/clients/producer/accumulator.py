@@ -201,7 +201,9 @@ class Accumulator:
     def _begin(self, queue: PartitionQueue, size: int, now: float) -> ProducerBatch | None:
         limit = self.batch_size
         if self.codec is not Codec.NONE:
-            limit = int(limit / (self.ratio(queue.topic) * COMPRESSION_MARGIN))
+            # As much as is expected to pack into batch.size, but never a large part of the buffer.
+            expected = int(limit / (self.ratio(queue.topic) * COMPRESSION_MARGIN))
+            limit = min(expected, max(limit, self.memory.total // 16))
         reserved = min(max(limit, size + HEADER_SIZE), self.memory.total)
         if not self.memory.take(reserved):
             return None
@@ -245,6 +247,7 @@ class Accumulator:
 
     def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
         """Queue the parts of a batch instead of it; its memory is given back with the last of them."""
+        self._ratios.pop(batch.queue.topic, None)  # what was expected of compression was too much
         parts[-1].reserved = batch.reserved
         for part in parts:
             part.seal()

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -31,6 +33,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+def _forget_open_batches_after_fork(core: ProducerCore) -> None:
+    """A child must not fill batches that nobody sends there: its `send` then takes the way that says so."""
+    reference = weakref.ref(core)
+
+    def forget() -> None:
+        alive = reference()
+        if alive is not None:
+            alive.fast.clear()
+            alive.keyed.clear()
+
+    os.register_at_fork(after_in_child=forget)
+
+
 # What an interrupted program may take to write what waits.
 INTERRUPTED_SECONDS = 3.0
 
@@ -49,6 +65,7 @@ class Producer:
         self._keyed = self._core.keyed
         self._thread = LoopThread(f"producer {checked.client_id}".strip())
         self._thread.run(self._core.start())
+        _forget_open_batches_after_fork(self._core)
 
     def __enter__(self) -> Self:
         return self
@@ -86,6 +103,7 @@ class Producer:
                     future = batches.append(key, value)
             if future is not None:
                 return future
+        self._thread.check_process()
         record = ProducerRecord(topic, value, key, headers or (), partition, timestamp_ms)
         return self._drive(self._core.steps(record, callback))
 
@@ -153,6 +171,10 @@ class Producer:
         """
         if self._thread.closed:
             return
+        if self._thread.is_current:
+            # From a callback nothing can be waited for: what was not written fails.
+            self._thread.loop.create_task(self._close_from_within())
+            return
         try:
             self._thread.run(self._core.close(timeout))
         except Closed:
@@ -162,6 +184,10 @@ class Producer:
             raise
         finally:
             self._thread.close()
+
+    async def _close_from_within(self) -> None:
+        await self._core.close(0)
+        self._thread.close()
 
     async def _force(self) -> None:
         self._core.closed = False
