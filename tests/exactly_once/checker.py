@@ -3,9 +3,9 @@
 The words are those of Adya's phenomena as Elle and Jepsen use them. A transaction writes unique values to
 several partitions, may read (read_committed) between its begin and its end, and may commit group offsets.
 Its outcome is *committed* where a commit was acknowledged, *aborted* where an abort was acknowledged, nobody
-asked for a commit or each asking was refused for sure, and *unknown* otherwise: then it is either, but wholly.
-A producer whose id was taken by another is fenced: what it asks for later never happens. This is promised and
-checked:
+asked for a commit or each asking was refused for sure, and *unknown* otherwise: then it is either, but
+wholly. A producer whose id was taken by another is fenced: what it asks for later never happens. This is
+promised and checked:
 
 G1a        No reader of committed records gets a value of a transaction that aborted (aborted read), nor one
            before its commit was even asked for (dirty read).
@@ -16,11 +16,11 @@ atomic     A reader of committed records that has reached the end has all values
 lost       Every value of a committed transaction is there; a value that was acknowledged is at the offset
            that was told.
 duplicate  No value is twice in a log, not even among aborted ones.
-order      What a producer wrote to a partition stands there in the order of its writes. Every reader gets what
-           stands in the log, in its order, without a gap; and the committed log is a part of the whole.
+order      What a producer wrote to a partition stands there in the order of its writes. Every reader gets
+           what stands in the log, in its order, without a gap; the committed log is a part of the whole.
 fenced     A producer whose id was taken before it asked ends no transaction and writes nothing.
-offsets    Group offsets move if and only if their transaction committed, together with its records: readers of
-           stable offsets see those of the last commit that they can know of, or of one under way.
+offsets    Group offsets move if and only if their transaction committed, together with its records: readers
+           of stable offsets see those of the last commit that they can know of, or of one under way.
 stable     Once the last transaction has ended the last stable offset is the end of the log: nothing hangs.
 replay     What is read after the broker was killed and came back is what was read before.
 
@@ -350,7 +350,7 @@ def _offsets(model: Model, final: Final, seen: _Seen) -> Iterable[Problem]:
 def _judge_offset(
     steps: Sequence[_Step], found: int, invoked: int, done: int, who: str, partition: Partition
 ) -> Iterable[Problem]:
-    """Allowed is what was surely committed last before the question, and what may have come until the answer."""
+    """Allowed is what was surely committed before the question, and what may have come until the answer."""
     allowed = [-1]
     for step in steps:
         if step.happened is False or step.transaction.commit_asked > done:

@@ -42,6 +42,12 @@ from tidelog.clients.admin import Admin, NewTopic
 PROJECT = Path(__file__).parent.parent.parent
 FLAVOURS = ("confluent-kafka", "kafka-python", "by-hand", "two-phase")
 TOPICS = {"orders": 2, "payments": 2, "stock": 1}
+READERS = (
+    ("confluent-kafka", COMMITTED),
+    ("confluent-kafka", UNCOMMITTED),
+    ("kafka-python", COMMITTED),
+    ("kafka-python", UNCOMMITTED),
+)
 STOP_SECONDS = 90.0
 
 
@@ -100,10 +106,13 @@ class Cast:
     abort_share: float = 0.3
     prepared_share: float = 0.3
     patience: float = 30.0  # for the last stable offsets and the last reads
+    readers: Sequence[tuple[str, str]] = READERS
+    suffix: str = ""  # of the names of topics, ids and groups, for one story of several on a broker
+    last_readers: Sequence[str] = ("confluent-kafka", "kafka-python")  # and plain requests after a kill
 
     @property
     def partitions(self) -> list[Partition]:
-        return [(topic, index) for topic, count in self.topics for index in range(count)]
+        return [(topic + self.suffix, index) for topic, count in self.topics for index in range(count)]
 
 
 class Story:
@@ -123,26 +132,30 @@ class Story:
         self.diary = Diary(folder / "history")
         flavours = [f for f in self.cast.flavours if broker.has_two_phase or f != "two-phase"]
         self.ids = {f"{flavour}-{at}": flavour for at, flavour in enumerate(flavours)}
+        self.groups = [f"group-{transactional_id}" for transactional_id in self.ids]
+        # Who ends what is left open of each id: those of writers, and those of tests.
+        self._last_owners = {
+            transactional_id: "two-phase" if flavour == "two-phase" else "by-hand"
+            for transactional_id, flavour in self.ids.items()
+        }
         self._instances: Counter[str] = Counter()
         with Admin(broker.bootstrap) as admin:
             for topic, partitions in self.cast.topics:
                 # Small segments: what is known of producers and transactions has to survive in their files.
-                admin.create_topic(NewTopic(topic, partitions, configs={"segment.bytes": str(1 << 20)}))
+                name = topic + self.cast.suffix
+                admin.create_topic(NewTopic(name, partitions, configs={"segment.bytes": str(1 << 20)}))
         self.readers = self._make_readers()
-
-    @property
-    def groups(self) -> list[str]:
-        return [f"group-{transactional_id}" for transactional_id in self.ids]
 
     def _make_readers(self) -> list[Reader]:
         bootstrap, partitions = self.broker.bootstrap, self.cast.partitions
+        kinds = {"confluent-kafka": ConfluentReader, "kafka-python": KafkaPythonReader}
         readers: list[Reader] = [
-            ConfluentReader("r-confluent", bootstrap, partitions, COMMITTED, self.diary),
-            ConfluentReader("u-confluent", bootstrap, partitions, UNCOMMITTED, self.diary),
-            KafkaPythonReader("r-kafka-python", bootstrap, partitions, COMMITTED, self.diary),
-            KafkaPythonReader("u-kafka-python", bootstrap, partitions, UNCOMMITTED, self.diary),
+            kinds[client](f"{client}-{isolation}", bootstrap, partitions, isolation, self.diary)
+            for client, isolation in self.cast.readers
         ]
-        return [*readers, OffsetReader("offsets", bootstrap, partitions, self.groups, self.diary)]
+        if self.groups:
+            readers.append(OffsetReader("offsets", bootstrap, partitions, self.groups, self.diary))
+        return readers
 
     def __enter__(self) -> Self:
         for reader in self.readers:
@@ -168,11 +181,17 @@ class Story:
 
     # -- writers -----------------------------------------------------------------------------------
 
-    def _writer(self, transactional_id: str, flavour: str, limit: int = 1 << 30) -> Writer:
+    def new_instance(self, transactional_id: str, last_owner: str) -> str:
+        """A name for one more producer of an id, which `last_owner` ends with."""
         self._instances[transactional_id] += 1
+        self._last_owners[transactional_id] = last_owner
+        return f"{transactional_id}@{self._instances[transactional_id]}"
+
+    def _writer(self, transactional_id: str, flavour: str, limit: int = 1 << 30) -> Writer:
+        name = self.new_instance(transactional_id, self._last_owners[transactional_id])
         number = self._instances[transactional_id]
         return Writer(
-            name=f"{transactional_id}@{number}",
+            name=name,
             number=number,
             transactional_id=transactional_id,
             flavour=flavour,
@@ -308,9 +327,8 @@ class Story:
             process.stop()
         for process in self.processes:
             process.wait()
-        for transactional_id, flavour in self.ids.items():
-            last = "two-phase" if flavour == "two-phase" else "by-hand"
-            WriterProcess(self._writer(transactional_id, last, limit=0)).run()
+        for transactional_id, flavour in self._last_owners.items():
+            WriterProcess(self._writer(transactional_id, flavour, limit=0)).run()
         wait_until_stable(self.broker.bootstrap, self.cast.partitions, self.cast.patience)
 
     def read(self, who: str, client: str) -> Final:
@@ -329,9 +347,9 @@ class Story:
     def problems(self) -> list[Problem]:
         """What the checker says once everybody is done, before and after a last kill of the broker."""
         self.end()
-        self.read("confluent-kafka in the end", "confluent-kafka")
+        for client in self.cast.last_readers:
+            self.read(f"{client} in the end", client)
         self.drain()
-        self.read("kafka-python in the end", "kafka-python")
         self.broker.restart(kill=True)
         self.read("a plain Fetch after the last restart", "fetch")
         return check(self.history.read(), self.finals)
