@@ -259,8 +259,8 @@ def run_kafka_python(member: Member, ledger: Ledger) -> None:
             ledger.lost((topic, partition) for topic, partition in lost)
 
         def on_partitions_assigned(self, assigned: Iterable[Partition]) -> None:
-            # Where a poll ended before the committed offsets came, the client would take that answer for one to
-            # the same question in this generation.
+            # Where a poll ended before the committed offsets came, the client would take that answer for one
+            # to the same question in this generation.
             consumer._coordinator._offset_fetch_futures.clear()
             generation: int = consumer._coordinator._generation.generation_id
             ledger.assigned([(topic, partition) for topic, partition in assigned], generation)
