@@ -406,7 +406,13 @@ class Transactions:
             enable_2pc=True,
             keep_prepared_txn=True,
         )
-        answer = await self._coordinate(lambda _: (request, TWO_PHASE_INIT), InitProducerIdResponse)
+        try:
+            answer = await self._coordinate(
+                lambda _: (request, TWO_PHASE_INIT), InitProducerIdResponse, taken_in=False
+            )
+        except UnsupportedVersion:
+            # Brokers that know the version and not the wish: the handle itself says enough.
+            return handle.producer_id, handle.epoch
         open_one = (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
         if open_one != (handle.producer_id, handle.epoch):
             raise InvalidState(
@@ -494,8 +500,9 @@ class Transactions:
         *,
         kind: int = TRANSACTION,
         key: str | None = None,
+        taken_in: bool = True,
     ) -> R:
-        """Ask a coordinator until it answers; errors that end the transaction or the producer are noted."""
+        """Ask a coordinator until it answers; the state takes in errors that end transaction or producer."""
         name = self.id if key is None else key
         attempt = 0
         while True:
@@ -512,6 +519,8 @@ class Transactions:
             except TRY_AGAIN:
                 pass
             except KafkaError as error:
+                if not taken_in and not error.retriable:
+                    raise
                 if not error.retriable or isinstance(error, Timeout):
                     raise self._noted(error, name) from None
             await asyncio.sleep(min(self._client.retry_backoff.delay(attempt), 0.02 if attempt < 5 else 1.0))
