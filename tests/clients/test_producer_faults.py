@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tidelog.errors import (
     CorruptMessage,
     ErrorCode,
     InvalidRecord,
+    KafkaError,
     MessageTooLarge,
     TopicAuthorizationFailed,
 )
@@ -505,3 +507,45 @@ def test_a_killed_broker_costs_no_acknowledged_record_and_doubles_none(tmp_path:
         producer.close()
         assert producer.metrics()["record-error-total"] == 0
         assert values(broker.bootstrap, "t") == [b"first", *sent]
+
+
+def test_transactions_outlive_a_killed_broker(tmp_path: Path) -> None:
+    """What was committed is there once and whole, what was not is not, whenever the broker was killed."""
+    kills = scale(2, 10)
+    with Broker(tmp_path) as broker:
+        sender = Producer(bootstrap_servers=broker.bootstrap, transactional_id="id", retry_backoff_ms=20)
+        committed: list[int] = []
+        unknown: list[int] = []
+        stop = threading.Event()
+
+        def work() -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                try:
+                    with sender.transaction():
+                        for index in range(10):
+                            sender.send("t", b"%d" % number, partition=0, headers=[("i", b"%d" % index)])
+                except KafkaError:
+                    unknown.append(number)
+                else:
+                    committed.append(number)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        for _ in range(kills):
+            goal = len(committed) + 20
+            eventually(lambda goal=goal: len(committed) >= goal, "transactions are committed", 60)  # type: ignore[misc]
+            broker.restart(kill=True)
+        goal = len(committed) + 5
+        eventually(lambda: len(committed) >= goal, "transactions are committed again", 60)
+        stop.set()
+        thread.join()
+        sender.close()
+
+        def seen() -> dict[int, int]:
+            return Counter(int(value or b"0") for value in values(broker.bootstrap, "t", committed=True))
+
+        eventually(lambda: set(committed) <= set(seen()), "readers see what was committed")
+        assert set(seen().values()) == {10}
+        assert set(seen()) <= {*committed, *unknown}
