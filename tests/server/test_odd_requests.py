@@ -10,6 +10,7 @@ from tests.faults.client import Client, batch_of
 from tests.support.broker import Broker
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
+from tidelog.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from tidelog.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -180,3 +181,15 @@ def test_a_cursor_has_to_be_on_a_topic_that_is_asked_for(client: Client) -> None
     assert describe(client, ["pages", "pagez"], ("pagez", 1)) == [(3, "pagez", [])]
     assert describe(client, [], ("pages", -1)) == []
     assert describe(client, [], ("zzz", 0)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("no such", ErrorCode.INVALID_TOPIC_EXCEPTION), ("absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)],
+)
+def test_the_producers_of_a_name_that_no_topic_can_have_are_refused(
+    client: Client, name: str, code: int
+) -> None:
+    wanted = DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[0])
+    answer = client.ask(DescribeProducersRequest(topics=[wanted]), DescribeProducersResponse, 0)
+    assert answer.topics[0].partitions[0].error_code == code

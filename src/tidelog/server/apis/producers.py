@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidelog.controller.validation import check_topic_name
 from tidelog.errors import KafkaError
 from tidelog.network.request import Request
 from tidelog.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
@@ -18,6 +19,7 @@ def describe_producers(
         for index in topic.partition_indexes:
             answer = DescribeProducersResponse.PartitionResponse(partition_index=index)
             try:
+                check_topic_name(topic.name)
                 log = services.replicas.partition(topic.name, index).leader_log()
                 answer.active_producers = [
                     DescribeProducersResponse.ProducerState(
