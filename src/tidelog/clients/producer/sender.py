@@ -87,6 +87,7 @@ class Sender:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pending = False
         self._unseen = False
+        self._forced = False
         self._timer: asyncio.TimerHandle | None = None
         self._turns: dict[int, int] = {}
         self._under_way: dict[ProducerBatch, None] = {}
@@ -193,13 +194,17 @@ class Sender:
                 self._blocked_since.setdefault(node, now)
                 if not connection.closed:
                     self.busy_nodes.add(node)
+            # Behind the batches that were due, others may have begun that are not.
+            later = min(
+                [later, *(due for queue in queues if queue.batches and (due := self._due(queue)) > now)]
+            )
         return later
 
     def _ready(self, now: float) -> tuple[dict[int, list[PartitionQueue]], float]:
         """The queues with a batch that is due, by the broker that leads them; and when the next one is."""
         accumulator, view = self._accumulator, self._client.view
         transactions = self._transactions
-        forced = (
+        self._forced = (
             self.closing
             or accumulator.flushing > 0
             or accumulator.memory.waiting > 0
@@ -220,7 +225,7 @@ class Sender:
             if leader is None:
                 missing.add(queue.topic)
                 continue
-            due = self._due(queue, forced)
+            due = self._due(queue)
             if due > now:
                 later = min(later, due)
             elif self._may_send(queue):
@@ -230,11 +235,11 @@ class Sender:
             self._client.request_refresh()
         return ready, later
 
-    def _due(self, queue: PartitionQueue, forced: bool) -> float:
+    def _due(self, queue: PartitionQueue) -> float:
         first = queue.batches[0]
         if first.attempts:
             return first.retry_at
-        if forced or first.full or len(queue.batches) > 1:
+        if self._forced or first.full or len(queue.batches) > 1:
             return 0.0
         return first.created + self._linger
 
@@ -278,7 +283,7 @@ class Sender:
         with self._accumulator.lock:
             if not queue.batches:
                 return None
-            if self._due(queue, True) > now or not self._may_send(queue):
+            if self._due(queue) > now or not self._may_send(queue):
                 return None
             batch = queue.batches.popleft()
             batch.seal()
