@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from tidelog.clients.producer.interceptors import ProducerInterceptor as ProducerInterceptor
     from tidelog.clients.producer.interceptors import ProducerRecord as ProducerRecord
     from tidelog.clients.producer.producer import AsyncProducer as AsyncProducer
-    from tidelog.clients.producer.transactions import PreparedTransaction as PreparedTransaction
+    from tidelog.clients.producer.transaction_values import PreparedTransaction as PreparedTransaction
     from tidelog.records._pure_client import RecordMetadata as RecordMetadata
 
 __version__ = "0.1.0"
 
 _CLIENTS = {
     "AsyncProducer": "tidelog.clients.producer.producer",
-    "PreparedTransaction": "tidelog.clients.producer.transactions",
+    "PreparedTransaction": "tidelog.clients.producer.transaction_values",
     "Producer": "tidelog.clients.producer.face",
     "ProducerInterceptor": "tidelog.clients.producer.interceptors",
     "ProducerRecord": "tidelog.clients.producer.interceptors",

@@ -19,7 +19,7 @@ from tidelog.clients.connection import Connection, split_address
 from tidelog.clients.errors import ConfigError, InvalidState, Timeout, TransactionAborted
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.producer import AsyncProducer
-from tidelog.clients.producer.transactions import GroupMember, OffsetToCommit, PreparedTransaction
+from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, PreparedTransaction
 from tidelog.errors import InvalidTopic, ProducerFenced
 from tidelog.protocol.messages.end_txn import EndTxnRequest
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse

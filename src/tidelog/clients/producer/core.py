@@ -23,7 +23,8 @@ from tidelog.clients.producer.metrics import ProducerMetrics
 from tidelog.clients.producer.partitioners import StickyPartition, partition_for_key, partitioner_of
 from tidelog.clients.producer.sender import Sender
 from tidelog.clients.producer.sequences import Sequences
-from tidelog.clients.producer.transactions import State, Transactions
+from tidelog.clients.producer.transaction_values import State
+from tidelog.clients.producer.transactions import Transactions
 from tidelog.clients.serialization import Serialize, as_bytes, serializer
 from tidelog.clients.settings import ProducerSettings
 from tidelog.errors import KafkaError

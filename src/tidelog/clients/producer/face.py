@@ -22,7 +22,8 @@ from tidelog.clients.errors import Closed, InvalidState
 from tidelog.clients.producer.core import Delivered, Headers, MemoryWait, ProducerCore, Wait
 from tidelog.clients.producer.interceptors import ProducerRecord
 from tidelog.clients.producer.producer import Offsets, offsets_of
-from tidelog.clients.producer.transactions import GroupMember, PreparedTransaction, Transactions
+from tidelog.clients.producer.transaction_values import GroupMember, PreparedTransaction
+from tidelog.clients.producer.transactions import Transactions
 from tidelog.clients.settings import producer_settings
 from tidelog.records.loops import RecordFuture
 

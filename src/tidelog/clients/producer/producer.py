@@ -21,12 +21,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from tidelog.clients.errors import InvalidState
 from tidelog.clients.producer.core import Delivered, Headers, ProducerCore, Wait
 from tidelog.clients.producer.interceptors import ProducerRecord
-from tidelog.clients.producer.transactions import (
-    GroupMember,
-    OffsetToCommit,
-    PreparedTransaction,
-    Transactions,
-)
+from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, PreparedTransaction
+from tidelog.clients.producer.transactions import Transactions
 from tidelog.clients.settings import producer_settings
 from tidelog.records.loops import RecordFuture
 

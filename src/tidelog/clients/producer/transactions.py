@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
 from typing import TypeVar
 
 from tidelog.clients.async_connection import AsyncConnection
@@ -20,6 +18,12 @@ from tidelog.clients.errors import CommitFailed, InvalidState, Timeout, Transact
 from tidelog.clients.network import GROUP, TRANSACTION, NetworkClient
 from tidelog.clients.producer.accumulator import Accumulator, PartitionQueue
 from tidelog.clients.producer.sequences import Sequences
+from tidelog.clients.producer.transaction_values import (
+    GroupMember,
+    OffsetToCommit,
+    PreparedTransaction,
+    State,
+)
 from tidelog.clients.settings import ProducerSettings
 from tidelog.errors import (
     ClusterAuthorizationFailed,
@@ -70,46 +74,6 @@ FATAL = (
     UnsupportedVersion,
 )  # fmt: skip
 LOST_ITS_GROUP = (UnknownMemberId, IllegalGeneration, FencedInstanceId)
-
-
-class State(Enum):
-    UNINITIALIZED = "not initialized"
-    INITIALIZING = "being initialized"
-    READY = "ready"
-    IN_TRANSACTION = "in a transaction"
-    PREPARED = "prepared"
-    COMMITTING = "committing"
-    ABORTING = "aborting"
-    ABORTABLE = "to be aborted"
-    FATAL = "failed"
-
-
-@dataclass(slots=True, frozen=True)
-class PreparedTransaction:
-    """A prepared transaction: enough to end it in any process. It can be pickled, and kept in a database."""
-
-    transactional_id: str
-    producer_id: int
-    epoch: int
-
-
-@dataclass(slots=True, frozen=True)
-class OffsetToCommit:
-    """The next offset to read, as a consumer commits it."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
-
-
-@dataclass(slots=True, frozen=True)
-class GroupMember:
-    """The consumer that offsets are committed for: a member of its group, or nobody in particular."""
-
-    group_id: str
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
 
 
 class Transactions:
