@@ -57,6 +57,8 @@ from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
+__all__ = ["GroupMember", "OffsetToCommit", "PreparedTransaction", "State", "Transactions"]
+
 log = logging.getLogger("tidelog.clients")
 
 R = TypeVar("R", bound=Message)
