@@ -19,6 +19,10 @@ from tidelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
 )
+from tidelog.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
 from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -106,7 +110,13 @@ class HandProducer:
         self.close()
 
     def _repeat(self, ask: Callable[[], T], code_of: Callable[[T], int]) -> T:
-        """Until an answer comes that tells more than to come again."""
+        answer = self._answer(ask, code_of)
+        if code_of(answer):
+            raise Refused(code_of(answer))
+        return answer
+
+    def _answer(self, ask: Callable[[], T], code_of: Callable[[T], int]) -> T:
+        """Ask until an answer comes that tells more than to come again."""
 
         def answered() -> tuple[T] | None:
             try:
@@ -116,10 +126,7 @@ class HandProducer:
                 return None
             return None if code_of(answer) in NOT_NOW else (answer,)
 
-        (answer,) = eventually(answered, f"an answer for {self.transactional_id}", PATIENCE, 0.02)
-        if code_of(answer):
-            raise Refused(code_of(answer))
-        return answer
+        return eventually(answered, f"an answer for {self.transactional_id}", PATIENCE, 0.02)[0]
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -193,6 +200,15 @@ class HandProducer:
         answer = self.connection.ask(request, ProduceResponse, version).responses[0].partition_responses[0]
         return answer.error_code, answer.base_offset
 
+    def produce(
+        self, partition: Partition, values: Sequence[str], sequence: int, epoch: int | None = None
+    ) -> ErrorCode:
+        """What the broker says to a batch, once it says something."""
+        code, _ = self._answer(
+            lambda: self.ask_produce(partition, values, sequence, epoch), lambda answer: answer[0]
+        )
+        return ErrorCode(code)
+
     def write(self, partition: Partition, values: Sequence[str]) -> int:
         """The offset of the first of them."""
         if not self.bumps and partition not in self.added:
@@ -248,6 +264,16 @@ class HandProducer:
             committed=commit,
         )
         return request, 5 if self.bumps else 4
+
+    def wait_until_complete(self) -> None:
+        """Until the markers of the last transaction are written."""
+        request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+
+        def state() -> bool:
+            answer = self.connection.ask(request, DescribeTransactionsResponse, 0)
+            return answer.transaction_states[0].transaction_state.startswith("Complete")
+
+        eventually(state, f"the transaction of {self.transactional_id} is complete")
 
     def ask_end(self, request: EndTxnRequest, version: int) -> EndTxnResponse:
         return self.connection.ask(request, EndTxnResponse, version)

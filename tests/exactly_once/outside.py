@@ -102,6 +102,7 @@ def read_final(
     readers = {"confluent-kafka": _with_confluent, "kafka-python": _with_kafka_python, "fetch": _with_fetch}
     read = readers[client]
     final = Final(who)
+    eventually(lambda: ends(bootstrap, partitions, stable=True), "every partition has a leader", 30)
     final.committed = read(bootstrap, partitions, True)
     final.uncommitted = read(bootstrap, partitions, False)
     final.ends = ends(bootstrap, partitions, stable=False) or {}

@@ -61,12 +61,12 @@ class Scripted:
         return values
 
     def try_to_write(self, partition: Partition, sequence: int) -> ErrorCode:
-        """Once, with a sequence of the test's own; what the broker says."""
+        """One batch with a sequence of the test's own; what the broker says."""
         entries = self._new(partition, 1)
         self.note(INVOKE, "write", entries)
-        code, offset = self.hand.ask_produce(partition, [entries[0].value], sequence)
-        self.note(FAIL if code else OK, "write", (entries[0]._replace(offset=offset),), ErrorCode(code).name)
-        return ErrorCode(code)
+        code = self.hand.produce(partition, [entries[0].value], sequence)
+        self.note(FAIL if code else OK, "write", entries, code.name)
+        return code
 
     def commit_offsets(self, group: str, offsets: dict[Partition, int]) -> None:
         if group not in self.story.groups:

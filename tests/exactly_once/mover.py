@@ -1,0 +1,273 @@
+"""A consume-transform-produce loop as a process: `python -m tests.exactly_once.mover '{"name": ...}'`.
+
+What it reads of one topic it writes to another, to the partition of the same number, and commits the offsets
+that it has read in the same transaction. It goes on until it is stopped (SIGTERM), killed or fenced.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.exactly_once.history import FAIL, INFO, OK, Diary, Line
+
+if TYPE_CHECKING:
+    from kafka.consumer.fetcher import ConsumerRecord
+
+PATIENCE = 60.0
+TRANSACTION_MS = 15_000
+
+
+@dataclass(slots=True, frozen=True)
+class Mover:
+    name: str
+    flavour: str
+    transactional_id: str
+    bootstrap: str
+    history: str
+    group: str
+    source: str
+    target: str
+    batch: int  # records in a transaction, at most
+    session_ms: int = 3000
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Ended(Exception):
+    """This producer cannot go on."""
+
+
+def transformed(value: bytes) -> bytes:
+    return b"moved " + value
+
+
+class Loop:
+    def __init__(self, task: Mover) -> None:
+        self.task = task
+        self.stopping = False
+        self.diary = Diary(Path(task.history))
+
+    def note(self, kind: str, what: str, detail: object = "") -> None:
+        self.diary.write(Line(self.task.name, kind, what, detail=str(detail).replace("\n", " ")))
+
+    def run(self) -> None:
+        """Ends without a farewell: the group and the transaction learn of it by themselves."""
+        try:
+            self.start()
+            self.note(OK, "init")
+            while not self.stopping:
+                moved = self.move()
+                if moved:
+                    self.note(OK, "moved", moved)
+            self.leave()
+        except Ended as error:
+            self.note(INFO, "ended", error)
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def move(self) -> int:
+        """One transaction; how many records it has moved."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        raise NotImplementedError
+
+
+class ConfluentLoop(Loop):
+    def start(self) -> None:
+        from confluent_kafka import Consumer, Producer
+
+        task = self.task
+        common = {
+            "bootstrap.servers": task.bootstrap,
+            "client.id": task.name,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 0,
+        }
+        self._consumer = Consumer(
+            {
+                **common,
+                "group.id": task.group,
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": task.session_ms,
+                "heartbeat.interval.ms": 300,
+                "fetch.wait.max.ms": 50,
+            }
+        )
+        self._producer = Producer(
+            {
+                **common,
+                "transactional.id": task.transactional_id,
+                "transaction.timeout.ms": TRANSACTION_MS,
+                "socket.timeout.ms": 3000,
+                "retry.backoff.ms": 20,
+                "linger.ms": 1,
+            }
+        )
+        self._call(self._producer.init_transactions)
+        self._consumer.subscribe([task.source])
+
+    def _call(self, call: Callable[[float], object]) -> bool:
+        """Whether it was done; if not, the transaction is to be aborted."""
+        from confluent_kafka import KafkaException
+
+        for _ in range(6):
+            try:
+                call(10.0)
+                return True
+            except KafkaException as error:
+                what = error.args[0]
+                if what.txn_requires_abort():
+                    self.note(FAIL, "refused", what.str())
+                    return False
+                if not what.retriable():
+                    raise Ended(what.str()) from None
+        raise Ended("no answer for a minute")
+
+    def move(self) -> int:
+        from confluent_kafka import TopicPartition
+
+        found = [m for m in self._consumer.consume(self.task.batch, 0.2) if m.error() is None]
+        if not found:
+            return 0
+        self._producer.begin_transaction()
+        after: dict[int, int] = {}
+        first: dict[int, int] = {}
+        for message in found:
+            partition, offset = message.partition() or 0, message.offset() or 0
+            after[partition] = offset + 1
+            first.setdefault(partition, offset)
+            self._producer.produce(self.task.target, transformed(message.value() or b""), partition=partition)
+        offsets = [TopicPartition(self.task.source, partition, offset) for partition, offset in after.items()]
+        member = self._consumer.consumer_group_metadata()
+        if self._call(
+            lambda wait: self._producer.send_offsets_to_transaction(offsets, member, wait)
+        ) and self._call(self._producer.commit_transaction):
+            return len(found)
+        self._call(self._producer.abort_transaction)
+        self._rewind(first)
+        return 0
+
+    def _rewind(self, first: dict[int, int]) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        for partition, offset in first.items():
+            try:
+                self._consumer.seek(TopicPartition(self.task.source, partition, offset))
+            except KafkaException:
+                continue  # it belongs to somebody else by now, who begins where it was committed
+
+    def leave(self) -> None:
+        self._consumer.close()
+
+
+class KafkaPythonLoop(Loop):
+    def start(self) -> None:
+        from kafka import KafkaConsumer, KafkaProducer
+
+        task = self.task
+        self._consumer = KafkaConsumer(
+            task.source,
+            bootstrap_servers=task.bootstrap,
+            client_id=task.name,
+            group_id=task.group,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            session_timeout_ms=task.session_ms,
+            heartbeat_interval_ms=300,
+            max_poll_records=task.batch,
+            fetch_max_wait_ms=50,
+            reconnect_backoff_ms=20,
+            reconnect_backoff_max_ms=200,
+        )
+        self._producer = KafkaProducer(
+            bootstrap_servers=task.bootstrap,
+            transactional_id=task.transactional_id,
+            transaction_timeout_ms=TRANSACTION_MS,
+            delivery_timeout_ms=TRANSACTION_MS,
+            request_timeout_ms=3000,
+            max_block_ms=int(PATIENCE * 1000),
+            retry_backoff_ms=20,
+            reconnect_backoff_ms=20,
+            reconnect_backoff_max_ms=200,
+        )
+        self._call(self._producer.init_transactions)
+
+    def _call(self, call: Callable[[], object]) -> bool:
+        from kafka.errors import KafkaError
+
+        try:
+            call()
+        except KafkaError as error:
+            manager = self._producer._transaction_manager
+            text = f"{type(error).__name__} {error}"
+            if manager.has_fatal_error() or not manager.has_abortable_error():
+                raise Ended(text) from None
+            self.note(FAIL, "refused", text)
+            return False
+        return True
+
+    def move(self) -> int:
+        from kafka.errors import KafkaError
+
+        from kafka import OffsetAndMetadata
+
+        try:
+            found = self._consumer.poll(timeout_ms=200)
+        except KafkaError:
+            return 0  # the broker is away
+        if not found:
+            return 0
+        self._call(self._producer.begin_transaction)
+        offsets = {}
+        for partition, records in found.items():
+            offsets[partition] = OffsetAndMetadata(records[-1].offset + 1, "", -1)
+            self._call(functools.partial(self._send, partition.partition, records))
+        member = self._consumer.group_metadata()
+        if self._call(lambda: self._producer.send_offsets_to_transaction(offsets, member)) and self._call(
+            self._producer.commit_transaction
+        ):
+            return sum(len(records) for records in found.values())
+        self._call(self._producer.abort_transaction)
+        for partition, records in found.items():
+            if partition in self._consumer.assignment():
+                self._consumer.seek(partition, records[0].offset)
+        return 0
+
+    def _send(self, partition: int, records: Sequence[ConsumerRecord]) -> None:
+        for record in records:
+            self._producer.send(self.task.target, transformed(record.value), partition=partition)
+
+    def leave(self) -> None:
+        self._consumer.close()
+
+
+def main() -> None:
+    task = Mover(**json.loads(sys.argv[1]))
+    loop = {"confluent-kafka": ConfluentLoop, "kafka-python": KafkaPythonLoop}[task.flavour](task)
+
+    def stop(*_: object) -> None:
+        loop.stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    loop.run()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
