@@ -9,22 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tidelog.clients.consumer.consumer import AsyncConsumer as AsyncConsumer
+    from tidelog.clients.consumer.face import Consumer as Consumer
+    from tidelog.clients.consumer.interceptors import ConsumerInterceptor as ConsumerInterceptor
+    from tidelog.clients.consumer.listener import RebalanceListener as RebalanceListener
+    from tidelog.clients.consumer.partitions import TopicPartition as TopicPartition
     from tidelog.clients.producer.face import Producer as Producer
     from tidelog.clients.producer.interceptors import ProducerInterceptor as ProducerInterceptor
     from tidelog.clients.producer.interceptors import ProducerRecord as ProducerRecord
     from tidelog.clients.producer.producer import AsyncProducer as AsyncProducer
     from tidelog.clients.producer.transaction_values import PreparedTransaction as PreparedTransaction
     from tidelog.records._pure_client import RecordMetadata as RecordMetadata
+    from tidelog.records.loops import Record as Record
 
 __version__ = "0.1.0"
 
 _CLIENTS = {
+    "AsyncConsumer": "tidelog.clients.consumer.consumer",
     "AsyncProducer": "tidelog.clients.producer.producer",
+    "Consumer": "tidelog.clients.consumer.face",
+    "ConsumerInterceptor": "tidelog.clients.consumer.interceptors",
     "PreparedTransaction": "tidelog.clients.producer.transaction_values",
     "Producer": "tidelog.clients.producer.face",
     "ProducerInterceptor": "tidelog.clients.producer.interceptors",
     "ProducerRecord": "tidelog.clients.producer.interceptors",
+    "RebalanceListener": "tidelog.clients.consumer.listener",
+    "Record": "tidelog.records.loops",
     "RecordMetadata": "tidelog.records._pure_client",
+    "TopicPartition": "tidelog.clients.consumer.partitions",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import struct
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -230,6 +231,6 @@ def test_columns_hold_the_same(twin: SimpleNamespace, seed: int) -> None:
     assert cells("header value", len(pairs)) == [content for _, content in pairs]
     counts = [len(record.headers) for record in every]
     ends = struct.unpack(f"={sink.rows + 1}i", found["headers ends"])
-    assert [after - before for before, after in zip(ends, ends[1:], strict=False)] == counts
+    assert [after - before for before, after in pairwise(ends)] == counts
     assert sink.null_keys == sum(record.key is None for record in every)
     assert sink.null_timestamps == sum(record.timestamp == -1 for record in every)

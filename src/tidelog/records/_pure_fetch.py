@@ -182,7 +182,7 @@ class RecordReader:
         if rest < HEADER_SIZE:
             return False
         (length,) = struct.unpack_from(">i", self._buf, self._at + 8)
-        return not HEADER_SIZE - LENGTH_OVERHEAD <= length or length + LENGTH_OVERHEAD <= rest
+        return not length >= HEADER_SIZE - LENGTH_OVERHEAD or length + LENGTH_OVERHEAD <= rest
 
     def take(self, limit: int) -> list[Record]:
         """At most so many records; an empty list where there are no more."""

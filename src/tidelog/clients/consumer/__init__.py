@@ -1,0 +1,3 @@
+"""The consumer: `Consumer` blocks, `AsyncConsumer` awaits; both do the same."""
+
+from __future__ import annotations

@@ -1,0 +1,374 @@
+"""How the leader of a classic group deals out partitions.
+
+Pure: members with what they want and had in, partitions for each out. What members tell each other is in
+Kafka's own bytes, so that a group may hold any clients.
+- `range` gives each member one piece of every topic, `roundrobin` deals all partitions in turn.
+- The sticky ones give each member the same number, give or take one, and move as few as they can.
+  `cooperative-sticky` also leaves out, for one round, what has to be given up by its owner first.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.clients.consumer.partitions import TopicPartition
+from tidelog.config import ConfigError
+from tidelog.protocol.message import decode
+from tidelog.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from tidelog.protocol.wire import ProtocolError
+
+NO_GENERATION = -1
+NEWEST = 3  # version of the two messages; readers take what they know of newer ones
+
+
+@dataclass(slots=True)
+class Member:
+    """What the leader knows of a member."""
+
+    id: str
+    topics: frozenset[str]
+    instance_id: str | None = None
+    owned: frozenset[TopicPartition] = frozenset()
+    generation: int = NO_GENERATION
+    user_data: bytes | None = None
+    rack: str | None = None
+
+    @property
+    def order(self) -> tuple[bool, str]:
+        """Static members come first and keep their places when they come back under another id."""
+        return (self.instance_id is None, self.instance_id or self.id)
+
+
+Counts = Mapping[str, int]
+"""How many partitions each topic has."""
+Assignment = dict[str, list[TopicPartition]]
+
+
+class Assignor:
+    """A way to deal out partitions; the base class of one's own.
+
+    `name` is what members agree on. With `cooperative`, members keep what they have during a rebalance.
+    """
+
+    name = ""
+    cooperative = False
+
+    def assign(self, members: Sequence[Member], counts: Counts) -> Assignment:
+        """Partitions for each member id."""
+        raise NotImplementedError
+
+    def user_data(self) -> bytes | None:
+        """What this member tells the leader."""
+        return None
+
+    def on_assignment(self, partitions: Iterable[TopicPartition], generation: int) -> None:
+        """What this member was given."""
+
+
+class RangeAssignor(Assignor):
+    """
+    >>> members = [Member("a", frozenset({"t"})), Member("b", frozenset({"t"}))]
+    >>> [len(given) for given in RangeAssignor().assign(members, {"t": 3}).values()]
+    [2, 1]
+    """
+
+    name = "range"
+
+    def assign(self, members: Sequence[Member], counts: Counts) -> Assignment:
+        given: Assignment = {member.id: [] for member in members}
+        for topic, count in counts.items():
+            takers = sorted((m for m in members if topic in m.topics), key=lambda member: member.order)
+            if not takers:
+                continue
+            size, extra = divmod(count, len(takers))
+            start = 0
+            for index, member in enumerate(takers):
+                stop = start + size + (index < extra)
+                given[member.id] += [TopicPartition(topic, partition) for partition in range(start, stop)]
+                start = stop
+        return given
+
+
+class RoundRobinAssignor(Assignor):
+    name = "roundrobin"
+
+    def assign(self, members: Sequence[Member], counts: Counts) -> Assignment:
+        given: Assignment = {member.id: [] for member in members}
+        ring = sorted(members, key=lambda member: member.order)
+        at = 0
+        for topic in sorted(counts):
+            if not any(topic in member.topics for member in ring):
+                continue
+            for partition in range(counts[topic]):
+                while topic not in ring[at % len(ring)].topics:
+                    at += 1
+                given[ring[at % len(ring)].id].append(TopicPartition(topic, partition))
+                at += 1
+        return given
+
+
+class StickyAssignor(Assignor):
+    """Tells in its user data what the member had: topics, their partitions, and the generation."""
+
+    name = "sticky"
+
+    def __init__(self) -> None:
+        self._had: list[TopicPartition] | None = None
+        self._generation = NO_GENERATION
+
+    def assign(self, members: Sequence[Member], counts: Counts) -> Assignment:
+        had = {member.id: self.had(member) for member in members}
+        return _Balance(members, counts, had).assign()
+
+    def had(self, member: Member) -> tuple[int, frozenset[TopicPartition]]:
+        """Generation and partitions of a member's last assignment."""
+        return read_sticky_user_data(member.user_data)
+
+    def user_data(self) -> bytes | None:
+        if self._had is None:
+            return None
+        return sticky_user_data(self._had, self._generation)
+
+    def on_assignment(self, partitions: Iterable[TopicPartition], generation: int) -> None:
+        self._had = sorted(partitions)
+        self._generation = generation
+
+
+class CooperativeStickyAssignor(StickyAssignor):
+    name = "cooperative-sticky"
+    cooperative = True
+
+    def had(self, member: Member) -> tuple[int, frozenset[TopicPartition]]:
+        generation = member.generation
+        if generation < 0 and member.user_data is not None and len(member.user_data) >= 4:
+            (generation,) = struct.unpack_from(">i", member.user_data)
+        return generation, member.owned
+
+    def user_data(self) -> bytes | None:
+        return struct.pack(">i", self._generation)
+
+    def assign(self, members: Sequence[Member], counts: Counts) -> Assignment:
+        given = super().assign(members, counts)
+        owners = {partition: member.id for member in members for partition in member.owned}
+        for member_id, partitions in given.items():
+            # What another has must be given up by it before it is assigned: in the round after this.
+            given[member_id] = [
+                partition for partition in partitions if owners.get(partition, member_id) == member_id
+            ]
+        return given
+
+
+@dataclass(slots=True)
+class _Balance:
+    """Keeps what members had, deals out the rest to those with least, and evens out what is left uneven."""
+
+    members: Sequence[Member]
+    counts: Counts
+    had: Mapping[str, tuple[int, frozenset[TopicPartition]]]
+    given: dict[str, set[TopicPartition]] = field(default_factory=dict)
+
+    def assign(self) -> Assignment:
+        members = sorted(self.members, key=lambda member: member.order)
+        self.given = {member.id: set() for member in members}
+        takers = {topic: [member.id for member in members if topic in member.topics] for topic in self.counts}
+        everything = [
+            TopicPartition(topic, partition)
+            for topic in sorted(self.counts)
+            if takers[topic]
+            for partition in range(self.counts[topic])
+        ]
+        self._keep(members, set(everything))
+        taken = {partition for partitions in self.given.values() for partition in partitions}
+        loads = {member_id: len(partitions) for member_id, partitions in self.given.items()}
+        for partition in everything:
+            if partition not in taken:
+                least = min(takers[partition.topic], key=lambda member_id: loads[member_id])
+                self.given[least].add(partition)
+                loads[least] += 1
+        self._even_out(takers, loads)
+        return {member_id: sorted(partitions) for member_id, partitions in self.given.items()}
+
+    def _keep(self, members: Sequence[Member], everything: set[TopicPartition]) -> None:
+        """What the newest generation says that a member has; what two claim alike belongs to nobody."""
+        claims: defaultdict[TopicPartition, list[tuple[int, str]]] = defaultdict(list)
+        for member in members:
+            generation, partitions = self.had.get(member.id, (NO_GENERATION, frozenset()))
+            for partition in partitions:
+                if partition in everything and partition.topic in member.topics:
+                    claims[partition].append((generation, member.id))
+        for partition, claimed in claims.items():
+            claimed.sort(reverse=True)
+            if len(claimed) == 1 or claimed[0][0] > claimed[1][0]:
+                self.given[claimed[0][1]].add(partition)
+
+    def _even_out(self, takers: Mapping[str, list[str]], loads: dict[str, int]) -> None:
+        """Move a partition as long as somebody who may have it has two fewer than its owner."""
+        moved = True
+        while moved:
+            moved = False
+            for giver in sorted(loads, key=lambda member_id: -loads[member_id]):
+                for partition in sorted(self.given[giver], reverse=True):
+                    least = min(takers[partition.topic], key=lambda member_id: loads[member_id])
+                    if loads[giver] - loads[least] < 2:
+                        continue
+                    self.given[giver].remove(partition)
+                    self.given[least].add(partition)
+                    loads[giver] -= 1
+                    loads[least] += 1
+                    moved = True
+
+
+BUILT_IN: tuple[type[Assignor], ...] = (
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+    CooperativeStickyAssignor,
+)
+
+
+def assignors_of(given: Sequence[object]) -> list[Assignor]:
+    """The assignors that partition.assignment.strategy names: by name, by Kafka's class, or objects.
+
+    >>> [assignor.name for assignor in assignors_of(["range", "x.y.CooperativeStickyAssignor"])]
+    ['range', 'cooperative-sticky']
+    """
+    names = {kind.name: kind for kind in BUILT_IN} | {kind.__name__: kind for kind in BUILT_IN}
+    found: list[Assignor] = []
+    for entry in given:
+        if isinstance(entry, Assignor):
+            found.append(entry)
+        elif isinstance(entry, type) and issubclass(entry, Assignor):
+            found.append(entry())
+        elif isinstance(entry, str) and entry.rpartition(".")[2] in names:
+            found.append(names[entry.rpartition(".")[2]]())
+        else:
+            shown = entry if isinstance(entry, str) else repr(entry)
+            allowed = ", ".join(kind.name for kind in BUILT_IN)
+            raise ConfigError(
+                "partition.assignment.strategy",
+                shown,
+                f"expected among {allowed}, or an Assignor of your own",
+            )
+    if len({assignor.name for assignor in found}) < len(found) or not found:
+        shown = ",".join(assignor.name for assignor in found)
+        raise ConfigError("partition.assignment.strategy", shown, "expected at least one, and each only once")
+    return found
+
+
+# What members tell each other
+
+
+def subscription_bytes(
+    topics: Iterable[str],
+    owned: Iterable[TopicPartition],
+    generation: int,
+    user_data: bytes | None,
+    rack: str,
+) -> bytes:
+    """A member's subscription, with the version in front."""
+    message = ConsumerProtocolSubscription(
+        topics=sorted(topics),
+        user_data=user_data,
+        owned_partitions=[
+            ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
+            for topic, partitions in _by_topic(owned).items()
+        ],
+        generation_id=generation,
+        rack_id=rack or None,
+    )
+    return message.encode(NEWEST, struct.pack(">h", NEWEST))
+
+
+def read_member(member_id: str, instance_id: str | None, data: bytes) -> Member:
+    """A member from its subscription."""
+    version = _version(data)
+    message, _ = decode(ConsumerProtocolSubscription, version, data, 2)
+    owned = frozenset(
+        TopicPartition(entry.topic, partition)
+        for entry in message.owned_partitions
+        for partition in entry.partitions
+    )
+    user_data = None if message.user_data is None else bytes(message.user_data)
+    return Member(
+        member_id,
+        frozenset(message.topics),
+        instance_id,
+        owned,
+        message.generation_id,
+        user_data,
+        message.rack_id,
+    )
+
+
+def assignment_bytes(partitions: Iterable[TopicPartition]) -> bytes:
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=found)
+            for topic, found in _by_topic(partitions).items()
+        ]
+    )
+    return message.encode(NEWEST, struct.pack(">h", NEWEST))
+
+
+def read_assignment(data: bytes) -> list[TopicPartition]:
+    """What a member was given; nothing where the leader said nothing."""
+    if not data:
+        return []
+    message, _ = decode(ConsumerProtocolAssignment, _version(data), data, 2)
+    return [
+        TopicPartition(entry.topic, partition)
+        for entry in message.assigned_partitions
+        for partition in entry.partitions
+    ]
+
+
+def _version(data: bytes) -> int:
+    if len(data) < 2:
+        raise ProtocolError(f"{len(data)} bytes are no subscription or assignment of a member")
+    return max(0, min(int(struct.unpack_from(">h", data)[0]), NEWEST))
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
+def sticky_user_data(partitions: Iterable[TopicPartition], generation: int) -> bytes:
+    topics = _by_topic(partitions)
+    out = bytearray(struct.pack(">i", len(topics)))
+    for topic, found in topics.items():
+        name = topic.encode()
+        out += struct.pack(">h", len(name)) + name + struct.pack(f">i{len(found)}i", len(found), *found)
+    return bytes(out + struct.pack(">i", generation))
+
+
+def read_sticky_user_data(data: bytes | None) -> tuple[int, frozenset[TopicPartition]]:
+    """Generation and partitions; nothing where it cannot be read. Old members tell no generation."""
+    if not data:
+        return NO_GENERATION, frozenset()
+    found: set[TopicPartition] = set()
+    try:
+        (topics,) = struct.unpack_from(">i", data)
+        pos = 4
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", data, pos)
+            topic = data[pos + 2 : pos + 2 + length].decode()
+            pos += 2 + length
+            (count,) = struct.unpack_from(">i", data, pos)
+            if not 0 <= count <= (len(data) - pos) // 4:
+                raise ValueError(count)
+            partitions = struct.unpack_from(f">{count}i", data, pos + 4)
+            found.update(TopicPartition(topic, partition) for partition in partitions)
+            pos += 4 + 4 * count
+        generation = struct.unpack_from(">i", data, pos)[0] if len(data) - pos >= 4 else NO_GENERATION
+    except (struct.error, ValueError):
+        return NO_GENERATION, frozenset()
+    return int(generation), frozenset(found)

@@ -1,0 +1,102 @@
+"""Records as columns: what was fetched goes into Arrow's buffers without an object per record.
+
+| column | type |
+|---|---|
+| topic | dictionary of strings |
+| partition | int32 |
+| offset | int64 |
+| timestamp | timestamp in milliseconds, UTC; null where a record has none |
+| key, value | binary |
+| headers | list of structs of a key (string) and a value (binary) |
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tidelog.records.loops import ColumnSink
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+
+@cache
+def schema() -> pa.Schema:
+    """The columns that `poll_arrow` gives."""
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+    return pa.schema(
+        [
+            pa.field("topic", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("partition", pa.int32(), nullable=False),
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("timestamp", pa.timestamp("ms", "UTC")),
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary()),
+            pa.field("headers", pa.list_(pa.field("item", header, nullable=False)), nullable=False),
+        ]
+    )
+
+
+def check_arrow() -> None:
+    """ImportError, with what to do, where pyarrow is missing."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise ImportError("columns need pyarrow: pip install 'tidelog[arrow]'") from None
+
+
+def table_of(sink: ColumnSink) -> pa.Table:
+    """The columns that readers filled; the sink is not to be used any more."""
+    import pyarrow as pa
+
+    kinds = schema()
+    rows = sink.rows
+    raw = {name: pa.py_buffer(buffer) for name, buffer in sink.buffers().items()}
+
+    def array(kind: pa.DataType, count: int, nulls: int, name: str, *buffers: pa.Buffer) -> pa.Array:
+        bits = raw[f"{name} bits"] if nulls else None
+        return pa.Array.from_buffers(kind, count, [bits, *buffers], null_count=nulls)
+
+    def binary(kind: pa.DataType, count: int, nulls: int, name: str) -> pa.Array:
+        return array(kind, count, nulls, name, raw[f"{name} ends"], raw[f"{name} data"])
+
+    indices = array(pa.int32(), rows, 0, "topic", raw["topic"])
+    headers_kind = kinds.field("headers").type
+    names = binary(pa.string(), sink.header_rows, 0, "header key")
+    contents = binary(pa.binary(), sink.header_rows, sink.null_header_values, "header value")
+    pairs = pa.StructArray.from_arrays([names, contents], fields=list(headers_kind.value_type))
+    columns = [
+        pa.DictionaryArray.from_arrays(indices, pa.array(sink.topics, pa.string())),
+        array(pa.int32(), rows, 0, "partition", raw["partition"]),
+        array(pa.int64(), rows, 0, "offset", raw["offset"]),
+        array(kinds.field("timestamp").type, rows, sink.null_timestamps, "timestamp", raw["timestamp"]),
+        binary(pa.binary(), rows, sink.null_keys, "key"),
+        binary(pa.binary(), rows, sink.null_values, "value"),
+        pa.Array.from_buffers(headers_kind, rows, [None, raw["headers ends"]], children=[pairs]),
+    ]
+    return pa.Table.from_arrays(columns, schema=kinds)
+
+
+def to_pandas(table: pa.Table) -> pd.DataFrame:
+    """A data frame of pandas; topics are categories."""
+    try:
+        import pandas  # noqa: F401
+    except ImportError:
+        raise ImportError("data frames of pandas need it: pip install pandas") from None
+    return table.to_pandas()
+
+
+def to_polars(table: pa.Table) -> pl.DataFrame:
+    """A data frame of polars, which shares the memory of the columns where it can."""
+    try:
+        import polars
+    except ImportError:
+        raise ImportError("data frames of polars need it: pip install polars") from None
+    frame = polars.from_arrow(table)
+    assert isinstance(frame, polars.DataFrame)
+    return frame

@@ -1,0 +1,456 @@
+"""Reads ahead: one fetch at a time to each broker, for the partitions of which little is left to hand out.
+
+Answers wait in `ready` until somebody polls. A broker is not asked while one of its partitions has enough
+waiting: a fetch of the others could hold up that one when it has run dry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tidelog.clients.async_connection import AsyncConnection
+from tidelog.clients.consumer.fetch_session import FetchSession, Wanted
+from tidelog.clients.consumer.metrics import ConsumerMetrics
+from tidelog.clients.consumer.partitions import PartitionState, Subscription, TopicPartition
+from tidelog.clients.metadata import BrokerNode
+from tidelog.clients.network import NetworkClient
+from tidelog.clients.settings import ConsumerSettings
+from tidelog.errors import (
+    CorruptMessage,
+    FencedLeaderEpoch,
+    InconsistentTopicId,
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    ReplicaNotAvailable,
+    TopicAuthorizationFailed,
+    UnknownLeaderEpoch,
+    UnknownServerError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_class,
+)
+from tidelog.protocol.message import decode
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.wire import ZERO_UUID, Buffer, ProtocolError
+from tidelog.records.loops import ColumnSink, Record, RecordReader
+
+log = logging.getLogger("tidelog.clients")
+
+LAST_VERSION_WITH_NAMES = 12
+FETCH_KEY = 1
+# One piece is handed out while the next waits behind it.
+READ_AHEAD = 2
+READ_COMMITTED = 1
+ASK_AGAIN = (
+    NotLeaderOrFollower,
+    ReplicaNotAvailable,
+    KafkaStorageError,
+    FencedLeaderEpoch,
+    OffsetNotAvailable,
+    UnknownTopicOrPartition,
+    UnknownTopicId,
+    InconsistentTopicId,
+    UnknownLeaderEpoch,
+    UnknownServerError,
+)
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What one answer brought of a partition."""
+
+    state: PartitionState
+    reader: RecordReader
+    turn: int
+
+
+@dataclass(slots=True)
+class _Ask:
+    """A request under way."""
+
+    states: dict[TopicPartition, tuple[PartitionState, int, int]]  # with its turn and the offset asked for
+    version: int
+    sent: float
+    names: dict[bytes, str] = field(default_factory=dict)
+
+
+class Fetcher:
+    """`send` asks brokers, on the loop; `take` and `take_columns` hand out, by whoever polls."""
+
+    def __init__(
+        self,
+        client: NetworkClient,
+        settings: ConsumerSettings,
+        subscription: Subscription,
+        metrics: ConsumerMetrics,
+        wake: Callable[[], None],
+        needs_position: Callable[[], None],
+    ) -> None:
+        self.ready: deque[Fetched] = deque()
+        self.errors: deque[KafkaError] = deque()
+        """What is to be raised by the next poll."""
+        self.used_up = False
+        """Whether a piece was handed out to its end since somebody looked, so that there is room for more."""
+        self.reset_policy: Callable[[], int] | None = None
+        self._client = client
+        self._settings = settings
+        self._subscription = subscription
+        self._metrics = metrics
+        self._wake = wake
+        self._needs_position = needs_position
+        self._sessions: dict[int, FetchSession] = {}
+        self._asking: dict[int, _Ask] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._committed = settings.isolation_level == "read_committed"
+        self._closed = False
+
+    # Handing out
+
+    def take(self, limit: int) -> list[Record]:
+        """At most so many records of what has come, partition by partition."""
+        out: list[Record] = []
+        ready = self.ready
+        while ready and len(out) < limit:
+            piece = ready[0]
+            state = piece.state
+            if piece.turn != state.turn:
+                ready.popleft()
+                continue
+            if state.paused or state.validating or state.revoking:
+                ready.popleft()
+                state.parked.append(piece)
+                continue
+            reader = piece.reader
+            try:
+                records = reader.take(limit - len(out))
+            except KafkaError:
+                if out:
+                    break
+                raise
+            self._handed_out(piece)
+            out = records if not out else out + records
+        self._metrics.records_consumed_total += len(out)
+        return out
+
+    def take_columns(self, sink: ColumnSink, limit: int) -> int:
+        """The same into columns; how many rows."""
+        taken = 0
+        ready = self.ready
+        while ready and taken < limit:
+            piece = ready[0]
+            state = piece.state
+            if piece.turn != state.turn:
+                ready.popleft()
+                continue
+            if state.paused or state.validating or state.revoking:
+                ready.popleft()
+                state.parked.append(piece)
+                continue
+            try:
+                taken += piece.reader.take_columns(sink, limit - taken)
+            except KafkaError:
+                if taken:
+                    break
+                raise
+            if not self._handed_out(piece) and taken < limit:
+                break  # the columns are full
+        self._metrics.records_consumed_total += taken
+        return taken
+
+    def _handed_out(self, piece: Fetched) -> bool:
+        """Move the position; whether the piece is used up."""
+        state, reader = piece.state, piece.reader
+        state.position = reader.position
+        if reader.leader_epoch >= 0:
+            state.position_epoch = reader.leader_epoch
+        if not reader.done:
+            return False
+        self.ready.popleft()
+        state.drained += 1
+        self.used_up = True
+        self._metrics.bytes_consumed_total += reader.size
+        return True
+
+    def unpark(self, state: PartitionState) -> None:
+        """A partition may be handed out again."""
+        parked, state.parked = state.parked, []
+        self.ready.extend(piece for piece in parked if piece.turn == state.turn)
+
+    # Asking
+
+    def send(self) -> None:
+        """Ask every broker that has partitions to be read and is not being asked."""
+        if self._closed:
+            return
+        now = asyncio.get_running_loop().time()
+        by_node: dict[int, dict[TopicPartition, PartitionState]] = {}
+        full: set[int] = set()
+        wait: float | None = None
+        for name, state in self._subscription.states.items():
+            if state.position is None or state.paused or state.revoking or state.validating:
+                continue
+            node = self._node_for(state, now)
+            if node is None or node in self._asking:
+                continue
+            if state.queued >= READ_AHEAD:
+                full.add(node)
+            elif state.retry_at > now:
+                wait = state.retry_at if wait is None else min(wait, state.retry_at)
+            else:
+                by_node.setdefault(node, {})[name] = state
+        for node, states in by_node.items():
+            if node not in full:
+                self._ask(node, states, now)
+        if wait is not None:
+            self._send_at(wait)
+
+    def _node_for(self, state: PartitionState, now: float) -> int | None:
+        """The broker to read from; None where the leader is not known or the position not checked."""
+        view = self._client.view
+        topic, partition = state.name
+        leader = view.leader(topic, partition)
+        if leader is None:
+            self._client.want((topic,))
+            self._client.request_refresh()
+            return None
+        epoch = view.leader_epoch(topic, partition)
+        if epoch != state.leader_epoch:
+            if state.position_epoch >= 0 and epoch > state.leader_epoch:
+                state.validating = True
+                self._needs_position()
+                return None
+            state.leader_epoch = epoch
+        if state.replica is not None:
+            if state.replica_until > now and state.replica in view.nodes:
+                return state.replica
+            state.replica = None
+        return leader
+
+    def _ask(self, node: int, states: dict[TopicPartition, PartitionState], now: float) -> None:
+        connection = self._client.connection_if_ready(node)
+        if connection is None:
+            if self._client.is_unreachable(node):
+                for state in states.values():
+                    if state.replica == node:
+                        state.replica = None
+                self._client.request_refresh()
+            return
+        view = self._client.view
+        wanted = {
+            name: Wanted(view.topic_id(name.topic), state.fetch_offset, state.leader_epoch)
+            for name, state in states.items()
+        }
+        has_ids = all(entry.topic_id != ZERO_UUID for entry in wanted.values())
+        version = connection.version_for(FetchRequest, at_most=None if has_ids else LAST_VERSION_WITH_NAMES)
+        session = self._sessions.setdefault(node, FetchSession())
+        request = self._request()
+        session.fill(
+            request,
+            wanted,
+            self._settings.max_partition_fetch_bytes,
+            with_ids=version > LAST_VERSION_WITH_NAMES,
+        )
+        ask = _Ask({n: (s, s.turn, s.fetch_offset) for n, s in states.items()}, version, now, session.names())
+        self._asking[node] = ask
+        self._metrics.fetch_total += 1
+        connection.send(
+            FETCH_KEY,
+            version,
+            (request.encode(version),),
+            lambda body, error: self._answered(node, connection, ask, body, error),
+        )
+
+    def _request(self) -> FetchRequest:
+        settings = self._settings
+        return FetchRequest(
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=READ_COMMITTED if self._committed else 0,
+            rack_id=settings.client_rack,
+        )
+
+    def _send_at(self, when: float) -> None:
+        if self._timer is None:
+
+            def again() -> None:
+                self._timer = None
+                self.send()
+
+            self._timer = asyncio.get_running_loop().call_at(when, again)
+
+    # Answers
+
+    def _answered(
+        self, node: int, connection: AsyncConnection, ask: _Ask, body: Buffer | None, error: KafkaError | None
+    ) -> None:
+        self._asking.pop(node, None)
+        session = self._sessions.setdefault(node, FetchSession())
+        now = asyncio.get_running_loop().time()
+        try:
+            if error is not None or body is None:
+                session.failed()
+                raise error or UnknownServerError("no answer")
+            answer, _ = decode(FetchResponse, ask.version, body)
+            connection.throttle(answer.throttle_time_ms)
+            self._metrics.throttle_time.add(answer.throttle_time_ms / 1000)
+            session.take(answer)
+        except (KafkaError, ProtocolError) as failure:
+            session.failed()
+            log.debug("fetch from broker %d: %s", node, failure)
+            self._client.request_refresh()
+            for state, turn, _ in ask.states.values():
+                if state.turn == turn:
+                    self._back_off(state, now)
+                    if state.replica == node:
+                        state.replica = None
+        else:
+            self._metrics.fetch_latency.add(now - ask.sent)
+            self._metrics.fetch_size.add(len(body))
+            self._client.view.add_nodes(
+                BrokerNode(entry.node_id, entry.host, entry.port, entry.rack)
+                for entry in answer.node_endpoints
+            )
+            self._take_answer(node, ask, answer.responses, now)
+        self.send()
+
+    def _take_answer(
+        self, node: int, ask: _Ask, topics: Iterable[FetchResponse.FetchableTopicResponse], now: float
+    ) -> None:
+        for topic in topics:
+            name = (
+                topic.topic if ask.version <= LAST_VERSION_WITH_NAMES else ask.names.get(topic.topic_id, "")
+            )
+            for data in topic.partitions:
+                partition = TopicPartition(name, data.partition_index)
+                asked = ask.states.get(partition)
+                if asked is None:
+                    continue
+                state, turn, offset = asked
+                if state.turn == turn and state.fetch_offset == offset:
+                    self._take_partition(node, state, data, now)
+
+    def _take_partition(
+        self, node: int, state: PartitionState, data: FetchResponse.PartitionData, now: float
+    ) -> None:
+        if data.error_code:
+            self._take_error(node, state, data, now)
+            return
+        if data.preferred_read_replica >= 0:
+            if state.replica != data.preferred_read_replica:
+                log.debug("%s is read from broker %d", state.name, data.preferred_read_replica)
+            state.replica = data.preferred_read_replica
+            state.replica_until = now + self._settings.metadata_max_age_ms / 1000
+            return
+        state.high_watermark = data.high_watermark
+        state.last_stable_offset = data.last_stable_offset
+        if data.log_start_offset >= 0:
+            state.log_start_offset = data.log_start_offset
+        records = data.records
+        if not isinstance(records, bytes | bytearray | memoryview) or not len(records):
+            return
+        aborted: list[tuple[int, int]] | None = None
+        if self._committed:
+            entries = data.aborted_transactions or ()
+            aborted = sorted((entry.first_offset, entry.producer_id) for entry in entries)
+        reader = RecordReader(
+            records,
+            state.name.topic,
+            state.name.partition,
+            state.fetch_offset,
+            self._settings.check_crcs,
+            aborted,
+        )
+        if reader.next_fetch < 0:
+            if not reader.done:  # what is there is no batch, which its reader says best
+                self._put(Fetched(state, reader, state.turn))
+            return
+        state.fetch_offset = max(state.fetch_offset, reader.next_fetch)
+        self._put(Fetched(state, reader, state.turn))
+
+    def _put(self, piece: Fetched) -> None:
+        piece.state.fetched += 1
+        self.ready.append(piece)
+        self._wake()
+
+    def _take_error(
+        self, node: int, state: PartitionState, data: FetchResponse.PartitionData, now: float
+    ) -> None:
+        kind = error_class(data.error_code)
+        topic, partition = state.name
+        if kind is OffsetOutOfRange:
+            self._out_of_range(node, state)
+            return
+        if issubclass(kind, ASK_AGAIN):
+            if data.current_leader is not None and data.current_leader.leader_epoch >= 0:
+                self._client.view.update_leader(
+                    topic, partition, data.current_leader.leader_id, data.current_leader.leader_epoch
+                )
+            state.replica = None
+            log.debug("%s: %s", state.name, kind())
+            self._client.request_refresh()
+            self._back_off(state, now)
+            return
+        self._back_off(state, now)
+        if kind is TopicAuthorizationFailed or kind is CorruptMessage:
+            self.errors.append(kind(f"{state.name} at offset {state.fetch_offset}: {kind()}"))
+            self._wake()
+        else:
+            log.warning("%s at offset %d: %s", state.name, state.fetch_offset, kind())
+
+    def _out_of_range(self, node: int, state: PartitionState) -> None:
+        if state.replica == node:
+            state.replica = None  # a follower may lag behind; the leader knows
+            return
+        if state.queued:
+            return  # what waits is handed out first; the same is asked, and answered, again
+        if self.reset_policy is None:
+            self.errors.append(
+                OffsetOutOfRange(
+                    f"{state.name}: offset {state.fetch_offset} is not in the log, and "
+                    "auto.offset.reset=none forbids to choose another; seek to one"
+                )
+            )
+            state.retry_at = asyncio.get_running_loop().time() + 1.0
+            self._wake()
+            return
+        log.info("%s: offset %d is not in the log; it is reset", state.name, state.fetch_offset)
+        state.seek_time(self.reset_policy())
+        self._needs_position()
+
+    def _back_off(self, state: PartitionState, now: float) -> None:
+        state.retry_at = now + self._client.retry_backoff.delay(0)
+
+    # The end
+
+    async def close(self, timeout: float) -> None:
+        """Tell brokers that the sessions end, where that can be done at once."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        ends: list[asyncio.Future[FetchResponse] | asyncio.Task[FetchResponse]] = []
+        for node, session in self._sessions.items():
+            if session.id and session.epoch > 0 and node not in self._asking:
+                connection = self._client.connection_if_ready(node)
+                if connection is not None and not connection.in_flight:
+                    request = self._request()
+                    request.max_wait_ms, request.min_bytes = 0, 0
+                    session.close_into(request)
+                    at_most = None if session.uses_ids else LAST_VERSION_WITH_NAMES
+                    version = connection.version_for(FetchRequest, at_most=at_most)
+                    ends.append(
+                        asyncio.ensure_future(connection.call(request, FetchResponse, version=version))
+                    )
+        if ends:
+            done, pending = await asyncio.wait(ends, timeout=min(timeout, 1.0))
+            for task in pending:
+                task.cancel()
+            for task in done:
+                task.exception()

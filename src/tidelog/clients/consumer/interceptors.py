@@ -1,0 +1,72 @@
+"""What others may do with records that were read: change or drop them, and see what is committed.
+
+An interceptor that fails is logged and passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from tidelog.clients.consumer.partitions import TopicPartition
+from tidelog.config import ConfigError
+from tidelog.records.loops import Record
+
+log = logging.getLogger("tidelog.clients")
+
+
+class ConsumerInterceptor:
+    """Base class: override what is needed."""
+
+    def on_consume(self, records: list[Record]) -> list[Record]:
+        """The records to hand out instead; called by whoever polls."""
+        return records
+
+    def on_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Offsets that were committed; called on the consumer's loop, which should not be held up."""
+
+    def close(self) -> None:
+        """The consumer is closed."""
+
+
+class Interceptors:
+    """The interceptors of a consumer, in the order given."""
+
+    __slots__ = ("_chain",)
+
+    def __init__(self, given: Sequence[object]) -> None:
+        self._chain: list[ConsumerInterceptor] = []
+        for entry in given:
+            made: object = entry() if isinstance(entry, type) else entry
+            if not isinstance(made, ConsumerInterceptor):
+                raise ConfigError(
+                    "interceptor.classes",
+                    repr(entry),
+                    "expected subclasses of ConsumerInterceptor or objects of one",
+                )
+            self._chain.append(made)
+
+    def __bool__(self) -> bool:
+        return bool(self._chain)
+
+    def on_consume(self, records: list[Record]) -> list[Record]:
+        for interceptor in self._chain:
+            try:
+                records = interceptor.on_consume(records)
+            except Exception:
+                log.exception("on_consume of %r failed; the records stay as they were", interceptor)
+        return records
+
+    def on_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for interceptor in self._chain:
+            try:
+                interceptor.on_commit(offsets)
+            except Exception:
+                log.exception("on_commit of %r failed", interceptor)
+
+    def close(self) -> None:
+        for interceptor in self._chain:
+            try:
+                interceptor.close()
+            except Exception:
+                log.exception("close of %r failed", interceptor)
