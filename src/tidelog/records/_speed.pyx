@@ -1633,6 +1633,41 @@ cdef class RecordFuture:
         return self.batch.future_await(self)
 
 
+cdef enum:
+    POOL_SLOTS = 64
+
+
+cdef class BufferPool:
+    cdef uint8_t *slots[POOL_SLOTS]
+    cdef int used
+    cdef readonly Py_ssize_t size
+
+    def __cinit__(self, Py_ssize_t size):
+        self.size = size
+
+    def __dealloc__(self):
+        while self.used > 0:
+            self.used -= 1
+            PyMem_Free(self.slots[self.used])
+
+    @property
+    def held(self):
+        return self.used
+
+    cdef uint8_t *take(self) noexcept:
+        if self.used == 0:
+            return NULL
+        self.used -= 1
+        return self.slots[self.used]
+
+    cdef bint keep(self, uint8_t *data) noexcept:
+        if self.used == POOL_SLOTS:
+            return False
+        self.slots[self.used] = data
+        self.used += 1
+        return True
+
+
 cdef class BatchBuffer:
     """One batch in memory: room for the header, then records. The GIL keeps appends and `seal` apart."""
 
@@ -1645,6 +1680,7 @@ cdef class BatchBuffer:
     cdef readonly int64_t max_timestamp
     cdef readonly int32_t count
     cdef readonly bint sealed
+    cdef BufferPool pool
 
     def __cinit__(self, Py_ssize_t limit, *args):
         self.limit = limit
@@ -1674,6 +1710,10 @@ cdef class BatchBuffer:
             return NULL
         if self.size + total > self.limit and self.count > 0:
             return NULL
+        if self.data == NULL and self.pool is not None and self.pool.size == self.limit:
+            self.data = self.pool.take()
+            if self.data != NULL:
+                self.room = self.limit
         if total > self.room - self.size:
             room = max(self.size + total, min(2 * self.room, self.limit), min(self.limit, 1024))
             data = PyMem_Realloc(self.data, room)
@@ -1824,10 +1864,14 @@ cdef class BatchBuffer:
     def seal(self):
         self.sealed = True
 
+    def reuse(self, BufferPool pool):
+        self.pool = pool
+
     def release(self):
         self.sealed = True
-        if self.exports == 0:
-            PyMem_Free(self.data)
+        if self.exports == 0 and self.data != NULL:
+            if self.pool is None or self.room != self.pool.size or not self.pool.keep(self.data):
+                PyMem_Free(self.data)
             self.data = NULL
             self.room = 0
 

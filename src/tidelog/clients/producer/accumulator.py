@@ -17,10 +17,12 @@ from tidelog.clients.settings import ProducerSettings
 from tidelog.records._pure_client import EncodedHeaders
 from tidelog.records.batch import HEADER_SIZE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from tidelog.records.codecs import Codec
-from tidelog.records.loops import RecordFuture
+from tidelog.records.loops import BufferPool, RecordFuture
 
 # Attributes, deltas and lengths of a record at their longest: what it can take beside its contents.
 RECORD_OVERHEAD = 21
+# Smaller buffers come quickly from the allocator; larger ones it gives back to the system each time.
+POOLED_FROM = 128 * 1024
 COMPRESSION_MARGIN = 1.05
 # How fast the estimate of what compression saves follows what it did: slowly down, at once up.
 RATIO_STEP_DOWN = 0.005
@@ -149,6 +151,7 @@ class Accumulator:
         self.flushing = 0
         self.codec = codec
         self._ratios: dict[str, float] = {}
+        self._pool = BufferPool(self.batch_size)
         self._guard_done = threading.Lock()
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
@@ -208,6 +211,8 @@ class Accumulator:
         if not self.memory.take(reserved):
             return None
         batch = ProducerBatch(limit, queue, now, reserved, self._guard_done)
+        if limit == self.batch_size >= POOLED_FROM:
+            batch.reuse(self._pool)
         queue.batches.append(batch)
         self.active[queue] = None
         self.incomplete[batch] = None
