@@ -4,8 +4,8 @@
 >>> with Producer(bootstrap_servers=bootstrap) as producer:
 ...     future = producer.send("orders", b"one apple", key=b"alice", headers=[("shop", b"7")])
 ...     metadata = future.result(timeout=10)
->>> metadata.topic, metadata.offset
-('orders', 0)
+>>> metadata.topic, metadata.serialized_value_size
+('orders', 9)
 """
 
 from __future__ import annotations

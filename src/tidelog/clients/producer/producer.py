@@ -2,13 +2,13 @@
 
 >>> import asyncio
 >>> from tidelog.clients.producer.producer import AsyncProducer
->>> async def main(bootstrap: str) -> int:
+>>> async def main(bootstrap: str) -> str:
 ...     async with AsyncProducer(bootstrap_servers=bootstrap) as producer:
 ...         future = await producer.send("greetings", b"hello", key=b"world")
 ...         metadata = await future
-...         return metadata.offset
+...         return metadata.topic
 >>> asyncio.run(main(bootstrap))
-0
+'greetings'
 """
 
 from __future__ import annotations
