@@ -19,6 +19,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 # Errors whose class has another name in Kafka than their code.
 RENAMED = {
+    "InvalidConfig": "InvalidConfiguration",
     "NonEmptyGroup": "GroupNotEmpty",
     "RequestTimedOut": "Timeout",
 }
@@ -75,7 +76,10 @@ def _single(ctx: click.Context, option: click.Parameter, values: tuple[T, ...]) 
 
 def valued(name: str, metavar: str, text: str, kind: type[str] | type[int] = str) -> Decorator:
     """A flag with one value, refused when it is given twice."""
-    return click.option(name, metavar=metavar, type=kind, multiple=True, callback=_single, help=text)
+    attribute = name.lstrip("-").replace("-", "_").replace(".", "_")
+    return click.option(
+        name, attribute, metavar=metavar, type=kind, multiple=True, callback=_single, help=text
+    )
 
 
 def value_or_not(name: str, metavar: str, text: str) -> Decorator:

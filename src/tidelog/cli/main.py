@@ -19,6 +19,9 @@ class Tool(NamedTuple):
 
 TOOLS: dict[str, Tool] = {
     "start": Tool("tidelog.cli.start", "start", "Run a broker."),
+    "console-producer": Tool(
+        "tidelog.cli.console_producer", "console_producer", "Write the lines of standard input to a topic."
+    ),
     "topics": Tool("tidelog.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
     "consumer-groups": Tool(
         "tidelog.cli.consumer_groups", "consumer_groups", "List, describe, reset and delete consumer groups."
@@ -31,11 +34,23 @@ TOOLS: dict[str, Tool] = {
     "delete-records": Tool(
         "tidelog.cli.delete_records", "delete_records", "Delete the oldest records of partitions."
     ),
+    "get-offsets": Tool("tidelog.cli.get_offsets", "get_offsets", "Print the offsets of partitions."),
+    "configs": Tool("tidelog.cli.configs", "configs", "Describe and change settings while brokers run."),
+    "broker-api-versions": Tool(
+        "tidelog.cli.broker_api_versions", "broker_api_versions", "Print the APIs that brokers serve."
+    ),
+    "producer-perf-test": Tool(
+        "tidelog.cli.producer_perf_test", "producer_perf_test", "Measure how fast records are written."
+    ),
+    "verifiable-producer": Tool(
+        "tidelog.cli.verifiable_producer", "verifiable_producer", "Write numbers, and tell how each fared."
+    ),
     "dump-log": Tool(
         "tidelog.cli.dump_log", "dump_log", "Print what segment, index and snapshot files hold."
     ),
     "adopt": Tool("tidelog.cli.adopt", "adopt", "Take over a log folder that Kafka wrote."),
     "tree": Tool("tidelog.cli.tree", "tree", "Move the metadata tree to other stores."),
+    "completion": Tool("tidelog.cli.completion", "completion", "Print a script that completes flags."),
     "config-docs": Tool(
         "tidelog.cli.config_docs", "config_docs", "Print every setting with its documentation."
     ),

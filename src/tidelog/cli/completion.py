@@ -1,0 +1,28 @@
+"""`tidelog completion`: what a shell needs to complete tools and flags."""
+
+from __future__ import annotations
+
+import click
+
+from tidelog.cli.output import tool_command
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@tool_command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a script that completes tools and flags: eval "$(tidelog completion bash)".
+
+    For zsh the same in ~/.zshrc; for fish: tidelog completion fish > ~/.config/fish/completions/tidelog.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from tidelog.cli.main import main
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(main, {}, "tidelog", "_TIDELOG_COMPLETE")
+    # Without click's look at the version of the shell, which starts one.
+    click.echo(script.source_template % script.source_vars())

@@ -1,0 +1,259 @@
+"""`tidelog console-producer`: each line of standard input is a record; flags of kafka-console-producer.
+
+A record that could not be written is named on standard error, and the tool ends with 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from tidelog.cli.flags import WrongUsage, switch, value_or_not, valued
+from tidelog.cli.output import failing, merged, pairs, settings_from, tool_command
+from tidelog.config.properties import read_properties
+
+if TYPE_CHECKING:
+    from tidelog.clients.producer.core import Delivered
+    from tidelog.clients.producer.face import Producer
+    from tidelog.records._pure_client import RecordMetadata
+
+Header = tuple[str, bytes | None]
+
+
+class Line(NamedTuple):
+    """A line of input as a record."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class LineReader:
+    """Cuts lines into headers, key and value; its settings are those of Kafka's reader."""
+
+    parse_key: bool = False
+    key_separator: bytes = b"\t"
+    parse_headers: bool = False
+    headers_delimiter: bytes = b"\t"
+    headers_separator: bytes = b","
+    headers_key_separator: bytes = b":"
+    ignore_error: bool = False
+    null_marker: bytes | None = field(default=None)
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> LineReader:
+        def text(name: str, default: bytes) -> bytes:
+            return properties[name].encode() if name in properties else default
+
+        def flag(name: str) -> bool:
+            return properties.get(name, "").strip().lower() == "true"
+
+        marker = properties.get("null.marker")
+        reader = cls(
+            flag("parse.key"),
+            text("key.separator", b"\t"),
+            flag("parse.headers"),
+            text("headers.delimiter", b"\t"),
+            text("headers.separator", b","),
+            text("headers.key.separator", b":"),
+            flag("ignore.error"),
+            None if marker is None else marker.encode(),
+        )
+        reader._check()
+        return reader
+
+    def _check(self) -> None:
+        parts = {
+            "headers.delimiter": self.headers_delimiter,
+            "headers.separator": self.headers_separator,
+            "headers.key.separator": self.headers_key_separator,
+        }
+        if self.null_marker is not None:
+            parts["null.marker"] = self.null_marker
+        names = list(parts)
+        for at, first in enumerate(names):
+            for second in names[at + 1 :]:
+                if parts[first] == parts[second]:
+                    raise ValueError(f"{first} and {second} may not be equal")
+        if self.key_separator == self.null_marker:
+            raise ValueError("null.marker and key.separator may not be equal")
+
+    def read(self, line: bytes, number: int) -> Line:
+        headers: tuple[Header, ...] = ()
+        key: bytes | None = None
+        rest = line
+        if self.parse_headers:
+            found, rest = self._cut(rest, self.headers_delimiter, "headers delimiter", line, number)
+            if found is not None and found != self.null_marker:
+                headers = tuple(
+                    self._header(pair, number) for pair in found.split(self.headers_separator) if pair
+                )
+        if self.parse_key:
+            key, rest = self._cut(rest, self.key_separator, "key separator", line, number)
+        return Line(self._value(key), self._value(rest), headers)
+
+    def _cut(
+        self, rest: bytes, separator: bytes, name: str, line: bytes, number: int
+    ) -> tuple[bytes | None, bytes]:
+        before, found, after = rest.partition(separator)
+        if found:
+            return before, after
+        if self.ignore_error:
+            return None, rest
+        raise ValueError(f"No {name} found on line number {number}: '{_shown(line)}'")
+
+    def _header(self, pair: bytes, number: int) -> Header:
+        key, found, value = pair.partition(self.headers_key_separator)
+        if not found:
+            if self.ignore_error:
+                return pair.decode(errors="replace"), None
+            raise ValueError(
+                f"No header key separator found in pair '{_shown(pair)}' on line number {number}"
+            )
+        if key == self.null_marker:
+            raise ValueError(
+                f"Header keys should not be equal to the null marker '{_shown(key)}' as they can't be null"
+            )
+        return key.decode(errors="replace"), self._value(value)
+
+    def _value(self, text: bytes | None) -> bytes | None:
+        return None if text == self.null_marker else text
+
+
+def _shown(text: bytes) -> str:
+    return text.decode(errors="replace")
+
+
+@tool_command("console-producer")
+@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@valued("--topic", "NAME", "The topic to write to; required.")
+@switch("--sync", "Wait for each record to be written before the next line is read.")
+@value_or_not("--compression-codec", "[CODEC]", "none, gzip, snappy, lz4 or zstd; gzip where none is named.")
+@valued("--batch-size", "BYTES", "batch.size of the producer.", int)
+@valued("--message-send-max-retries", "N", "retries of the producer.", int)
+@valued("--retry-backoff-ms", "MS", "retry.backoff.ms of the producer.", int)
+@valued("--timeout", "MS", "linger.ms of the producer; 1000.", int)
+@valued("--request-required-acks", "ACKS", "acks of the producer; -1.")
+@valued("--request-timeout-ms", "MS", "request.timeout.ms of the producer; 1500.", int)
+@valued("--metadata-expiry-ms", "MS", "metadata.max.age.ms of the producer.", int)
+@valued("--max-block-ms", "MS", "max.block.ms of the producer.", int)
+@valued("--max-memory-bytes", "BYTES", "buffer.memory of the producer.", int)
+@valued("--max-partition-memory-bytes", "BYTES", "batch.size of the producer, over --batch-size.", int)
+@valued("--socket-buffer-size", "BYTES", "send.buffer.bytes of the producer.", int)
+@valued("--line-reader", "CLASS", "Only Kafka's own reader of lines is offered.")
+@click.option("--property", "old_property", metavar="NAME=VALUE", multiple=True, help="As --reader-property.")
+@click.option(
+    "--reader-property",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, "
+    "headers.key.separator, ignore.error, null.marker.",
+)
+@valued("--reader-config", "FILE", "A properties file with settings of the reader.")
+@click.option("--producer-property", metavar="NAME=VALUE", multiple=True, help="As --command-property.")
+@click.option("--command-property", metavar="NAME=VALUE", multiple=True, help="A setting of the producer.")
+@valued("--producer.config", "FILE", "As --command-config.")
+@valued("--command-config", "FILE", "A properties file with settings of the producer.")
+@click.version_option(package_name="tidelog", message="%(version)s")
+@click.pass_context
+def console_producer(
+    ctx: click.Context,
+    bootstrap_server: str | None,
+    topic: str | None,
+    sync: bool,
+    compression_codec: str | None,
+    batch_size: int | None,
+    message_send_max_retries: int | None,
+    retry_backoff_ms: int | None,
+    timeout: int | None,
+    request_required_acks: str | None,
+    request_timeout_ms: int | None,
+    metadata_expiry_ms: int | None,
+    max_block_ms: int | None,
+    max_memory_bytes: int | None,
+    max_partition_memory_bytes: int | None,
+    socket_buffer_size: int | None,
+    line_reader: str | None,
+    old_property: tuple[str, ...],
+    reader_property: tuple[str, ...],
+    reader_config: str | None,
+    producer_property: tuple[str, ...],
+    command_property: tuple[str, ...],
+    producer_config: str | None,
+    command_config: str | None,
+) -> None:
+    """Write the lines of standard input to a topic, each as a record."""
+    if topic is None:
+        raise WrongUsage("--topic must be specified", ctx)
+    if bootstrap_server is None:
+        raise WrongUsage("--bootstrap-server must be specified", ctx)
+    if line_reader is not None and line_reader.rpartition(".")[2] != "LineMessageReader":
+        raise WrongUsage(f"--line-reader {line_reader}: only org.apache.kafka.tools.LineMessageReader", ctx)
+    with failing():
+        properties = read_properties(reader_config) if reader_config else {}
+        reader = LineReader.of(
+            {**properties, **pairs((*old_property, *reader_property), "--reader-property")}
+        )
+        given = settings_from(
+            command_config or producer_config,
+            (*producer_property, *command_property),
+            bootstrap_servers=bootstrap_server,
+        )
+        given.setdefault("client.id", "console-producer")
+        given.setdefault("linger.ms", 1000)
+        given.setdefault("request.timeout.ms", 1500)
+        settings = merged(
+            given,
+            compression_type="gzip" if compression_codec == "" else compression_codec,
+            batch_size=max_partition_memory_bytes or batch_size,
+            retries=message_send_max_retries,
+            retry_backoff_ms=retry_backoff_ms,
+            linger_ms=timeout,
+            acks=request_required_acks,
+            request_timeout_ms=request_timeout_ms,
+            metadata_max_age_ms=metadata_expiry_ms,
+            max_block_ms=max_block_ms,
+            buffer_memory=max_memory_bytes,
+            send_buffer_bytes=socket_buffer_size,
+        )
+        failed = produce(settings, topic, reader, sync, sys.stdin.buffer)
+    if failed:
+        ctx.exit(1)
+
+
+def produce(
+    settings: Mapping[str, object], topic: str, reader: LineReader, sync: bool, lines: Iterable[bytes]
+) -> int:
+    """Send every line; the number of records that could not be written."""
+    from tidelog.clients.producer.face import Producer
+
+    failed = 0
+
+    def delivered(metadata: RecordMetadata, error: BaseException | None) -> None:
+        nonlocal failed
+        if error is not None:
+            failed += 1
+            click.echo(f"tidelog: a record for {topic} was not written: {error}", err=True)
+
+    with Producer(settings) as producer:
+        prompt = sys.stdin.isatty()
+        if prompt:
+            click.echo(">", nl=False)
+        for number, line in enumerate(lines, 1):
+            record = reader.read(line.rstrip(b"\n").removesuffix(b"\r"), number)
+            _send(producer, topic, record, sync, delivered)
+            if prompt:
+                click.echo(">", nl=False)
+    return failed
+
+
+def _send(producer: Producer, topic: str, record: Line, sync: bool, delivered: Delivered) -> None:
+    if sync:
+        producer.send(topic, record.value, key=record.key, headers=record.headers).result()
+    else:
+        producer.send(topic, record.value, key=record.key, headers=record.headers, callback=delivered)

@@ -1,0 +1,198 @@
+"""What the tools on our clients share: settings from flags and files, lines or JSON, progress, failures.
+
+Exit codes: 0 when everything was done, 1 for wrong flags or when something failed, 130 after Ctrl-C. Progress
+goes to a terminal alone; in a pipe there are plain lines and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from tidelog.cli.flags import KafkaStyleCommand, error_words
+from tidelog.config import ConfigError
+from tidelog.config.properties import read_properties
+from tidelog.errors import KafkaError
+
+if TYPE_CHECKING:
+    from tidelog.clients.adminclient import Admin
+
+INTERRUPTED = 130  # what a shell gives for a program that Ctrl-C ended
+
+Command = Callable[[Callable[..., None]], click.Command]
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def tool_command(name: str | None = None, *, greedy: Iterable[str] = ()) -> Command:
+    """A tool with Kafka's exit codes; `greedy` flags take every value up to the next flag."""
+
+    class Greedy(KafkaStyleCommand):
+        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+            return super().parse_args(ctx, spread(args, frozenset(greedy)))
+
+    return click.command(name, cls=Greedy, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def spread(args: list[str], greedy: frozenset[str]) -> list[str]:
+    """`--flag a b` as `--flag a --flag b`, as the parser wants it."""
+    found: list[str] = []
+    flag: str | None = None
+    first = False
+    for arg in args:
+        if arg.startswith("--"):
+            flag, first = (arg if arg in greedy else None), True
+            found.append(arg)
+        elif flag is not None:
+            found += [arg] if first else [flag, arg]
+            first = False
+        else:
+            found.append(arg)
+    return found
+
+
+def output_option(function: Callable[..., None]) -> Callable[..., None]:
+    return click.option(
+        "--output",
+        type=click.Choice(["text", "json"], case_sensitive=False),
+        default="text",
+        show_default=True,
+        help="Lines for people, or JSON for programs.",
+    )(function)
+
+
+def print_json(value: object) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def settings_from(
+    file: str | None, properties: Iterable[str] = (), *, flag: str = "--command-property", **fixed: object
+) -> dict[str, object]:
+    """The settings of a client: of a file, over them those of flags, over them those that the tool needs."""
+    settings: dict[str, object] = dict(read_properties(file)) if file else {}
+    settings.update(pairs(properties, flag))
+    settings.update({name.replace("_", "."): value for name, value in fixed.items() if value is not None})
+    return settings
+
+
+def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"{flag} {text!r}: expected name=value")
+        found[name.strip()] = value
+    return found
+
+
+@contextmanager
+def failing(prefix: str = "tidelog: ") -> Iterator[None]:
+    """Turns what can go wrong into one line on standard error and the exit code."""
+    ctx = click.get_current_context()
+    try:
+        yield
+    except KafkaError as error:
+        click.echo(f"{prefix}{error_words(error)}", err=True)
+        ctx.exit(1)
+    except (ConfigError, ValueError) as error:
+        click.echo(f"{prefix}{error}", err=True)
+        ctx.exit(1)
+    except BrokenPipeError:
+        # Whoever read our lines has seen enough. Nothing may be written at the exit either.
+        sys.stdout = None
+        ctx.exit(0)
+    except OSError as error:
+        click.echo(f"{prefix}{error}", err=True)
+        ctx.exit(1)
+    except KeyboardInterrupt:
+        ctx.exit(INTERRUPTED)
+
+
+def open_admin(bootstrap: str, command_config: str | None, client_id: str | None = None) -> Admin:
+    """The administrator's client of a tool; a tool gives up sooner than a program."""
+    from tidelog.clients.adminclient import Admin
+
+    settings = settings_from(command_config, bootstrap_servers=bootstrap)
+    if client_id is not None:
+        settings.setdefault("client.id", client_id)
+    settings.setdefault("default.api.timeout.ms", 30_000)
+    return Admin(settings)
+
+
+class Progress(Protocol):
+    def advance(self, count: int = 1) -> None: ...
+
+
+class _Silent:
+    def advance(self, count: int = 1) -> None:
+        pass
+
+
+@contextmanager
+def progress(label: str, total: int | None) -> Iterator[Progress]:
+    """A bar on standard error where that is a terminal; nothing at all where it is not."""
+    if not sys.stderr.isatty():
+        yield _Silent()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import (
+        Progress as Bars,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(label, total=total)
+
+        class Shown:
+            def __init__(self) -> None:
+                self._waiting = 0
+                self._next = 0.0
+
+            def advance(self, count: int = 1) -> None:
+                self._waiting += count
+                now = time.monotonic()
+                if now >= self._next:  # a bar need not move a million times a second
+                    bars.advance(task, self._waiting)
+                    self._waiting, self._next = 0, now + 0.1
+
+        shown = Shown()
+        yield shown
+        bars.advance(task, shown._waiting)
+
+
+class Pace:
+    """At most about so many a second; no limit where the rate is below 0, and none at all at 0."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._start = time.monotonic()
+        self._count = 0
+
+    def wait(self) -> None:
+        """Called after each; sleeps where it was too early."""
+        if self._rate < 0:
+            return
+        self._count += 1
+        if self._rate == 0:
+            while True:
+                time.sleep(3600)
+        ahead = self._start + self._count / self._rate - time.monotonic()
+        if ahead > 0.001:
+            time.sleep(ahead)
+
+
+def merged(properties: Mapping[str, object], **overrides: object) -> dict[str, object]:
+    """Settings with those of flags that were given over them."""
+    given = {name.replace("_", "."): value for name, value in overrides.items() if value is not None}
+    return {**properties, **given}

@@ -1,0 +1,169 @@
+"""`tidelog verifiable-producer`: numbers, and a line of JSON for each; as kafka-verifiable-producer."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelog.cli.flags import WrongUsage, exception_name, valued
+from tidelog.cli.output import Pace, failing, settings_from, tool_command
+from tidelog.errors import KafkaError
+
+if TYPE_CHECKING:
+    from tidelog.clients.producer.core import Delivered
+    from tidelog.records._pure_client import RecordMetadata
+
+
+@tool_command("verifiable-producer")
+@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@valued("--topic", "NAME", "The topic to write to; required.")
+@click.option(
+    "--max-messages", metavar="N", type=int, default=-1, help="How many records; -1 goes on until a signal."
+)
+@click.option(
+    "--throughput", metavar="N", type=int, default=-1, help="At most about N a second; -1 for no limit."
+)
+@click.option("--acks", type=click.Choice(["0", "1", "-1"]), default="-1", help="acks of the producer.")
+@valued("--producer.config", "FILE", "As --command-config.")
+@valued("--command-config", "FILE", "A properties file with settings of the producer.")
+@valued("--message-create-time", "MS", "The time of the first record; the others follow by the clock.", int)
+@valued("--value-prefix", "N", "Values are N.NUMBER instead of NUMBER.", int)
+@valued("--repeating-keys", "N", "Keys go round from 0 to N - 1.", int)
+@click.pass_context
+def verifiable_producer(
+    ctx: click.Context,
+    bootstrap_server: str | None,
+    topic: str | None,
+    max_messages: int,
+    throughput: int,
+    acks: str,
+    producer_config: str | None,
+    command_config: str | None,
+    message_create_time: int | None,
+    value_prefix: int | None,
+    repeating_keys: int | None,
+) -> None:
+    """Write numbers to a topic and print what became of each, one line of JSON at a time."""
+    if topic is None:
+        raise WrongUsage("--topic must be specified", ctx)
+    if bootstrap_server is None:
+        raise WrongUsage("--bootstrap-server must be specified", ctx)
+    with failing():
+        settings: dict[str, object] = {"acks": acks, "retries": 0}
+        settings |= settings_from(command_config or producer_config, bootstrap_servers=bootstrap_server)
+        Run(topic, max_messages, throughput, value_prefix, repeating_keys, message_create_time).run(settings)
+
+
+class Run:
+    def __init__(
+        self,
+        topic: str,
+        max_messages: int,
+        throughput: int,
+        value_prefix: int | None,
+        repeating_keys: int | None,
+        create_time: int | None,
+    ) -> None:
+        self.topic = topic
+        self.max_messages = max_messages
+        self.throughput = throughput
+        self.value_prefix = value_prefix
+        self.repeating_keys = repeating_keys
+        self.create_time = create_time
+        self.sent = 0
+        self.acked = 0
+        self._stop = threading.Event()
+        self._printing = threading.Lock()
+
+    def run(self, settings: dict[str, object]) -> None:
+        from tidelog.clients.producer.face import Producer
+
+        with ended_by_signals(self._stop.set), Producer(settings) as producer:
+            started = time.time()
+            self.tell("startup_complete")
+            pace = Pace(self.throughput)
+            while not self._stop.is_set() and (self.max_messages < 0 or self.sent < self.max_messages):
+                key, value = self.key(self.sent), self.value(self.sent)
+                self.sent += 1
+                when = self.create_time
+                if when is not None:
+                    self.create_time = when + round((time.time() - started) * 1000)
+                try:
+                    producer.send(
+                        self.topic, value, key=key, timestamp_ms=when, callback=self.delivered(key, value)
+                    )
+                except KafkaError as error:
+                    self.failed(key, value, error)
+                pace.wait()
+        self.tell("shutdown_complete")
+        seconds = max(1e-9, time.time() - started)
+        self.tell(
+            "tool_data",
+            sent=self.sent,
+            acked=self.acked,
+            target_throughput=self.throughput,
+            avg_throughput=self.acked / seconds,
+        )
+
+    def key(self, number: int) -> str | None:
+        return None if self.repeating_keys is None else str(number % self.repeating_keys)
+
+    def value(self, number: int) -> str:
+        return str(number) if self.value_prefix is None else f"{self.value_prefix}.{number}"
+
+    def delivered(self, key: str | None, value: str) -> Delivered:
+        def delivered(metadata: RecordMetadata, error: BaseException | None) -> None:
+            if error is not None:
+                self.failed(key, value, error)
+                return
+            self.acked += 1
+            self.tell(
+                "producer_send_success",
+                key=key,
+                value=value,
+                offset=metadata.offset,
+                topic=metadata.topic,
+                partition=metadata.partition,
+            )
+
+        return delivered
+
+    def failed(self, key: str | None, value: str, error: BaseException) -> None:
+        kind = exception_name(error) if isinstance(error, KafkaError) else type(error).__name__
+        self.tell(
+            "producer_send_error",
+            key=key,
+            value=value,
+            topic=self.topic,
+            exception=f"class {kind}",
+            message=str(error),
+        )
+
+    def tell(self, name: str, **fields: object) -> None:
+        event = {"timestamp": round(time.time() * 1000), "name": name, **fields}
+        with self._printing:
+            click.echo(json.dumps(event, separators=(",", ":")))
+
+
+class ended_by_signals:  # used as a function: `with ended_by_signals(stop):`
+    """Calls `stop` at SIGINT and SIGTERM instead of ending the program, as long as it is entered."""
+
+    def __init__(self, stop: Callable[[], object]) -> None:
+        self._stop = stop
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # only the main thread is told of signals
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, lambda *_: self._stop())
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
