@@ -2444,6 +2444,8 @@ cdef class RecordReader:
             if not sink.room_for(self.stop - self.p):
                 break
             topic = sink.topic_index(self.topic)
+            if sink.rows == 0 and limit > self.left:
+                sink.value_data.ensure(self.size - self.at + (self.stop - self.p))  # most of it are values
             sink.reserve_rows(min(self.left, limit - made), self.stop - self.p)
             before = sink.rows
             with nogil:

@@ -196,7 +196,8 @@ class ConsumerCore:
         records = self.fetcher.take(limit)
         if self.fetcher.used_up:
             self.fetcher.used_up = False
-            self.ask_for_more()
+            if self.fetcher.held_back:  # otherwise the next answer is followed by a question anyway
+                self.ask_for_more()
         if self._plain or not records:
             return records
         if self._key is not None or self._value is not None:
@@ -208,7 +209,8 @@ class ConsumerCore:
         taken = self.fetcher.take_columns(sink, limit)
         if self.fetcher.used_up:
             self.fetcher.used_up = False
-            self.ask_for_more()
+            if self.fetcher.held_back:  # otherwise the next answer is followed by a question anyway
+                self.ask_for_more()
         return taken
 
     def _deserialized(self, records: list[Record]) -> list[Record]:

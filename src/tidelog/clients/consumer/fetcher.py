@@ -98,6 +98,8 @@ class Fetcher:
         """What is to be raised by the next poll."""
         self.used_up = False
         """Whether a piece was handed out to its end since somebody looked, so that there is room for more."""
+        self.held_back = False
+        """Whether a broker was not asked because enough was waiting."""
         self.reset_policy: Callable[[], int] | None = None
         self._client = client
         self._settings = settings
@@ -189,6 +191,7 @@ class Fetcher:
         """Ask every broker that has partitions to be read and is not being asked."""
         if self._closed:
             return
+        self.held_back = False
         now = asyncio.get_running_loop().time()
         by_node: dict[int, dict[TopicPartition, PartitionState]] = {}
         full: set[int] = set()
@@ -201,6 +204,7 @@ class Fetcher:
                 continue
             if state.queued >= READ_AHEAD:
                 full.add(node)
+                self.held_back = True
             elif state.retry_at > now:
                 wait = state.retry_at if wait is None else min(wait, state.retry_at)
             else:
