@@ -1,0 +1,288 @@
+"""One stream: a thread that hands records to its handler, one after the other.
+
+A partition belongs to one worker at a time, so its records are handled in order. The dispatcher writes
+`offered`, `full` and `revoked`, the worker everything else; numbers have one writer each and need no lock.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidelog.clients.consumer.partitions import TopicPartition
+from tidelog.clients.errors import InvalidState, SerializationError
+from tidelog.clients.handlers.dead_letters import DeadLetters
+from tidelog.clients.handlers.plan import (
+    ErrorPolicy,
+    Handle,
+    HandlerFailed,
+    Reject,
+    Stream,
+    TopicPlan,
+    handle_of,
+)
+from tidelog.clients.network import Backoff
+from tidelog.clients.serialization import Deserialize
+from tidelog.errors import KafkaError
+from tidelog.records.loops import Record
+
+log = logging.getLogger("tidelog.clients")
+
+
+class PartitionWork:
+    """A partition for as long as it is assigned; after a rebalance the same partition is another one."""
+
+    __slots__ = ("committed", "handled", "name", "paused", "revoked", "start", "worker")
+
+    def __init__(self, name: TopicPartition, worker: StreamWorker) -> None:
+        self.name = name
+        self.worker = worker
+        self.revoked = False
+        """Nothing of it is begun any more."""
+        self.paused = False
+        self.handled: Record | None = None
+        """The last record that was handled, and so were all before it."""
+        self.committed = -1
+        self.start: int | None = None
+        """Where reading began, as long as nothing is committed."""
+
+
+@dataclass(slots=True)
+class WorkerContext:
+    """What all workers share."""
+
+    deserialize_key: Deserialize | None
+    deserialize_value: Deserialize | None
+    dead_letters: DeadLetters | None
+    resume_at: int
+    """How few records may wait in a full queue before it is filled again."""
+    wake: Callable[[], None]
+    """Tells the dispatcher that a full queue has room again."""
+    fail: Callable[[BaseException], None]
+    """Ends the consumer."""
+
+
+class StreamWorker:
+    """Started with `start`; `stop` lets it finish the record it is at, and no more."""
+
+    def __init__(self, plan: TopicPlan, stream: Stream, context: WorkerContext) -> None:
+        self.stream = stream
+        self.errors: ErrorPolicy = plan.errors
+        self.offered = 0
+        self.passed = 0
+        self.handled = 0
+        self.retried = 0
+        self.dead = 0
+        self.full = False
+        self.current: PartitionWork | None = None
+        self.at: Record | None = None
+        """The record that is being handled, since `began`."""
+        self.began = 0.0
+        self.build_error: BaseException | None = None
+        self.built = threading.Event()
+        self._builder = plan.builder
+        self._context = context
+        self._backoff = Backoff(self.errors.backoff_ms, self.errors.backoff_max_ms)
+        self._queue: deque[tuple[PartitionWork, list[Record]]] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        # A handler that never returns must not keep the program from ending.
+        self._thread = threading.Thread(target=self._main, name=f"stream {stream}", daemon=True)
+
+    # Called by the dispatcher
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def offer(self, work: PartitionWork, records: list[Record]) -> None:
+        with self._changed:
+            self.offered += len(records)
+            self._queue.append((work, records))
+            self._changed.notify_all()
+
+    def revoke(self, work: PartitionWork) -> None:
+        """Begin nothing more of a partition."""
+        with self._changed:
+            work.revoked = True
+            self._changed.notify_all()
+
+    def let_go(self, work: PartitionWork, timeout: float) -> bool:
+        """Wait until nothing of a revoked partition is being handled."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.current is not work, timeout)
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def join(self, timeout: float) -> bool:
+        """Whether it has ended."""
+        if self._thread.ident is not None:
+            self._thread.join(max(timeout, 0.0))
+        return not self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        return self.offered - self.passed
+
+    # The thread
+
+    def _main(self) -> None:
+        handler: object = None
+        try:
+            try:
+                handler = self._builder(self.stream)
+                handle = handle_of(handler, self.stream)
+            except BaseException as error:
+                self.build_error = error
+                return
+            finally:
+                self.built.set()
+            self._work(handle)
+        except BaseException as error:
+            self._context.fail(error)
+        finally:
+            self._close(handler)
+
+    def _close(self, handler: object) -> None:
+        # A function has no close, and one handler for several streams is closed by whoever made it.
+        if self.build_error is not None or inspect.isroutine(handler):
+            return
+        close = getattr(handler, "close", None)
+        if callable(close):
+            try:
+                close()
+            except Exception as error:
+                log.error("stream %s: closing its handler failed: %s", self.stream, told(error))
+
+    def _work(self, handle: Handle) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._queue) or self._stopping)
+                if self._stopping:
+                    return
+                work, records = self._queue.popleft()
+                self.current = work
+            passed_before = self.passed
+            try:
+                self._handle_all(handle, work, records)
+            finally:
+                self.passed = passed_before + len(records)
+                self.at = None
+                with self._changed:
+                    self.current = None
+                    self._changed.notify_all()
+                if self.full and self.waiting <= self._context.resume_at:
+                    self._context.wake()
+
+    def _handle_all(self, handle: Handle, work: PartitionWork, records: list[Record]) -> None:
+        for record in records:
+            # Looked at before each record: what is not begun now is handled by the next owner.
+            if work.revoked or self._stopping or not self._handle(handle, work, record):
+                return
+            work.handled = record
+            self.handled += 1
+            self.passed += 1
+            if self.full and self.waiting == self._context.resume_at:
+                self._context.wake()
+
+    def _handle(self, handle: Handle, work: PartitionWork, record: Record) -> bool:
+        """Whether the record is dealt with, by its handler or as a dead letter."""
+        key, value = record.key, record.value
+        tries = 0
+        while True:
+            tries += 1
+            self.began = time.monotonic()
+            self.at = record
+            try:
+                if tries == 1:
+                    self._deserialize(record)
+                result = handle(record)
+                if result is not None and inspect.isawaitable(result):
+                    return self._give_up(
+                        InvalidState(
+                            f"the handler of stream {self.stream} is a coroutine: expected a plain one"
+                        )
+                    )
+                return True
+            except Exception as error:
+                if self._stopping:
+                    return False  # what its end broke is for the next start
+                hopeless = isinstance(error, Reject | SerializationError)
+                if hopeless or tries > self.errors.retries:
+                    return self._bury(record, key, value, error, tries)
+                pause = self._backoff.delay(tries - 1)
+                self.retried += 1
+                log.warning(
+                    "%s: its handler failed, try %d of %d: %s; trying again in %.1f s",
+                    place(record), tries, self.errors.retries + 1, told(error), pause,
+                )  # fmt: skip
+            if self._pause(work, pause):
+                return False
+
+    def _deserialize(self, record: Record) -> None:
+        context = self._context
+        if context.deserialize_key is None and context.deserialize_value is None:
+            return
+        key, value = record.key, record.value
+        part = "key"
+        try:
+            if context.deserialize_key is not None:
+                key = context.deserialize_key(record.topic, record.headers, key)
+            part = "value"
+            if context.deserialize_value is not None:
+                value = context.deserialize_value(record.topic, record.headers, value)
+        except Exception as error:
+            raise SerializationError(f"its {part} cannot be deserialized: {told(error)}") from error
+        record.replace(key, value)
+
+    def _pause(self, work: PartitionWork, seconds: float) -> bool:
+        """Wait before the next try; whether it was ended because there is to be none."""
+        self.at = None
+        with self._changed:
+            return self._changed.wait_for(lambda: work.revoked or self._stopping, seconds)
+
+    def _bury(
+        self, record: Record, key: bytes | None, value: bytes | None, error: Exception, tries: int
+    ) -> bool:
+        """Put a record that cannot be handled among the dead letters; without them nothing goes on."""
+        topic = self.errors.dead_letter_topic
+        reason = (
+            f"{place(record)}: its handler failed{'' if tries == 1 else f' {tries} times'}: {told(error)}"
+        )
+        self.at = None
+        if topic is None or self._context.dead_letters is None:
+            return self._give_up(HandlerFailed(f"{reason}; there is no dead-letter topic to put it"))
+        try:
+            self._context.dead_letters.write(topic, record, key, value, error, tries)
+        except KafkaError as problem:
+            return self._give_up(
+                HandlerFailed(f"{reason}; dead-letter topic {topic} did not take it: {told(problem)}")
+            )
+        self.dead += 1
+        log.warning("%s; it is in dead-letter topic %s now", reason, topic)
+        return True
+
+    def _give_up(self, error: KafkaError) -> bool:
+        # At once: the records behind this one must not be handled and committed before it.
+        self._stopping = True
+        self._context.fail(error)
+        return False
+
+
+def place(record: Record) -> str:
+    return f"{record.topic}-{record.partition} offset {record.offset}"
+
+
+def told(error: BaseException) -> str:
+    """An error in one line; Kafka's say all by themselves, those of Python need their class."""
+    text = " ".join(str(error).split())
+    if isinstance(error, KafkaError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
