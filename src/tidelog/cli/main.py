@@ -22,6 +22,9 @@ TOOLS: dict[str, Tool] = {
     "console-producer": Tool(
         "tidelog.cli.console_producer", "console_producer", "Write the lines of standard input to a topic."
     ),
+    "console-consumer": Tool(
+        "tidelog.cli.console_consumer", "console_consumer", "Print the records of topics."
+    ),
     "topics": Tool("tidelog.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
     "consumer-groups": Tool(
         "tidelog.cli.consumer_groups", "consumer_groups", "List, describe, reset and delete consumer groups."
@@ -42,8 +45,20 @@ TOOLS: dict[str, Tool] = {
     "producer-perf-test": Tool(
         "tidelog.cli.producer_perf_test", "producer_perf_test", "Measure how fast records are written."
     ),
+    "consumer-perf-test": Tool(
+        "tidelog.cli.consumer_perf_test", "consumer_perf_test", "Measure how fast records are read."
+    ),
+    "end-to-end-latency": Tool(
+        "tidelog.cli.end_to_end_latency", "end_to_end_latency", "Measure how long a record is on its way."
+    ),
     "verifiable-producer": Tool(
         "tidelog.cli.verifiable_producer", "verifiable_producer", "Write numbers, and tell how each fared."
+    ),
+    "verifiable-consumer": Tool(
+        "tidelog.cli.verifiable_consumer", "verifiable_consumer", "Read in a group, and tell everything."
+    ),
+    "consume-with": Tool(
+        "tidelog.cli.consume_with", "consume_with", "Run handlers of records that a file declares."
     ),
     "dump-log": Tool(
         "tidelog.cli.dump_log", "dump_log", "Print what segment, index and snapshot files hold."

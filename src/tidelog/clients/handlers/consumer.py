@@ -28,8 +28,8 @@ from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.errors import Closed, InvalidState, Timeout
 from tidelog.clients.handlers.dead_letters import DeadLetters
 from tidelog.clients.handlers.dispatcher import Dispatcher, DispatcherSettings
-from tidelog.clients.handlers.plan import Builder, ErrorPolicy, Handle, Stream, TopicPlan
-from tidelog.clients.handlers.worker import StreamWorker, WorkerContext
+from tidelog.clients.handlers.plan import Builder, ErrorPolicy, Handle, HandlerFailed, Stream, TopicPlan
+from tidelog.clients.handlers.worker import StreamWorker, WorkerContext, told
 from tidelog.clients.legacy_settings import translate
 from tidelog.clients.serialization import deserializer
 from tidelog.clients.settings import consumer_settings, producer_settings
@@ -285,8 +285,11 @@ class HandlerConsumer:
         for worker in workers:
             worker.built.wait()
         for worker in workers:
-            if worker.build_error is not None:
-                raise worker.build_error
+            error = worker.build_error
+            if error is not None:
+                raise HandlerFailed(
+                    f"the handler of stream {worker.stream} cannot be built: {told(error)}"
+                ) from error
 
     def _wake(self) -> None:
         if self._dispatcher is not None:

@@ -146,7 +146,9 @@ class StreamWorker:
                 self.built.set()
             self._work(handle)
         except BaseException as error:
-            self._context.fail(error)
+            failed = HandlerFailed(f"stream {self.stream} was ended by its handler: {told(error)}")
+            failed.__cause__ = error
+            self._context.fail(failed)
         finally:
             self._close(handler)
 

@@ -1,0 +1,183 @@
+"""A handler consumer declared in a TOML file: settings, topics with their streams, and where handlers are.
+
+    [consumer]                                  # Kafka's settings, in the names of today or of 0.8
+    bootstrap.servers = "localhost:9092"
+    properties = "all-log-consumer.properties"  # more of them, in a file; those here hold over it
+
+    [errors]
+    retries = 3
+    dead_letter_topic = "dead-letters"
+
+    [topics.clicks]
+    streams = 4
+    handler = "shop.handlers:ClickHandler"      # called with each stream; gives its handler
+
+Modules are looked for beside the file first. Everything is checked before anything is started.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import cast
+
+from tidelog.clients.handlers.consumer import HandlerConsumer
+from tidelog.clients.handlers.plan import Builder, ErrorPolicy, Stream
+from tidelog.clients.handlers.worker import told
+from tidelog.config import ConfigError
+from tidelog.config.properties import read_properties
+
+TABLES = ("consumer", "producer", "errors", "queue", "topics")
+ERRORS = ("retries", "backoff_ms", "backoff_max_ms", "dead_letter_topic")
+QUEUE = ("records", "slow_handler_ms")
+TOPIC = ("streams", "handler", "function", "options", *ERRORS)
+
+
+def load(path: str | Path, **overrides: object) -> HandlerConsumer:
+    """The consumer that a file declares, not started; `overrides` are settings over those of the file.
+
+    ConfigError says what is wrong with the file, and where.
+    """
+    path = Path(path)
+    declared = read_toml(path)
+    check_names(declared, TABLES, "")
+    queue = table(declared, "queue")
+    check_names(queue, QUEUE, "queue.")
+    settings = {**client_settings(declared, "consumer", path), **dotted(overrides)}
+    consumer = HandlerConsumer(
+        settings,
+        errors=error_policy(table(declared, "errors"), ErrorPolicy(), "errors."),
+        producer=client_settings(declared, "producer", path),
+        queue_records=count(queue, "records", "queue.", 1_000),
+        slow_handler_ms=count(queue, "slow_handler_ms", "queue.", 30_000),
+    )
+    topics = table(declared, "topics")
+    if not topics:
+        raise ConfigError("topics", None, "needed: a table [topics.NAME] for at least one topic")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    for name in topics:
+        add_topic(consumer, name, table(topics, name, "topics."))
+    return consumer
+
+
+def add_topic(consumer: HandlerConsumer, name: str, declared: Mapping[str, object]) -> None:
+    prefix = f"topics.{name}."
+    check_names(declared, TOPIC, prefix)
+    if ("handler" in declared) == ("function" in declared):
+        raise ConfigError(
+            f"topics.{name}",
+            None,
+            "expected one of handler, which builds handlers, and function, which is one",
+        )
+    kind = "handler" if "handler" in declared else "function"
+    found = imported(f"{prefix}{kind}", declared[kind])
+    consumer.add(
+        name,
+        cast(Builder, found) if kind == "handler" else shared(found),
+        streams=count(declared, "streams", prefix, 1),
+        errors=error_policy(
+            {key: declared[key] for key in ERRORS if key in declared}, consumer.errors, prefix
+        ),
+        options=table(declared, "options", prefix),
+    )
+
+
+def shared(function: Callable[..., object]) -> Builder:
+    """A builder that gives all streams the same function."""
+
+    def builder(stream: Stream) -> Callable[..., object]:
+        return function
+
+    return builder
+
+
+def imported(name: str, spec: object) -> Callable[..., object]:
+    """What `package.module:name` names."""
+    if not isinstance(spec, str) or spec.count(":") != 1 or not all(spec.split(":")):
+        raise ConfigError(name, str(spec), "expected package.module:name")
+    module, _, attribute = spec.partition(":")
+    try:
+        found: object = importlib.import_module(module)
+    except Exception as error:
+        raise ConfigError(name, spec, f"{module} cannot be imported: {told(error)}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(name, spec, f"{module} has no {attribute}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ConfigError(name, spec, f"expected something to call, not {type(found).__name__}")
+    return found
+
+
+# The parts of the file
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(str(path), None, f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(str(path), None, f"is no TOML: {error}") from None
+
+
+def client_settings(declared: Mapping[str, object], name: str, path: Path) -> dict[str, object]:
+    """The settings of a client, with those of its properties file behind them."""
+    settings = dotted(table(declared, name))
+    file = settings.pop("properties", None)
+    if file is None:
+        return settings
+    if not isinstance(file, str):
+        raise ConfigError(f"{name}.properties", str(file), "expected the path of a file")
+    return {**read_properties(path.parent / file), **settings}
+
+
+def dotted(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Settings under Kafka's names: TOML takes the dots of `group.id = "g"` for tables."""
+    found: dict[str, object] = {}
+    for name, value in settings.items():
+        full = prefix + name.replace("_", ".")
+        if isinstance(value, dict):
+            found |= dotted(value, f"{full}.")
+        else:
+            found[full] = value
+    return found
+
+
+def error_policy(declared: Mapping[str, object], default: ErrorPolicy, prefix: str) -> ErrorPolicy:
+    check_names(declared, ERRORS, prefix)
+    values = {name: getattr(default, name) for name in ERRORS} | dict(declared)
+    try:
+        return ErrorPolicy(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{prefix}{error.name}", error.value, error.problem) from None
+
+
+def table(declared: Mapping[str, object], name: str, prefix: str = "") -> dict[str, object]:
+    value = declared.get(name, {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"{prefix}{name}", str(value), f"expected a table [{prefix}{name}]")
+    return value
+
+
+def count(declared: Mapping[str, object], name: str, prefix: str, default: int) -> int:
+    value = declared.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{prefix}{name}", str(value), "expected a whole number, 1 or more")
+    return value
+
+
+def check_names(declared: Iterable[str], known: Iterable[str], prefix: str) -> None:
+    for name in declared:
+        if name not in known:
+            near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+            if prefix.startswith("topics.") and not near:
+                hint += "; a topic with dots in its name stands in quotes"
+            raise ConfigError(f"{prefix}{name}", None, f"not known; {hint}")
