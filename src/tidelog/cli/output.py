@@ -7,7 +7,9 @@ goes to a terminal alone; in a pipe there are plain lines and nothing else.
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -122,6 +124,30 @@ def open_admin(bootstrap: str, command_config: str | None, client_id: str | None
         settings.setdefault("client.id", client_id)
     settings.setdefault("default.api.timeout.ms", 30_000)
     return Admin(settings)
+
+
+class Signals:
+    """Calls `stop` at SIGINT and SIGTERM instead of ending the program, as long as it is entered."""
+
+    def __init__(self, stop: Callable[[], object]) -> None:
+        self._stop = stop
+        self._before: dict[signal.Signals, signal._HANDLER] = {}
+        self.exit_code = 0
+        """What a shell expects of a program that a signal ended, 0 where there was none."""
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():  # others are not told of signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._arrived)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _arrived(self, number: int, _frame: object) -> None:
+        self.exit_code = 128 + number
+        self._stop()
 
 
 class Progress(Protocol):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from tidelog.cli.flags import WrongUsage, exception_name, valued
-from tidelog.cli.output import Pace, failing, settings_from, tool_command
+from tidelog.cli.output import Pace, Signals, failing, print_json, settings_from, tool_command
 from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -57,7 +54,9 @@ def verifiable_producer(
     with failing():
         settings: dict[str, object] = {"acks": acks, "retries": 0}
         settings |= settings_from(command_config or producer_config, bootstrap_servers=bootstrap_server)
-        Run(topic, max_messages, throughput, value_prefix, repeating_keys, message_create_time).run(settings)
+        run = Run(topic, max_messages, throughput, value_prefix, repeating_keys, message_create_time)
+        code = run.run(settings)
+    ctx.exit(code)
 
 
 class Run:
@@ -81,10 +80,11 @@ class Run:
         self._stop = threading.Event()
         self._printing = threading.Lock()
 
-    def run(self, settings: dict[str, object]) -> None:
+    def run(self, settings: dict[str, object]) -> int:
+        """Write until it is told to end; the exit code."""
         from tidelog.clients.producer.face import Producer
 
-        with ended_by_signals(self._stop.set), Producer(settings) as producer:
+        with Signals(self._stop.set) as signals, Producer(settings) as producer:
             started = time.time()
             self.tell("startup_complete")
             pace = Pace(self.throughput)
@@ -110,6 +110,7 @@ class Run:
             target_throughput=self.throughput,
             avg_throughput=self.acked / seconds,
         )
+        return signals.exit_code
 
     def key(self, number: int) -> str | None:
         return None if self.repeating_keys is None else str(number % self.repeating_keys)
@@ -148,22 +149,4 @@ class Run:
     def tell(self, name: str, **fields: object) -> None:
         event = {"timestamp": round(time.time() * 1000), "name": name, **fields}
         with self._printing:
-            click.echo(json.dumps(event, separators=(",", ":")))
-
-
-class ended_by_signals:  # used as a function: `with ended_by_signals(stop):`
-    """Calls `stop` at SIGINT and SIGTERM instead of ending the program, as long as it is entered."""
-
-    def __init__(self, stop: Callable[[], object]) -> None:
-        self._stop = stop
-        self._before: dict[int, object] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return  # only the main thread is told of signals
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, lambda *_: self._stop())
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
+            print_json(event)

@@ -1,0 +1,249 @@
+"""`tidelog console-consumer`: the records of topics on standard output, as kafka-console-consumer.
+
+Without --group all partitions are read and no group is made.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelog.cli.flags import WrongUsage, switch, valued
+from tidelog.cli.output import (
+    Signals,
+    failing,
+    merged,
+    output_option,
+    pairs,
+    settings_from,
+    tool_command,
+)
+from tidelog.config.properties import read_properties
+
+if TYPE_CHECKING:
+    from tidelog.cli.record_format import Format
+    from tidelog.clients.consumer.face import Consumer
+    from tidelog.records.loops import Record
+
+FORMATTER = "org.apache.kafka.tools.consumer.DefaultMessageFormatter"
+POLL_SECONDS = 1.0
+BATCH = 500
+
+
+@tool_command("console-consumer")
+@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@valued("--topic", "NAME", "The topic to read.")
+@valued("--include", "PATTERN", "Read the topics whose names fit a regular expression.")
+@valued("--partition", "N", "Read one partition, from the end unless --offset is given.", int)
+@valued("--offset", "OFFSET", "Where to begin in the partition: earliest, latest or an offset.")
+@valued("--group", "ID", "Read as a member of a group.")
+@switch("--from-beginning", "Begin with the first record where nothing is committed.")
+@valued("--max-messages", "N", "End after so many records.", int)
+@valued("--timeout-ms", "MS", "End when nothing came for so long.", int)
+@valued("--isolation-level", "LEVEL", "read_committed, or read_uncommitted where it is not given.")
+@switch("--skip-message-on-error", "Go on where a record cannot be printed.")
+@valued("--formatter", "CLASS", "DefaultMessageFormatter, LoggingMessageFormatter or NoOpMessageFormatter.")
+@click.option(
+    "--formatter-property",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="print.timestamp, print.key, print.offset, print.partition, print.epoch, print.headers, "
+    "print.value, key.separator, line.separator, headers.separator, null.literal, "
+    "{key,value,headers}.deserializer.",
+)
+@click.option(
+    "--property", "old_property", metavar="NAME=VALUE", multiple=True, help="As --formatter-property."
+)
+@valued("--formatter-config", "FILE", "A properties file with settings of the formatter.")
+@valued("--key-deserializer", "CLASS", "How keys are shown: Kafka's class names.")
+@valued("--value-deserializer", "CLASS", "How values are shown.")
+@click.option("--consumer-property", metavar="NAME=VALUE", multiple=True, help="As --command-property.")
+@click.option("--command-property", metavar="NAME=VALUE", multiple=True, help="A setting of the consumer.")
+@valued("--consumer.config", "FILE", "As --command-config.")
+@valued("--command-config", "FILE", "A properties file with settings of the consumer.")
+@switch("--enable-systest-events", "Print a line when it has ended.")
+@output_option
+@click.version_option(package_name="tidelog", message="%(version)s")
+@click.pass_context
+def console_consumer(ctx: click.Context, /, **flags: object) -> None:
+    """Print the records of a topic, or of several, as they come."""
+    check(ctx, flags)
+    with failing():
+        options = Reading.of(flags)
+        code = read(options)
+    if flags["enable_systest_events"]:
+        click.echo("shutdown_complete")
+    ctx.exit(code)
+
+
+def check(ctx: click.Context, flags: Mapping[str, object]) -> None:
+    if flags["bootstrap_server"] is None:
+        raise WrongUsage("--bootstrap-server must be specified", ctx)
+    if (flags["topic"] is None) == (flags["include"] is None):
+        raise WrongUsage("expected one of --topic and --include", ctx)
+    if flags["partition"] is not None:
+        if flags["topic"] is None:
+            raise WrongUsage("--partition needs --topic", ctx)
+        if flags["group"] is not None:
+            raise WrongUsage("--group does not go with --partition", ctx)
+    if flags["offset"] is not None:
+        if flags["partition"] is None:
+            raise WrongUsage("--offset needs --partition", ctx)
+        if flags["from_beginning"]:
+            raise WrongUsage("--from-beginning does not go with --offset", ctx)
+        text = str(flags["offset"]).lower()
+        if text not in ("earliest", "latest") and not text.isdigit():
+            raise WrongUsage(
+                f"The provided offset value '{flags['offset']}' is incorrect. Valid values are 'earliest', "
+                "'latest', or a non-negative long.",
+                ctx,
+            )
+
+
+@dataclass(slots=True, frozen=True)
+class Reading:
+    """What is read, how, and when it ends."""
+
+    settings: dict[str, object]
+    format: Format
+    topic: str | None
+    include: str | None
+    partition: int | None
+    offset: str
+    max_messages: int
+    timeout: float | None
+    skip_errors: bool
+
+    @classmethod
+    def of(cls, flags: Mapping[str, object]) -> Reading:
+        timeout, most = flags["timeout_ms"], flags["max_messages"]
+        beginning = bool(flags["from_beginning"])
+        partition = flags["partition"]
+        return cls(
+            settings_of(flags),
+            format_of(flags),
+            None if flags["topic"] is None else str(flags["topic"]),
+            None if flags["include"] is None else str(flags["include"]),
+            partition if isinstance(partition, int) else None,
+            str(flags["offset"] or ("earliest" if beginning else "latest")).lower(),
+            most if isinstance(most, int) else -1,
+            timeout / 1000 if isinstance(timeout, int) and timeout >= 0 else None,
+            bool(flags["skip_message_on_error"]),
+        )
+
+
+def settings_of(flags: Mapping[str, object]) -> dict[str, object]:
+    file = flags["command_config"] or flags["consumer_config"]
+    given = settings_from(
+        None if file is None else str(file),
+        (*_texts(flags["consumer_property"]), *_texts(flags["command_property"])),
+        bootstrap_servers=flags["bootstrap_server"],
+    )
+    given.setdefault("client.id", "console-consumer")
+    reset = given.get("auto.offset.reset")
+    if flags["from_beginning"]:
+        if reset not in (None, "earliest"):
+            raise ValueError(
+                f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}', "
+                "please remove one option"
+            )
+        given["auto.offset.reset"] = "earliest"
+    return merged(given, group_id=flags["group"], isolation_level=flags["isolation_level"])
+
+
+def format_of(flags: Mapping[str, object]) -> Format:
+    from tidelog.cli.record_format import as_json, formatter
+
+    if flags["output"] == "json":
+        return as_json
+    file = flags["formatter_config"]
+    properties = read_properties(str(file)) if file is not None else {}
+    for flag in ("key_deserializer", "value_deserializer"):
+        if flags[flag] is not None:
+            properties[flag.replace("_", ".")] = str(flags[flag])
+    given = (*_texts(flags["old_property"]), *_texts(flags["formatter_property"]))
+    properties |= pairs(given, "--formatter-property")
+    return formatter(str(flags["formatter"] or FORMATTER), properties)
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    assert isinstance(values, tuple)
+    return values
+
+
+def read(reading: Reading) -> int:
+    """Print records until it is enough; the exit code."""
+    from tidelog.clients.consumer.face import Consumer
+    from tidelog.clients.errors import Interrupted
+
+    printer = Printer(reading)
+    try:
+        with Consumer(reading.settings) as consumer, Signals(consumer.wakeup) as signals:
+            choose(consumer, reading)
+            try:
+                printer.pump(consumer)
+            except Interrupted:
+                pass  # by a signal
+    finally:
+        click.echo(f"Processed a total of {printer.count} messages", err=True)
+    return signals.exit_code
+
+
+class Printer:
+    def __init__(self, reading: Reading) -> None:
+        self.count = 0
+        self._reading = reading
+        self._out = sys.stdout.buffer
+
+    def pump(self, consumer: Consumer) -> None:
+        limit, timeout = self._reading.max_messages, self._reading.timeout
+        last = time.monotonic()
+        while limit < 0 or self.count < limit:
+            left = BATCH if limit < 0 else min(BATCH, limit - self.count)
+            wait = (
+                POLL_SECONDS
+                if timeout is None
+                else max(0.0, min(POLL_SECONDS, last + timeout - time.monotonic()))
+            )
+            records = consumer.poll(wait, max_records=left)
+            for record in records:
+                self._print(record)
+            if records:
+                self._out.flush()
+                last = time.monotonic()
+            elif timeout is not None and time.monotonic() - last >= timeout:
+                return
+
+    def _print(self, record: Record) -> None:
+        self.count += 1
+        try:
+            line = self._reading.format(record)
+        except Exception as error:
+            what = f"{record.topic}-{record.partition} at offset {record.offset} cannot be printed: {error}"
+            if not self._reading.skip_errors:
+                raise ValueError(f"the record of {what}") from error
+            click.echo(f"tidelog: skipped: the record of {what}", err=True)
+        else:
+            self._out.write(line)
+
+
+def choose(consumer: Consumer, reading: Reading) -> None:
+    if reading.include is not None:
+        consumer.subscribe(pattern=re.compile(reading.include))
+    elif reading.partition is None:
+        consumer.subscribe([reading.topic or ""])
+    else:
+        partition = (reading.topic or "", reading.partition)
+        consumer.assign([partition])
+        if reading.offset == "earliest":
+            consumer.seek_to_beginning(partition)
+        elif reading.offset == "latest":
+            consumer.seek_to_end(partition)
+        else:
+            consumer.seek(partition, int(reading.offset))

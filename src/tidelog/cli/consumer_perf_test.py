@@ -1,0 +1,243 @@
+"""`tidelog consumer-perf-test`: how fast records are read, as kafka-consumer-perf-test."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelog.cli.flags import WrongUsage, switch, valued
+from tidelog.cli.output import failing, output_option, print_json, progress, settings_from, tool_command
+
+if TYPE_CHECKING:
+    from tidelog.clients.consumer.face import Consumer
+
+MEGABYTE = 1024 * 1024
+COLUMNS = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec"
+MORE_COLUMNS = "rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
+POLL_SECONDS = 0.1
+# Java's letters for the parts of a time, longest first, and Python's.
+DATE_PARTS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "SSS": "%f"}
+
+
+@tool_command("consumer-perf-test")
+@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@valued("--topic", "NAME", "The topic to read.")
+@valued("--include", "PATTERN", "Read the topics whose names fit a regular expression.")
+@valued("--num-records", "N", "How many records to read; required.", int)
+@valued("--messages", "N", "As --num-records.", int)
+@valued("--group", "ID", "The group to read in; one of its own where it is not given.")
+@valued("--fetch-size", "BYTES", "max.partition.fetch.bytes of the consumer; 1048576.", int)
+@valued("--socket-buffer-size", "BYTES", "receive.buffer.bytes of the consumer; 2097152.", int)
+@switch("--from-latest", "Begin with what is written from now on where nothing is committed.")
+@valued("--timeout", "MS", "End when nothing came for so long; 10000.", int)
+@valued("--reporting-interval", "MS", "How often a line is printed with --show-detailed-stats; 5000.", int)
+@switch("--show-detailed-stats", "Print a line for each interval instead of one at the end.")
+@switch("--hide-header", "Leave out the names of the columns.")
+@valued("--date-format", "FORMAT", "Of the times that are printed; yyyy-MM-dd HH:mm:ss:SSS.")
+@switch("--print-metrics", "Print the consumer's metrics at the end.")
+@click.option("--command-property", metavar="NAME=VALUE", multiple=True, help="A setting of the consumer.")
+@valued("--consumer.config", "FILE", "As --command-config.")
+@valued("--command-config", "FILE", "A properties file with settings of the consumer.")
+@output_option
+@click.version_option(package_name="tidelog", message="%(version)s")
+@click.pass_context
+def consumer_perf_test(
+    ctx: click.Context,
+    bootstrap_server: str | None,
+    topic: str | None,
+    include: str | None,
+    num_records: int | None,
+    messages: int | None,
+    group: str | None,
+    fetch_size: int | None,
+    socket_buffer_size: int | None,
+    from_latest: bool,
+    timeout: int | None,
+    reporting_interval: int | None,
+    show_detailed_stats: bool,
+    hide_header: bool,
+    date_format: str | None,
+    print_metrics: bool,
+    command_property: tuple[str, ...],
+    consumer_config: str | None,
+    command_config: str | None,
+    output: str,
+) -> None:
+    """Read records as fast as they come, and print how fast that was."""
+    count = messages if num_records is None else num_records
+    if bootstrap_server is None:
+        raise WrongUsage("--bootstrap-server must be specified", ctx)
+    if (topic is None) == (include is None):
+        raise WrongUsage("expected one of --topic and --include", ctx)
+    if count is None:
+        raise WrongUsage("--num-records must be specified", ctx)
+    if reporting_interval is not None and reporting_interval <= 0:
+        raise WrongUsage(f"--reporting-interval is {reporting_interval}; it must be greater than 0", ctx)
+    with failing():
+        settings: dict[str, object] = {
+            "auto.offset.reset": "latest" if from_latest else "earliest",
+            "check.crcs": False,
+            "client.id": "perf-consumer-client",
+            "group.id": group or f"perf-consumer-{random.randrange(100_000)}",
+            "max.partition.fetch.bytes": fetch_size or MEGABYTE,
+            "receive.buffer.bytes": socket_buffer_size or 2 * MEGABYTE,
+        }
+        settings |= settings_from(
+            command_config or consumer_config, command_property, bootstrap_servers=bootstrap_server
+        )
+        shown = Shown(show_detailed_stats, date_format or "yyyy-MM-dd HH:mm:ss:SSS", output)
+        test = Test(count, (timeout or 10_000) / 1000, (reporting_interval or 5000) / 1000, shown)
+        if not hide_header:
+            shown.header()
+        metrics = test.run(settings, topic, include)
+    shown.summary(test, metrics if print_metrics else {})
+
+
+@dataclass(slots=True)
+class Shown:
+    """How figures are printed."""
+
+    detailed: bool
+    date_format: str
+    output: str
+
+    def header(self) -> None:
+        if self.output != "json":
+            first = "time, threadId" if self.detailed else "start.time, end.time"
+            click.echo(f"{first}, {COLUMNS}, {MORE_COLUMNS}")
+
+    def time(self, seconds: float) -> str:
+        pattern = self.date_format.replace("%", "%%")
+        for java, ours in DATE_PARTS.items():
+            value = datetime.fromtimestamp(seconds).strftime(ours)
+            pattern = pattern.replace(java, value[:3] if java == "SSS" else value)
+        return pattern.replace("%%", "%")
+
+    def interval(self, test: Test, before: Counts, since: float, now: float, joined_ms: int) -> None:
+        """A line for what was read since the last one."""
+        if not self.detailed or self.output == "json":
+            return
+        seconds = max(1e-9, now - since)
+        size = (test.counts.bytes - before.bytes) / MEGABYTE
+        records = test.counts.records - before.records
+        fetch_ms = round(seconds * 1000) - joined_ms
+        fetch = max(0.0, fetch_ms / 1000)
+        click.echo(
+            f"{self.time(now)}, 0, {test.counts.bytes / MEGABYTE:.4f}, {size / seconds:.4f}, "
+            f"{test.counts.records}, {records / seconds:.4f}, {joined_ms}, {fetch_ms}, "
+            f"{size / fetch if fetch else 0.0:.4f}, {records / fetch if fetch else 0.0:.4f}"
+        )
+
+    def summary(self, test: Test, metrics: Mapping[str, float]) -> None:
+        figures = test.figures()
+        if self.output == "json":
+            print_json({**figures, "metrics": dict(metrics)} if metrics else figures)
+            return
+        if not self.detailed:
+            click.echo(
+                f"{self.time(test.started)}, {self.time(test.ended)}, {figures['mb']:.4f}, "
+                f"{figures['mb_per_sec']:.4f}, {figures['records']}, {figures['records_per_sec']:.4f}, "
+                f"{figures['rebalance_ms']}, {figures['fetch_ms']}, {figures['fetch_mb_per_sec']:.4f}, "
+                f"{figures['fetch_records_per_sec']:.4f}"
+            )
+        for name, value in sorted(metrics.items()):
+            click.echo(f"{name} : {value:.3f}")
+
+
+@dataclass(slots=True)
+class Counts:
+    records: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class Test:
+    wanted: int
+    timeout: float
+    interval: float
+    shown: Shown
+    counts: Counts = field(default_factory=Counts)
+    started: float = 0.0
+    ended: float = 0.0
+    joining_since: float = 0.0
+    join_ms: int = 0
+    join_ms_in_interval: int = 0
+
+    def run(self, settings: Mapping[str, object], topic: str | None, include: str | None) -> dict[str, float]:
+        """Read; the consumer's metrics at the end."""
+        from tidelog.clients.consumer.face import Consumer
+        from tidelog.clients.consumer.listener import RebalanceListener
+        from tidelog.clients.consumer.partitions import TopicPartition
+
+        test = self
+
+        class Joined(RebalanceListener):
+            def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+                test.joining_since = time.time()
+
+            def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+                took = round((time.time() - test.joining_since) * 1000)
+                test.join_ms += took
+                test.join_ms_in_interval += took
+
+        with Consumer(settings) as consumer:
+            self.started = self.joining_since = time.time()
+            if include is not None:
+                consumer.subscribe(pattern=re.compile(include), listener=Joined())
+            else:
+                consumer.subscribe([topic or ""], listener=Joined())
+            self._read(consumer)
+            self.ended = time.time()
+            metrics = consumer.metrics()
+        if self.counts.records < self.wanted:
+            click.echo(
+                "WARNING: Exiting before consuming the expected number of messages: timeout "
+                f"({round(self.timeout * 1000)} ms) exceeded. You can use the --timeout option to "
+                "increase the timeout.",
+                err=self.shown.output == "json",
+            )
+        return metrics
+
+    def _read(self, consumer: Consumer) -> None:
+        counts = self.counts
+        last_report = last_record = time.time()
+        before = Counts()
+        with progress("records", self.wanted) as bar:
+            while counts.records < self.wanted:
+                records = consumer.poll(POLL_SECONDS)
+                now = time.time()
+                if records:
+                    last_record = now
+                    bar.advance(len(records))
+                elif now - last_record > self.timeout:
+                    return
+                counts.records += len(records)
+                for record in records:
+                    counts.bytes += max(0, record.key_size) + max(0, record.value_size)
+                if now - last_report >= self.interval:
+                    self.shown.interval(self, before, last_report, now, self.join_ms_in_interval)
+                    self.join_ms_in_interval = 0
+                    last_report, before = now, Counts(counts.records, counts.bytes)
+
+    def figures(self) -> dict[str, float | int]:
+        seconds = max(1e-9, self.ended - self.started)
+        size = self.counts.bytes / MEGABYTE
+        fetch_ms = round(seconds * 1000) - self.join_ms
+        fetch = max(1e-3, fetch_ms / 1000)
+        return {
+            "records": self.counts.records,
+            "mb": size,
+            "mb_per_sec": size / seconds,
+            "records_per_sec": self.counts.records / seconds,
+            "rebalance_ms": self.join_ms,
+            "fetch_ms": fetch_ms,
+            "fetch_mb_per_sec": size / fetch,
+            "fetch_records_per_sec": self.counts.records / fetch,
+        }

@@ -1,0 +1,141 @@
+"""Records as kafka-console-consumer prints them: its formatters and their settings; or as lines of JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidelog.clients.serialization import Deserialize
+    from tidelog.records.loops import Record
+
+Format = Callable[["Record"], bytes]
+
+TIMESTAMP_TYPES = {0: "CreateTime", 1: "LogAppendTime"}
+NOT_PRESENT = "NOT_PRESENT"
+OFFERED = ("DefaultMessageFormatter", "LoggingMessageFormatter", "NoOpMessageFormatter")
+
+
+def formatter(kind: str, properties: Mapping[str, str]) -> Format:
+    """The formatter of a name; Kafka's class names and their last words are as good."""
+    name = kind.rpartition(".")[2]
+    if name == "NoOpMessageFormatter":
+        return lambda record: b""
+    if name == "LoggingMessageFormatter":
+        plain = DefaultFormat.of(properties)
+        return lambda record: logged(record) + plain.line(record)
+    if name == "DefaultMessageFormatter":
+        return DefaultFormat.of(properties).line
+    raise ValueError(f"--formatter {kind}: expected one of {', '.join(OFFERED)}")
+
+
+@dataclass(slots=True, frozen=True)
+class DefaultFormat:
+    """Columns in Kafka's order: time, partition, offset, delivery, epoch, headers, key, value."""
+
+    shown: frozenset[str]
+    key_separator: bytes
+    line_separator: bytes
+    headers_separator: bytes
+    null_literal: bytes
+    key: Deserialize | None
+    value: Deserialize | None
+    headers: Deserialize | None
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> DefaultFormat:
+        from tidelog.clients.serialization import deserializer
+
+        def text(name: str, default: str) -> bytes:
+            return properties.get(name, default).encode()
+
+        columns = ("timestamp", "partition", "offset", "delivery", "epoch", "headers", "key", "value")
+        chosen = {
+            column
+            for column in columns
+            if properties.get(f"print.{column}", "true" if column == "value" else "").strip().lower()
+            == "true"
+        }
+        return cls(
+            frozenset(chosen),
+            text("key.separator", "\t"),
+            text("line.separator", "\n"),
+            text("headers.separator", ","),
+            text("null.literal", "null"),
+            *(
+                deserializer(name, properties.get(name))
+                for name in ("key.deserializer", "value.deserializer", "headers.deserializer")
+            ),
+        )
+
+    def line(self, record: Record) -> bytes:
+        shown = self.shown
+        columns: list[bytes] = []
+        if "timestamp" in shown:
+            kind = TIMESTAMP_TYPES.get(record.timestamp_type)
+            columns.append(b"NO_TIMESTAMP" if kind is None else f"{kind}:{record.timestamp}".encode())
+        if "partition" in shown:
+            columns.append(b"Partition:%d" % record.partition)
+        if "offset" in shown:
+            columns.append(b"Offset:%d" % record.offset)
+        if "delivery" in shown:
+            columns.append(f"Delivery:{NOT_PRESENT}".encode())  # share groups alone count deliveries
+        if "epoch" in shown:
+            epoch = NOT_PRESENT if record.leader_epoch < 0 else record.leader_epoch
+            columns.append(f"Epoch:{epoch}".encode())
+        if "headers" in shown:
+            columns.append(self._headers(record))
+        if "key" in shown:
+            columns.append(self._text(record, record.key, self.key))
+        if "value" in shown:
+            columns.append(self._text(record, record.value, self.value))
+        return self.key_separator.join(columns) + self.line_separator if columns else b""
+
+    def _headers(self, record: Record) -> bytes:
+        if not record.headers:
+            return b"NO_HEADERS"
+        return self.headers_separator.join(
+            name.encode() + b":" + self._text(record, value, self.headers) for name, value in record.headers
+        )
+
+    def _text(self, record: Record, data: bytes | None, deserialize: Deserialize | None) -> bytes:
+        if data is None:
+            return self.null_literal
+        if deserialize is None:
+            return data
+        return str(deserialize(record.topic, record.headers, data)).encode()
+
+
+def logged(record: Record) -> bytes:
+    kind = TIMESTAMP_TYPES.get(record.timestamp_type)
+    when = "" if kind is None else f"{kind}:{record.timestamp}, "
+    key = "null" if record.key is None else record.key.decode(errors="replace")
+    value = "null" if record.value is None else record.value.decode(errors="replace")
+    return f"{when}key:{key}, value:{value}\n".encode()
+
+
+def as_json(record: Record) -> bytes:
+    """A record on a line; what is no UTF-8 is in base64."""
+    shown = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": TIMESTAMP_TYPES.get(record.timestamp_type),
+        "headers": [[name, readable(value)] for name, value in record.headers],
+        "key": readable(record.key),
+        "value": readable(record.value),
+    }
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def readable(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return bytes(data).decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
