@@ -62,8 +62,8 @@ def _resolve(
         if function is None:
             raise ConfigError(name, given, "expected a function, or one of Kafka's own classes by name")
         return _ignoring_topic(function)
-    if isinstance(given, type):
-        given = given()
+    if isinstance(given, type) and hasattr(given, method):
+        given = given()  # any other class is a function that makes its objects, as int is
     bound: object = getattr(given, method, None)
     if bound is not None:
         return bound
