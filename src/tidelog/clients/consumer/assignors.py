@@ -253,7 +253,7 @@ def assignors_of(given: Sequence[object]) -> list[Assignor]:
             raise ConfigError(
                 "partition.assignment.strategy",
                 shown,
-                f"expected among {allowed}, or an Assignor of your own",
+                f"expected {allowed}, or an Assignor of your own",
             )
     if len({assignor.name for assignor in found}) < len(found) or not found:
         shown = ",".join(assignor.name for assignor in found)

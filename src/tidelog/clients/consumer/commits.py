@@ -45,7 +45,7 @@ FIRST_VERSION_WITH_GROUPS = 8
 FIRST_VERSION_WITH_MEMBERS = 9
 FIRST_VERSION_WITH_INSTANCE = 7
 
-MOVED = (NotCoordinator, CoordinatorNotAvailable, NetworkException, RequestTimedOut)
+MOVED = (NotCoordinator, CoordinatorNotAvailable, NetworkException, RequestTimedOut, Timeout)
 TRY_AGAIN = (CoordinatorLoadInProgress, UnknownTopicOrPartition, UnstableOffsetCommit)
 TOO_LATE = (UnknownMemberId, IllegalGeneration, FencedMemberEpoch)
 
@@ -72,7 +72,8 @@ class Coordinator:
         self.group_id = group_id
 
     async def connection(self) -> AsyncConnection:
-        node = await self.client.coordinator(GROUP, self.group_id)
+        """A connection to it; one attempt, so that whoever asks knows why it failed."""
+        node = await self.client.coordinator(GROUP, self.group_id, timeout=0.0)
         return await self.client.connection(node)
 
     def moved(self) -> None:

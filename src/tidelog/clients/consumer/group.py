@@ -231,7 +231,7 @@ class ClassicGroup(GroupMembership):
                 return _Joined(joined, assignment)
             except MemberIdRequired:
                 continue
-            except (*MOVED, CoordinatorLoadInProgress, Timeout) as error:
+            except (*MOVED, CoordinatorLoadInProgress) as error:
                 self.around.coordinator.note(error)
                 log.debug("group %r: %s", self.group_id, error)
             except RebalanceInProgress:
@@ -377,7 +377,7 @@ class ClassicGroup(GroupMembership):
                 continue
             try:
                 await self._beat_once(self.generation)
-            except (*MOVED, CoordinatorLoadInProgress, Timeout) as error:
+            except (*MOVED, CoordinatorLoadInProgress) as error:
                 self.around.coordinator.note(error)
                 pause = self.around.client.retry_backoff.delay(0)
             except KafkaError as error:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from tidelog.clients.consumer.commits import MOVED, Membership
 from tidelog.clients.consumer.membership import LOST, REVOKED, GroupMembership, Surroundings
 from tidelog.clients.consumer.partitions import TopicPartition
-from tidelog.clients.errors import CommitFailed, Timeout
+from tidelog.clients.errors import CommitFailed
 from tidelog.errors import (
     CoordinatorLoadInProgress,
     FencedInstanceId,
@@ -191,7 +191,7 @@ class NextGroup(GroupMembership):
                     continue
                 await self._beat_once()
                 pause = self._interval
-            except (*MOVED, CoordinatorLoadInProgress, Timeout) as error:
+            except (*MOVED, CoordinatorLoadInProgress) as error:
                 self.around.coordinator.note(error)
                 self._sent = {}
                 pause = self.around.client.retry_backoff.delay(0)
