@@ -93,6 +93,7 @@ class ConfluentLoop(Loop):
             "client.id": task.name,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
+            "metadata.recovery.strategy": "none",  # as in `sessions`
             "log_level": 0,
         }
         self._consumer = Consumer(

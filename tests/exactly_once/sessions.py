@@ -111,6 +111,8 @@ class ConfluentSession:
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
                 "retry.backoff.ms": 20,
+                # With the other strategy librdkafka 2.16 may wait for ever for a coordinator it has given up.
+                "metadata.recovery.strategy": "none",
                 "log_level": 0,
             }
         )
@@ -159,10 +161,19 @@ class ConfluentSession:
                 )
             except (KafkaException, BufferError) as error:
                 raise Refused(str(error)) from None
-        self._producer.poll(0)
+        self._serve(lambda: self._producer.poll(0))
+
+    def _serve(self, serve: Callable[[], object]) -> None:
+        """Deliver what has come; a fatal error comes out here."""
+        from confluent_kafka import KafkaError
+
+        try:
+            serve()
+        except KafkaError as error:
+            raise Ended(error.str()) from None
 
     def flush(self) -> None:
-        self._producer.flush(PATIENCE)
+        self._serve(lambda: self._producer.flush(PATIENCE))
 
     def offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
         from confluent_kafka import Consumer, TopicPartition

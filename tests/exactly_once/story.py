@@ -83,7 +83,12 @@ class Process:
         self._process.terminate()
 
     def wait(self) -> None:
-        self._process.wait(STOP_SECONDS)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGUSR1)
+            eventually(lambda: "Thread" in self.log_file.read_text(), f"{self.name} tells where it is")
+            raise AssertionError(f"{self.name} does not end: {self.log_file.read_text()[-3000:]}") from None
 
     def kill(self) -> None:
         self._process.kill()

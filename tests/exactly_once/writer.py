@@ -6,6 +6,7 @@ fenced. What it asks for is in the history before it is sent, what became of it 
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import random
@@ -184,6 +185,7 @@ def main() -> None:
         process.stopping = True
 
     signal.signal(signal.SIGTERM, stop)
+    faulthandler.register(signal.SIGUSR1)  # for whoever waits for it in vain
     process.run()
     sys.stdout.flush()
     # No farewell: a client that closes itself would abort what is meant to be left behind.
