@@ -1,0 +1,194 @@
+"""`tidelog console-producer` and `console-consumer`: lines in, lines out, as Kafka's."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+
+import pytest
+
+from tests.cli.client_tools import NewName, Tool, make_topic, start, tool
+from tests.support.wait import eventually
+from tidelog.cli.console_producer import Line, LineReader
+from tidelog.cli.record_format import DefaultFormat, as_json, formatter, readable
+from tidelog.records.loops import Record
+
+__all__ = ["tool"]
+
+HEADERS_AND_KEY = (
+    "--reader-property",
+    "parse.key=true",
+    "--reader-property",
+    "parse.headers=true",
+    "--property",
+    "null.marker=NULL",
+)
+
+
+def shown(*columns: str) -> list[str]:
+    return [text for column in columns for text in ("--formatter-property", f"print.{column}=true")]
+
+
+def test_what_one_writes_the_other_prints(tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"))
+    wrote = tool("console-producer", "--topic", topic, given="one\ntwö\n\nfour")
+    assert (wrote.exit_code, wrote.stdout) == (0, "")
+    read = tool("console-consumer", "--topic", topic, "--from-beginning", "--max-messages", "4")
+    assert read.exit_code == 0
+    assert read.stdout == "one\ntwö\n\nfour\n"
+    assert read.stderr == "Processed a total of 4 messages\n"
+
+
+def test_headers_keys_and_nulls_go_both_ways(tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"))
+    wrote = tool(
+        "console-producer", "--topic", topic, *HEADERS_AND_KEY, given="a:1,b:NULL\tk1\tv1\nNULL\tNULL\tNULL\n"
+    )
+    assert wrote.exit_code == 0, wrote.output
+    columns = shown("headers", "key", "offset", "partition")
+    read = tool("console-consumer", "--topic", topic, "--from-beginning", "--max-messages", "2", *columns)
+    assert read.stdout.splitlines() == [
+        "Partition:0\tOffset:0\ta:1,b:null\tk1\tv1",
+        "Partition:0\tOffset:1\tNO_HEADERS\tnull\tnull",
+    ]
+    read = tool(
+        "console-consumer", "--topic", topic, "--from-beginning", "--max-messages", "2", "--output", "json"
+    )
+    first, second = map(json.loads, read.stdout.splitlines())
+    assert (first["headers"], first["key"], first["value"]) == ([["a", "1"], ["b", None]], "k1", "v1")
+    assert (second["headers"], second["key"], second["value"], second["offset"]) == ([], None, None, 1)
+
+
+def test_a_partition_is_read_from_an_offset(tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"))
+    tool("console-producer", "--topic", topic, "--sync", "--compression-codec", "zstd", given="a\nb\nc\n")
+    where = ("--topic", topic, "--partition", "0", "--timeout-ms", "300")
+    assert tool("console-consumer", *where, "--offset", "1").stdout == "b\nc\n"
+    assert tool("console-consumer", *where, "--offset", "earliest").stdout == "a\nb\nc\n"
+    assert tool("console-consumer", *where).stdout == ""
+
+
+def test_a_group_goes_on_where_it_was(tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"))
+    tool("console-producer", "--topic", topic, given="a\nb\nc\n")
+    group = ("--topic", topic, "--group", new_name("g"), "--from-beginning")
+    assert tool("console-consumer", *group, "--max-messages", "2").stdout == "a\nb\n"
+    assert tool("console-consumer", *group, "--max-messages", "1").stdout == "c\n"
+
+
+def test_topics_are_chosen_by_a_pattern(tool: Tool, new_name: NewName) -> None:
+    prefix = new_name("p")
+    for number in (1, 2):
+        tool("console-producer", "--topic", make_topic(tool, f"{prefix}-{number}"), given=f"{number}\n")
+    read = tool("console-consumer", "--include", f"{prefix}-.*", "--from-beginning", "--max-messages", "2")
+    assert sorted(read.stdout.split()) == ["1", "2"]
+
+
+def test_ctrl_c_ends_it_with_the_count_and_a_code(bootstrap: str, tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"))
+    tool("console-producer", "--topic", topic, given="a\n")
+    process = start(bootstrap, "console-consumer", "--topic", topic, "--from-beginning")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "a\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert errors == "Processed a total of 1 messages\n"
+    assert process.returncode == 130
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(bootstrap: str, tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"))
+    tool("console-producer", "--topic", topic, given="a\n")
+    process = start(bootstrap, "console-consumer", "--topic", topic, "--from-beginning")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "a\n"
+    process.stdout.close()
+    stop = threading.Event()
+
+    def feed() -> None:
+        while not stop.is_set():
+            tool("console-producer", "--topic", topic, given="more\n")
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        eventually(lambda: process.poll() is not None, "it ended", 20)
+    finally:
+        stop.set()
+        feeder.join()
+        process.kill()
+    assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((), "expected one of --topic and --include"),
+        (("--topic", "t", "--include", "t"), "expected one of --topic and --include"),
+        (("--topic", "t", "--offset", "1"), "--offset needs --partition"),
+        (("--topic", "t", "--partition", "0", "--offset", "first"), "The provided offset value 'first'"),
+        (("--topic", "t", "--partition", "0", "--group", "g"), "--group does not go with --partition"),
+        (("--topic", "t", "--formatter", "x.Y"), "expected one of DefaultMessageFormatter"),
+        (("--topic", "t", "--property", "print.key"), "expected name=value"),
+        (
+            ("--topic", "t", "--from-beginning", "--consumer-property", "auto.offset.reset=latest"),
+            "--from-beginning",
+        ),
+    ],
+)
+def test_wrong_flags_of_the_consumer_end_with_1(tool: Tool, flags: tuple[str, ...], words: str) -> None:
+    result = tool("console-consumer", *flags)
+    assert result.exit_code == 1
+    assert words in result.stderr
+
+
+def test_what_is_wrong_with_a_line_is_said(tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"))
+    result = tool("console-producer", "--topic", topic, "--property", "parse.key=true", given="k\tv\nnokey\n")
+    assert result.exit_code == 1
+    assert "No key separator found on line number 2: 'nokey'" in result.stderr
+
+
+def test_a_record_that_is_refused_ends_it_with_1(tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"), 1, "cleanup.policy=compact")
+    result = tool("console-producer", "--topic", topic, given="no key\n")
+    assert result.exit_code == 1
+    assert f"a record for {topic} was not written" in result.stderr
+
+
+def test_lines_are_cut_as_kafkas_reader_cuts_them() -> None:
+    reader = LineReader.of({"parse.key": "true", "key.separator": "::"})
+    assert reader.read(b"a::b::c", 1) == Line(b"a", b"b::c", ())
+    lenient = LineReader.of({"parse.key": "true", "parse.headers": "true", "ignore.error": "true"})
+    assert lenient.read(b"x", 1) == Line(None, b"x", ())
+    assert lenient.read(b"h\tk\tv", 1) == Line(b"k", b"v", (("h", None),))
+    with pytest.raises(ValueError, match="may not be equal"):
+        LineReader.of({"headers.separator": ":"})
+    with pytest.raises(ValueError, match="No header key separator found in pair 'h' on line number 7"):
+        LineReader.of({"parse.headers": "true"}).read(b"h\tv", 7)
+
+
+def test_records_are_printed_as_kafkas_formatter_prints_them() -> None:
+    record = Record("t", 3, 42, 1700000000000, b"\x00\x00\x00\x07", b"v", (("h", b"1"), ("i", None)), 1, 5)
+    everything = {
+        f"print.{name}": "true" for name in ("timestamp", "partition", "offset", "delivery", "epoch")
+    }
+    everything |= {"print.key": "true", "print.headers": "TRUE", "key.separator": "|", "null.literal": "-"}
+    everything["key.deserializer"] = "org.apache.kafka.common.serialization.IntegerDeserializer"
+    line = DefaultFormat.of(everything).line(record)
+    assert (
+        line
+        == b"LogAppendTime:1700000000000|Partition:3|Offset:42|Delivery:NOT_PRESENT|Epoch:5|h:1,i:-|7|v\n"
+    )
+    assert DefaultFormat.of({"print.value": "false"}).line(record) == b""
+    assert formatter("a.b.NoOpMessageFormatter", {})(record) == b""
+    assert formatter("LoggingMessageFormatter", {})(Record("t", 0, 0, 5, None, b"v")) == (
+        b"CreateTime:5, key:null, value:v\nv\n"
+    )
+
+
+def test_what_is_no_text_is_base64_in_json() -> None:
+    assert readable(b"\xff\x00") == {"base64": "/wA="}
+    assert json.loads(as_json(Record("t", 0, 1, 2, b"\xff", b"ok")))["key"] == {"base64": "/w=="}

@@ -1,0 +1,94 @@
+"""`verifiable-producer` and `verifiable-consumer` tell what they do in Kafka's lines of JSON."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.cli.client_tools import NewName, Tool, events, make_topic, start, tool
+
+__all__ = ["tool"]
+
+
+def test_every_record_is_told_of(tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"))
+    wrote = tool(
+        *("verifiable-producer", "--topic", topic, "--max-messages", "3", "--value-prefix", "7"),
+        *("--repeating-keys", "2", "--message-create-time", "1000"),
+    )
+    assert wrote.exit_code == 0, wrote.output
+    first, *sent, closed, summary = events(wrote)
+    assert (first["name"], closed["name"]) == ("startup_complete", "shutdown_complete")
+    assert [list(event) for event in sent] == [
+        ["timestamp", "name", "key", "value", "offset", "topic", "partition"]
+    ] * 3
+    assert [(event["key"], event["value"], event["offset"]) for event in sent] == [
+        ("0", "7.0", 0),
+        ("1", "7.1", 1),
+        ("0", "7.2", 2),
+    ]
+    assert summary["name"] == "tool_data"
+    assert (summary["sent"], summary["acked"], summary["target_throughput"]) == (3, 3, -1)
+
+
+def test_a_record_that_is_refused_is_told_of(tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"), 1, "cleanup.policy=compact")
+    wrote = tool("verifiable-producer", "--topic", topic, "--max-messages", "1")
+    _, failed, _, summary = events(wrote)
+    assert (failed["name"], failed["value"]) == ("producer_send_error", "0")
+    assert str(failed["exception"]).startswith("class org.apache.kafka.common.errors.")
+    assert (summary["sent"], summary["acked"]) == (1, 0)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_member_tells_what_it_gets_reads_and_commits(tool: Tool, new_name: NewName, protocol: str) -> None:
+    topic, group = make_topic(tool, new_name("t")), new_name("g")
+    tool("verifiable-producer", "--topic", topic, "--max-messages", "5")
+    read = tool(
+        *("verifiable-consumer", "--topic", topic, "--group-id", group, "--max-messages", "3", "--verbose"),
+        *("--group-protocol", protocol),
+    )
+    assert read.exit_code == 0, read.output
+    found = events(read)
+    assert [event["name"] for event in found] == [
+        "startup_complete",
+        "partitions_assigned",
+        *["record_data"] * 3,
+        "records_consumed",
+        "offsets_committed",
+        "partitions_revoked",
+        "shutdown_complete",
+    ]
+    partitions = [{"topic": topic, "partition": 0}]
+    assert found[1]["partitions"] == found[-2]["partitions"] == partitions
+    assert found[5]["count"] == 3
+    assert found[5]["partitions"] == [{**partitions[0], "count": 3, "minOffset": 0, "maxOffset": 2}]
+    assert found[6]["offsets"] == [{**partitions[0], "offset": 3}]
+    assert found[6]["success"] is True
+
+
+def test_signals_end_both_with_a_summary(bootstrap: str, tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("t"))
+    producer = start(bootstrap, "verifiable-producer", "--topic", topic, "--throughput", "100")
+    consumer = start(bootstrap, "verifiable-consumer", "--topic", topic, "--group-id", new_name("g"))
+    assert producer.stdout is not None
+    assert consumer.stdout is not None
+    while "records_consumed" not in consumer.stdout.readline():
+        assert consumer.poll() is None
+    producer.send_signal(signal.SIGTERM)
+    consumer.send_signal(signal.SIGINT)
+    wrote, read = producer.communicate(timeout=20)[0], consumer.communicate(timeout=20)[0]
+    summary = events(wrote)[-1]
+    assert summary["sent"] == summary["acked"]
+    assert [event["name"] for event in events(read)][-3:] == [
+        "shutdown_requested",
+        "partitions_revoked",
+        "shutdown_complete",
+    ]
+    assert (producer.returncode, consumer.returncode) == (143, 130)
+
+
+def test_wrong_flags_end_with_1(tool: Tool) -> None:
+    assert tool("verifiable-producer").exit_code == 1
+    assert "--group-id must be specified" in tool("verifiable-consumer", "--topic", "t").stderr
