@@ -9,6 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tidelog.clients.adminclient.client import AsyncAdmin as AsyncAdmin
+    from tidelog.clients.adminclient.face import Admin as Admin
+    from tidelog.clients.adminclient.topics import NewTopic as NewTopic
     from tidelog.clients.consumer.consumer import AsyncConsumer as AsyncConsumer
     from tidelog.clients.consumer.face import Consumer as Consumer
     from tidelog.clients.consumer.interceptors import ConsumerInterceptor as ConsumerInterceptor
@@ -25,10 +28,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _CLIENTS = {
+    "Admin": "tidelog.clients.adminclient.face",
+    "AsyncAdmin": "tidelog.clients.adminclient.client",
     "AsyncConsumer": "tidelog.clients.consumer.consumer",
     "AsyncProducer": "tidelog.clients.producer.producer",
     "Consumer": "tidelog.clients.consumer.face",
     "ConsumerInterceptor": "tidelog.clients.consumer.interceptors",
+    "NewTopic": "tidelog.clients.adminclient.topics",
     "PreparedTransaction": "tidelog.clients.producer.transaction_values",
     "Producer": "tidelog.clients.producer.face",
     "ProducerInterceptor": "tidelog.clients.producer.interceptors",
