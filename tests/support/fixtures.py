@@ -14,9 +14,14 @@ import pytest
 from tests.support.broker import Broker
 
 
+def given_broker() -> str | None:
+    """The broker that was named to be used instead of ours."""
+    return os.environ.get("TIDELOG_TEST_BOOTSTRAP") or None
+
+
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    given = os.environ.get("TIDELOG_TEST_BOOTSTRAP")
+    given = given_broker()
     if given:
         yield given
         return

@@ -17,6 +17,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -76,9 +77,10 @@ class Consumer:
             raise InvalidState("a consumer is for one thread at a time; another is using this one")
         try:
             inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-            future = self._thread.submit(work)
-            self._inboxes.append(inbox)
+            self._inboxes.append(inbox)  # before the work can want something of it
+            future: Future[T] | None = None
             try:
+                future = self._thread.submit(work)
                 future.add_done_callback(lambda _: inbox.put(None))
                 while True:
                     job = inbox.get()
@@ -86,7 +88,8 @@ class Consumer:
                         return future.result()
                     job()
             except BaseException:
-                future.cancel()
+                if future is not None:
+                    future.cancel()
                 raise
             finally:
                 self._inboxes.remove(inbox)
