@@ -31,6 +31,7 @@ from tidelog.clients.adminclient import (
 )
 from tidelog.clients.connection import Connection, split_address
 from tidelog.errors import (
+    BrokerIdNotRegistered,
     DelegationTokenRequestNotAllowed,
     GroupIdNotFound,
     KafkaError,
@@ -41,6 +42,7 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 from tidelog.protocol import api
+from tidelog.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from tidelog.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from tidelog.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from tidelog.protocol.messages.create_acls import CreateAclsRequest
@@ -52,6 +54,7 @@ from tidelog.protocol.messages.elect_leaders import ElectLeadersRequest
 from tidelog.protocol.messages.share_group_describe import ShareGroupDescribeRequest
 from tidelog.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
 from tidelog.protocol.messages.update_features import UpdateFeaturesRequest
+from tidelog.protocol.wire import uuid_to_text
 
 Named = Callable[[str], str]
 
@@ -173,6 +176,17 @@ def test_the_quorum_is_described(admin: Admin, bootstrap: str) -> None:
     assert quorum.leader_id in quorum.endpoints
 
 
+def test_what_the_quorum_refuses_is_raised(admin: Admin, bootstrap: str) -> None:
+    needs(bootstrap, AddRaftVoterRequest)
+    directory = uuid_to_text(bytes(15) + b"\1")
+    with pytest.raises(KafkaError):  # a quorum of fixed voters, or one that does not know this one
+        admin.remove_raft_voter(4711, directory)
+    with pytest.raises(KafkaError):
+        admin.add_raft_voter(4711, directory, {"CONTROLLER": ("127.0.0.1", 1)}, cluster_id="another")
+    with pytest.raises(BrokerIdNotRegistered):
+        admin.unregister_broker(4711)
+
+
 def test_a_feature_is_not_raised_beyond_what_is_there(admin: Admin, bootstrap: str) -> None:
     needs(bootstrap, UpdateFeaturesRequest)
     with pytest.raises(KafkaError, match=r"group\.version"):
@@ -225,6 +239,9 @@ CALLS: dict[api.ApiKey, Callable[[Admin], object]] = {
     api.ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda admin: admin.alter_partition_reassignments({}),
     api.ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda admin: admin.list_partition_reassignments(),
     api.ApiKey.DESCRIBE_QUORUM: lambda admin: admin.describe_metadata_quorum(),
+    api.ApiKey.ADD_RAFT_VOTER: lambda admin: admin.add_raft_voter(1, "A" * 22, {}),
+    api.ApiKey.REMOVE_RAFT_VOTER: lambda admin: admin.remove_raft_voter(1, "A" * 22),
+    api.ApiKey.UNREGISTER_BROKER: lambda admin: admin.unregister_broker(1),
     api.ApiKey.UPDATE_FEATURES: lambda admin: admin.update_features({}),
     api.ApiKey.SHARE_GROUP_DESCRIBE: lambda admin: admin.describe_share_groups(["g"]),
     api.ApiKey.STREAMS_GROUP_DESCRIBE: lambda admin: admin.describe_streams_groups(["g"]),

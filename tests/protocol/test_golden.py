@@ -70,11 +70,16 @@ class TestEveryMessage:
             assert sample.cls.FLEXIBLE.has(sample.version) == sample.flexible, sample
 
 
+# What an administrator says to a quorum; the samples have none of KRaft's own, a running Kafka is asked instead.
+NOT_SAMPLED = ("AddRaftVoter", "RemoveRaftVoter", "UnregisterBroker")
+
+
 def test_all_messages_in_all_versions_are_sampled() -> None:
     assert len(samples()) == 1378
     declared = {
         (name, version)
         for name, cls in messages().items()
+        if not name.startswith(NOT_SAMPLED)
         for version in range(cls.VERSIONS.low, cls.VERSIONS.high + 1)
     }
     assert declared == {(sample.name, sample.version) for sample in samples()}

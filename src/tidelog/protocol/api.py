@@ -69,6 +69,7 @@ class ApiKey(IntEnum):
     ENVELOPE = 58
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     ALLOCATE_PRODUCER_IDS = 67
@@ -82,6 +83,8 @@ class ApiKey(IntEnum):
     SHARE_GROUP_DESCRIBE = 77
     SHARE_FETCH = 78
     SHARE_ACKNOWLEDGE = 79
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
     INITIALIZE_SHARE_GROUP_STATE = 83
     READ_SHARE_GROUP_STATE = 84
     WRITE_SHARE_GROUP_STATE = 85
@@ -221,6 +224,7 @@ _TABLE = (
     ("Envelope", 0, 0, 0),
     ("DescribeCluster", 0, 2, 0),
     ("DescribeProducers", 0, 0, 0),
+    ("UnregisterBroker", 0, 0, 0),
     ("DescribeTransactions", 0, 0, 0),
     ("ListTransactions", 0, 2, 0),
     ("AllocateProducerIds", 0, 0, 0),
@@ -234,6 +238,8 @@ _TABLE = (
     ("ShareGroupDescribe", 1, 1, 0),
     ("ShareFetch", 1, 2, 0),
     ("ShareAcknowledge", 1, 2, 0),
+    ("AddRaftVoter", 0, 1, 0),
+    ("RemoveRaftVoter", 0, 0, 0),
     ("InitializeShareGroupState", 0, 0, 0),
     ("ReadShareGroupState", 0, 0, 0),
     ("WriteShareGroupState", 0, 1, 0),

@@ -12,6 +12,7 @@ from tidelog.clients.adminclient.base import AdminBase, Outcomes, Partition, by_
 from tidelog.clients.adminclient.results import Results, error_from, raise_for, settled
 from tidelog.clients.metadata import BrokerNode
 from tidelog.errors import ElectionNotNeeded, KafkaError, UnsupportedVersion
+from tidelog.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from tidelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -29,8 +30,10 @@ from tidelog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from tidelog.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from tidelog.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tidelog.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
-from tidelog.protocol.wire import uuid_to_text
+from tidelog.protocol.wire import uuid_from_text, uuid_to_text
 
 QUORUM_TOPIC = "__cluster_metadata"
 
@@ -252,6 +255,51 @@ class ClusterAdmin(AdminBase):
                 for node in answer.nodes
             },
         )
+
+    async def add_raft_voter(
+        self,
+        voter_id: int,
+        directory_id: str,
+        endpoints: Mapping[str, tuple[str, int]],
+        *,
+        cluster_id: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Let a controller vote; `endpoints` are host and port by the names of its listeners."""
+        deadline = self._deadline(timeout)
+        request = AddRaftVoterRequest(
+            cluster_id=cluster_id,
+            timeout_ms=self._timeout_ms(deadline),
+            voter_id=voter_id,
+            voter_directory_id=uuid_from_text(directory_id),
+            listeners=[
+                AddRaftVoterRequest.Listener(name=name, host=host, port=port)
+                for name, (host, port) in endpoints.items()
+            ],
+        )
+        answer = await self._ask_any(request, AddRaftVoterResponse, deadline)
+        raise_for(answer.error_code, answer.error_message, f"voter {voter_id}")
+
+    async def remove_raft_voter(
+        self,
+        voter_id: int,
+        directory_id: str,
+        *,
+        cluster_id: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Let a controller vote no longer."""
+        request = RemoveRaftVoterRequest(
+            cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=uuid_from_text(directory_id)
+        )
+        answer = await self._ask_any(request, RemoveRaftVoterResponse, self._deadline(timeout))
+        raise_for(answer.error_code, answer.error_message, f"voter {voter_id}")
+
+    async def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
+        """Have the cluster forget a broker that will not come back."""
+        request = UnregisterBrokerRequest(broker_id=broker_id)
+        answer = await self._ask_any(request, UnregisterBrokerResponse, self._deadline(timeout))
+        raise_for(answer.error_code, answer.error_message, f"broker {broker_id}")
 
     # Log folders
 
