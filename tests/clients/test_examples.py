@@ -10,6 +10,10 @@ import pytest
 MODULES = [
     "tidelog.clients.settings",
     "tidelog.clients.security",
+    "tidelog.clients.consumer.assignors",
+    "tidelog.clients.consumer.consumer",
+    "tidelog.clients.consumer.face",
+    "tidelog.clients.consumer.positions",
     "tidelog.clients.producer.producer",
     "tidelog.clients.producer.face",
 ]

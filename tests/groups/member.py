@@ -363,7 +363,71 @@ async def _run_aiokafka(member: Member, ledger: Ledger) -> None:
     await consumer.stop()
 
 
+def run_tidelog(member: Member, ledger: Ledger) -> None:
+    import re
+
+    from tidelog import Consumer, RebalanceListener, TopicPartition
+    from tidelog.errors import FencedInstanceId, KafkaError
+
+    settings: dict[str, object] = {
+        "bootstrap.servers": member.bootstrap,
+        "group.id": member.group,
+        "client.id": member.name,
+        "group.instance.id": member.instance,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "fetch.max.wait.ms": 50,
+        "max.poll.records": POLL_RECORDS,
+        "metadata.max.age.ms": 400,
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 100,
+        "retry.backoff.ms": 50,
+        "max.poll.interval.ms": 10_000,
+    }
+    kind, _, strategy = member.strategy.partition(":")
+    if kind == "consumer":
+        settings |= {"group.protocol": "consumer", "group.remote.assignor": strategy}
+    else:
+        settings |= {
+            "partition.assignment.strategy": member.strategy,
+            "session.timeout.ms": member.session_ms,
+            "heartbeat.interval.ms": min(300, member.session_ms // 3),
+        }
+    consumer = Consumer(settings)
+
+    class Listener(RebalanceListener):
+        def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            ledger.commit(consumer.commit)
+            ledger.revoked(partitions)
+
+        def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+            ledger.lost(partitions)
+
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            generation = consumer.group_metadata().generation_id
+            ledger.assigned(partitions, -1 if kind == "consumer" else generation)
+
+    if member.pattern:
+        pattern = member.topic if kind == "consumer" else re.compile(member.topic)
+        consumer.subscribe(pattern=pattern, listener=Listener())
+    else:
+        consumer.subscribe([member.topic], listener=Listener())
+    while not ledger.stopping:
+        try:
+            records = consumer.poll(POLL_SECONDS)
+        except FencedInstanceId as error:
+            raise FencedError(str(error)) from None
+        except KafkaError as error:
+            ledger.note("error", f"{type(error).__name__}: {error}")
+            continue
+        for record in records:
+            ledger.read(record.topic, record.partition, record.offset, record.value)
+        ledger.commit(consumer.commit)
+    consumer.close()
+
+
 RUN: Mapping[str, Callable[[Member, Ledger], None]] = {
+    "tidelog": run_tidelog,
     "confluent-kafka": run_confluent,
     "kafka-python": run_kafka_python,
     "aiokafka": run_aiokafka,
