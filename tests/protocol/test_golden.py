@@ -70,7 +70,7 @@ class TestEveryMessage:
             assert sample.cls.FLEXIBLE.has(sample.version) == sample.flexible, sample
 
 
-# What an administrator says to a quorum; the samples have none of KRaft's own, a running Kafka is asked instead.
+# What an administrator says to a quorum: the samples have none of it, and a running Kafka is asked instead.
 NOT_SAMPLED = ("AddRaftVoter", "RemoveRaftVoter", "UnregisterBroker")
 
 
