@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.exactly_once.history import FAIL, INFO, OK, Diary, Line
+from tests.exactly_once.sessions import KAFKA_PYTHON_SECONDS, within
 
 if TYPE_CHECKING:
     from kafka.consumer.fetcher import ConsumerRecord
@@ -212,7 +213,9 @@ class KafkaPythonLoop(Loop):
         from kafka.errors import KafkaError
 
         try:
-            call()
+            within(KAFKA_PYTHON_SECONDS, call)
+        except TimeoutError:
+            raise Ended("no answer") from None
         except KafkaError as error:
             manager = self._producer._transaction_manager
             text = f"{type(error).__name__} {error}"

@@ -6,6 +6,7 @@ on, and that nobody knows what became of the last thing it asked for.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import confluent_kafka
 
 PATIENCE = 60.0
+KAFKA_PYTHON_SECONDS = 30.0
 TRANSACTION_MS = 15_000
 # Shorter than a pause of the broker: what was asked for is asked for again, and may happen twice.
 ANSWER_MS = 1_500
@@ -31,6 +33,24 @@ class Refused(Exception):
 
 class Ended(Exception):
     pass
+
+
+def within(seconds: float, call: Callable[[], object]) -> None:
+    """Call what may wait for ever, as kafka-python does for the end of a transaction that it has lost."""
+    errors: list[BaseException] = [TimeoutError()]
+
+    def run() -> None:
+        try:
+            call()
+            errors.clear()
+        except Exception as error:
+            errors[0] = error
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
 
 
 class Session(Protocol):
@@ -169,7 +189,7 @@ class ConfluentSession:
 
         try:
             serve()
-        except KafkaError as error:
+        except KafkaError as error:  # type: ignore[misc]  # it is one, whatever its stubs say
             raise Ended(error.str()) from None
 
     def flush(self) -> None:
@@ -232,7 +252,9 @@ class KafkaPythonSession:
         from kafka.errors import KafkaError
 
         try:
-            call()
+            within(KAFKA_PYTHON_SECONDS, call)
+        except TimeoutError:
+            raise Ended("no answer") from None
         except KafkaError as error:
             text = f"{type(error).__name__} {error}"
             manager = self._producer._transaction_manager
