@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tidelog.clients.connection import Connection, api_name, split_address
+from tidelog.errors import UnsupportedVersion
 from tidelog.protocol.message import Message
+from tidelog.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 
 def needs(bootstrap: str, *requests: type[Message]) -> None:
@@ -14,3 +19,15 @@ def needs(bootstrap: str, *requests: type[Message]) -> None:
         for request in requests:
             if not broker.serves(request):
                 pytest.skip(f"the broker does not serve {api_name(request)}")
+
+
+def needs_consumer_groups(bootstrap: str) -> None:
+    """Leave the test out where the broker does not assign partitions; some that know the request refuse it."""
+    needs(bootstrap, ConsumerGroupHeartbeatRequest)
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="no-such-group", member_id="no-such-member", member_epoch=5, topic_partitions=[]
+    )
+    with Connection(*split_address(bootstrap)) as broker:
+        answer = broker.call(request, ConsumerGroupHeartbeatResponse)
+        if answer.error_code == UnsupportedVersion.code:
+            pytest.skip("the broker does not offer groups of the consumer protocol")

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from tests.clients.consuming import fill, make_topic, poll_until, read
-from tests.clients.features import needs
+from tests.clients.features import needs, needs_consumer_groups
 from tests.groups.brokers import QUICK_GROUPS
 from tests.support.broker import Broker
 from tests.support.fixtures import given_broker
@@ -25,7 +25,6 @@ from tidelog.clients.errors import CommitFailed, ConfigError
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.transaction_values import OffsetToCommit
 from tidelog.errors import FencedInstanceId, RebalanceInProgress
-from tidelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tidelog.protocol.messages.end_txn import EndTxnRequest
 
 NewName = Callable[[str], str]
@@ -75,7 +74,7 @@ class Group:
 
     def __init__(self, bootstrap: str, name: str, kind: dict[str, str], stack: ExitStack) -> None:
         if kind == NEXT:
-            needs(bootstrap, ConsumerGroupHeartbeatRequest)
+            needs_consumer_groups(bootstrap)
         self.name = name
         self._settings: dict[str, object] = {
             "bootstrap.servers": bootstrap,

@@ -207,9 +207,7 @@ class NextGroup(GroupMembership):
     async def _beat_once(self) -> None:
         connection = await self.around.coordinator.connection()
         if not connection.serves(ConsumerGroupHeartbeatRequest):
-            raise UnsupportedVersion(
-                f"group {self.group_id!r}: the broker does not offer group.protocol=consumer; use classic"
-            )
+            raise self._not_offered()
         version = connection.version_for(ConsumerGroupHeartbeatRequest)
         request = self._request(version)
         self.around.metrics.heartbeat_total += 1
@@ -217,6 +215,8 @@ class NextGroup(GroupMembership):
         if answer.error_code:
             self._sent = {}
             kind = error_class(answer.error_code)
+            if kind is UnsupportedVersion:
+                raise self._not_offered()
             raise kind(f"group {self.group_id!r}: {answer.error_message or kind()}")
         self._interval = answer.heartbeat_interval_ms / 1000
         if self._lost or self._away:
@@ -230,6 +230,11 @@ class NextGroup(GroupMembership):
             }
             self._reconciled = False
             self.around.wake()
+
+    def _not_offered(self) -> KafkaError:
+        return UnsupportedVersion(
+            f"group {self.group_id!r}: the broker does not offer group.protocol=consumer; use classic"
+        )
 
     def _request(self, version: int) -> ConsumerGroupHeartbeatRequest:
         """A heartbeat with what changed since the last one, or with everything in a first one."""
