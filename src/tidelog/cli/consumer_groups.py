@@ -1,6 +1,7 @@
 """`tidelog consumer-groups`: groups, their members and offsets; flags and output of kafka-consumer-groups.
 
-As in Kafka's tool, wrong flags end with 1, while a command that fails prints `Error: ...` and ends with 0.
+As in Kafka's tool, wrong flags end with 1, while a command that fails prints `Error: ...` and ends with 0;
+with --output json it ends with 1.
 """
 
 from __future__ import annotations
@@ -9,7 +10,13 @@ from dataclasses import dataclass
 
 import click
 
-from tidelog.cli.consumer_groups_describe import print_groups, print_members, print_offsets, print_states
+from tidelog.cli.consumer_groups_describe import (
+    groups_as_json,
+    print_groups,
+    print_members,
+    print_offsets,
+    print_states,
+)
 from tidelog.cli.consumer_groups_reset import ResetSpec, reset_offsets, topic_partitions
 from tidelog.cli.flags import (
     KafkaStyleCommand,
@@ -21,6 +28,7 @@ from tidelog.cli.flags import (
     value_or_not,
     valued,
 )
+from tidelog.cli.output import output_option, print_json
 from tidelog.clients.admin import Admin, Partition
 from tidelog.clients.admin_groups import GroupAdmin
 from tidelog.errors import (
@@ -105,6 +113,7 @@ class Options:
     to_latest: bool
     to_current: bool
     from_file: str | None
+    output: str
 
     def given(self, name: str) -> bool:
         return getattr(self, name) not in (None, False, ())
@@ -157,6 +166,7 @@ class Options:
 @switch("--to-latest", "Reset behind the last records.")
 @switch("--to-current", "Reset to where the group is now.")
 @valued("--from-file", "FILE", "Reset to the offsets of a CSV file: [group,]topic,partition,offset.")
+@output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def consumer_groups(ctx: click.Context, /, **flags: object) -> None:
@@ -170,10 +180,12 @@ def consumer_groups(ctx: click.Context, /, **flags: object) -> None:
     try:
         with admin_for(options.bootstrap_server or "", options.command_config, timeout) as admin:
             run(action, admin, GroupAdmin(admin, timeout=timeout), options)
-    except KafkaError as error:
-        fail(f"Executing consumer group command failed due to {error_text(error)}")
-    except (OSError, ValueError) as error:
-        fail(f"Executing consumer group command failed due to {error}")
+    except (KafkaError, OSError, ValueError) as error:
+        text = error_text(error) if isinstance(error, KafkaError) else str(error)
+        if options.output == "json":
+            click.echo(f"Error: {text}", err=True)
+            ctx.exit(1)
+        fail(f"Executing consumer group command failed due to {text}")
 
 
 def check(options: Options, ctx: click.Context) -> str:
@@ -184,6 +196,8 @@ def check(options: Options, ctx: click.Context) -> str:
     if len(actions) != 1:
         raise WrongUsage(f"expected exactly one of {', '.join(map(flag, ACTIONS))}", ctx)
     (action,) = actions
+    if options.output == "json" and action not in ("list", "describe"):
+        raise WrongUsage(f"--output json goes with --list and --describe, not with {flag(action)}", ctx)
     for name, fitting in ONLY_WITH.items():
         if options.given(name) and action not in fitting:
             raise WrongUsage(f"{flag(name)} does not go with {flag(action)}", ctx)
@@ -283,7 +297,7 @@ def consumer_group_ids(groups: GroupAdmin) -> list[str]:
 
 
 def list_groups(groups: GroupAdmin, options: Options) -> None:
-    if options.state is None and options.type is None:
+    if options.output != "json" and options.state is None and options.type is None:
         for group_id in consumer_group_ids(groups):
             click.echo(group_id)
         return
@@ -293,6 +307,9 @@ def list_groups(groups: GroupAdmin, options: Options) -> None:
         kinds=[kind.lower() for kind in chosen("--type", options.type, KINDS, ctx)],
         protocols=CONSUMER_PROTOCOLS,
     )
+    if options.output == "json":
+        print_json([{"group": group.group_id, "type": group.kind, "state": group.state} for group in found])
+        return
     print_groups(found, with_kind=options.type is not None, with_state=options.state is not None)
 
 
@@ -304,7 +321,9 @@ def describe(admin: Admin, groups: GroupAdmin, ids: list[str], options: Options)
                 raise GroupIdNotFound(f"Group {group_id} not found.")
             raise description
         described.append(description)
-    if options.members:
+    if options.output == "json":
+        print_json(groups_as_json(admin, groups, described))
+    elif options.members:
         print_members(described, options.verbose)
     elif options.state is not None:
         print_states(described, options.verbose)

@@ -36,6 +36,17 @@ class Row:
     def lag(self) -> int | None:
         return None if self.committed is None or self.end is None else self.end - self.committed.offset
 
+    def as_json(self) -> dict[str, object]:
+        return {
+            "topic": self.partition[0],
+            "partition": self.partition[1],
+            "offset": None if self.committed is None else self.committed.offset,
+            "leader_epoch": None if self.committed is None else self.committed.leader_epoch,
+            "end": self.end,
+            "lag": self.lag,
+            "member": None if self.member is None else self.member.member_id,
+        }
+
 
 def print_groups(groups: list[GroupListing], *, with_kind: bool, with_state: bool) -> None:
     width = max([15, *(len(group.group_id) for group in groups)]) + 10
@@ -60,6 +71,45 @@ def print_offsets(admin: Admin, groups: GroupAdmin, described: list[GroupDescrip
         rows = rows_of(admin, group, offsets)
         if worth_printing(group, len(rows)):
             print_rows(group.group_id, rows, verbose)
+
+
+def groups_as_json(
+    admin: Admin, groups: GroupAdmin, described: list[GroupDescription]
+) -> list[dict[str, object]]:
+    """Everything that there is to say about groups, for programs."""
+    committed = groups.offsets([group.group_id for group in described])
+    found: list[dict[str, object]] = []
+    for group in described:
+        offsets = committed[group.group_id]
+        if isinstance(offsets, KafkaError):
+            raise offsets
+        found.append(
+            {
+                "group": group.group_id,
+                "state": group.state,
+                "coordinator": group.coordinator.id,
+                "assignor": group.assignor,
+                "epoch": group.epoch,
+                "target_epoch": group.target_epoch,
+                "members": [member_as_json(member) for member in group.members],
+                "offsets": [row.as_json() for row in rows_of(admin, group, offsets)],
+            }
+        )
+    return found
+
+
+def member_as_json(member: MemberDescription) -> dict[str, object]:
+    return {
+        "id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "epoch": member.epoch,
+        "assignment": [[topic, index] for topic, index in sorted(member.assignment)],
+        "target_assignment": None
+        if member.target_assignment is None
+        else [[topic, index] for topic, index in sorted(member.target_assignment)],
+    }
 
 
 def rows_of(admin: Admin, group: GroupDescription, offsets: dict[Partition, CommittedOffset]) -> list[Row]:

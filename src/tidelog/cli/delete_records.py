@@ -13,6 +13,7 @@ from typing import TypeGuard
 import click
 
 from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, exception_name, valued
+from tidelog.cli.output import output_option, print_json
 from tidelog.clients.admin import Partition
 from tidelog.errors import KafkaError
 
@@ -28,6 +29,7 @@ FILE_VERSION = 1
     "The first offset to keep of each partition, -1 for none of what is there; required. "
     '{"partitions": [{"topic": "orders", "partition": 0, "offset": 10}], "version": 1}',
 )
+@output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def delete_records(
@@ -35,6 +37,7 @@ def delete_records(
     bootstrap_server: str | None,
     command_config: str | None,
     offset_json_file: str | None,
+    output: str,
 ) -> None:
     """Delete the records of partitions below given offsets."""
     if bootstrap_server is None:
@@ -44,14 +47,25 @@ def delete_records(
     try:
         offsets = parse_offsets(Path(offset_json_file).read_text())
         with admin_for(bootstrap_server, command_config) as admin:
-            click.echo("Executing records delete operation")
+            if output != "json":
+                click.echo("Executing records delete operation")
             results = admin.delete_records(offsets)
     except (KafkaError, ValueError, OSError) as error:
         click.echo(f"{error}", err=True)
         ctx.exit(1)
+    if output == "json":
+        print_json([as_json(partition, result) for partition, result in sorted(results.items())])
+        return
     click.echo("Records delete operation completed:")
     for (topic, partition), result in sorted(results.items()):
         click.echo(f"partition: {topic}-{partition}\t{told(result)}")
+
+
+def as_json(partition: Partition, result: int | KafkaError) -> dict[str, object]:
+    shown: dict[str, object] = {"topic": partition[0], "partition": partition[1]}
+    if isinstance(result, KafkaError):
+        return {**shown, "error": f"{exception_name(result)}: {result}"}
+    return {**shown, "low_watermark": result}
 
 
 def told(result: int | KafkaError) -> str:

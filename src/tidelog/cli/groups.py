@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, error_words, switch, valued
+from tidelog.cli.output import output_option, print_json
 from tidelog.clients.admin_groups import CONSUMER_PROTOCOL, GroupAdmin, GroupListing
 from tidelog.errors import KafkaError
 
@@ -20,6 +21,7 @@ KINDS = ("classic", "consumer", "share", "streams")
 @switch("--consumer", "Only groups of consumers: of that type or protocol, or with offsets alone.")
 @switch("--share", "Only share groups.")
 @switch("--streams", "Only streams groups.")
+@output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def groups(
@@ -32,6 +34,7 @@ def groups(
     consumer: bool,
     share: bool,
     streams: bool,
+    output: str,
 ) -> None:
     """List the groups of every kind, with their type and protocol."""
     if bootstrap_server is None:
@@ -60,7 +63,21 @@ def groups(
     except (OSError, ValueError) as error:
         click.echo(f"Error while executing groups command : {error}")
         ctx.exit(1)
-    print_groups([group for group in found if wanted_group(group, kind, protocol, consumer)])
+    chosen_groups = [group for group in found if wanted_group(group, kind, protocol, consumer)]
+    if output == "json":
+        print_json(
+            [
+                {
+                    "group": group.group_id,
+                    "type": group.kind,
+                    "protocol": group.protocol,
+                    "state": group.state,
+                }
+                for group in chosen_groups
+            ]
+        )
+    else:
+        print_groups(chosen_groups)
 
 
 def wanted_group(group: GroupListing, kind: str | None, protocol: str | None, consumer: bool) -> bool:

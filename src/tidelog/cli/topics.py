@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import click
 
 from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, switch, valued
-from tidelog.cli.topics_output import Shown, print_descriptions
+from tidelog.cli.output import output_option, print_json
+from tidelog.cli.topics_output import Shown, describe_as_json, print_descriptions
 from tidelog.clients.admin import Admin, NewTopic, TopicListing
 from tidelog.errors import (
     InvalidReplicaAssignment,
@@ -17,7 +18,7 @@ from tidelog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog.protocol.wire import uuid_from_text
+from tidelog.protocol.wire import uuid_from_text, uuid_to_text
 
 # Which flags make sense with which actions; those that are not named here go with all of them.
 ONLY_WITH: dict[str, tuple[str, ...]] = {
@@ -65,6 +66,7 @@ class Options:
     at_min_isr_partitions: bool
     unavailable_partitions: bool
     partition_size_limit_per_response: int | None
+    output: str = "text"
 
     def given(self, name: str) -> bool:
         return getattr(self, name) not in (None, False, ())
@@ -123,6 +125,7 @@ class Options:
 @switch("--at-min-isr-partitions", "Describe only partitions with just enough replicas in sync.")
 @switch("--unavailable-partitions", "Describe only partitions without a live leader.")
 @valued("--partition-size-limit-per-response", "N", "Ask for at most so many partitions at a time.", int)
+@output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def topics(ctx: click.Context, /, **flags: object) -> None:
@@ -145,6 +148,8 @@ def check(options: Options, ctx: click.Context) -> str:
     if len(actions) != 1:
         raise WrongUsage("expected exactly one of --list, --describe, --create, --alter and --delete", ctx)
     (action,) = actions
+    if options.output == "json" and action not in ("list", "describe"):
+        raise WrongUsage(f"--output json goes with --list and --describe, not with --{action}", ctx)
     for name, fitting in ONLY_WITH.items():
         if options.given(name) and action not in fitting:
             raise WrongUsage(f"--{name.replace('_', '-')} does not go with --{action}", ctx)
@@ -184,6 +189,14 @@ def run(action: str, admin: Admin, options: Options) -> None:
 
 def list_topics(admin: Admin, options: Options) -> None:
     found = select(admin.list_topics(), options.topic, options.exclude_internal)
+    if options.output == "json":
+        print_json(
+            [
+                {"name": topic.name, "id": uuid_to_text(topic.topic_id), "internal": topic.is_internal}
+                for topic in found
+            ]
+        )
+        return
     click.echo("\n".join(topic.name for topic in found))
 
 
@@ -192,7 +205,10 @@ def describe_topics(admin: Admin, options: Options) -> None:
     limit = options.partition_size_limit_per_response
     names = [topic.name for topic in found]
     described = admin.describe_topics(names, page_size=2000 if limit is None else limit)
-    print_descriptions(admin, described, options.shown())
+    if options.output == "json":
+        print_json(describe_as_json(admin, described, options.shown()))
+    else:
+        print_descriptions(admin, described, options.shown())
 
 
 def create_topic(admin: Admin, options: Options) -> None:

@@ -69,6 +69,19 @@ class PartitionView:
             or (shown.at_min_isr and self.is_at_min_isr)
         )
 
+    def as_json(self) -> dict[str, object]:
+        partition = self.partition
+        return {
+            "partition": partition.index,
+            "leader": partition.leader,
+            "replicas": partition.replicas,
+            "isr": partition.isr,
+            "elr": partition.eligible_leader_replicas,
+            "last_known_elr": partition.last_known_elr,
+            "adding": [] if self.reassignment is None else self.reassignment.adding,
+            "removing": [] if self.reassignment is None else self.reassignment.removing,
+        }
+
     def line(self) -> str:
         partition = self.partition
         columns = [
@@ -98,6 +111,43 @@ def print_descriptions(admin: Admin, topics: list[TopicDescription], shown: Show
             click.echo(line)
 
 
+def describe_as_json(admin: Admin, topics: list[TopicDescription], shown: Shown) -> list[dict[str, object]]:
+    """The same as objects: topics with the partitions and settings that are of interest."""
+    if not topics:
+        return []
+    configs = admin.topic_configs(topic.name for topic in topics)
+    live = frozenset(node.id for node in admin.nodes())
+    moving = admin.reassignments()
+    found = []
+    for topic in topics:
+        entries = configs.get(topic.name, [])
+        overrides = {entry.name: entry.value for entry in entries if not entry.is_default}
+        views = [view for view in partition_views(topic, entries, live, moving) if view.is_shown(shown)]
+        if (shown.topics_with_overrides and not overrides) or (shown.only_some_partitions and not views):
+            continue
+        found.append(
+            {
+                "name": topic.name,
+                "id": uuid_to_text(topic.topic_id),
+                "internal": topic.is_internal,
+                "configs": overrides,
+                "partitions": [view.as_json() for view in views],
+            }
+        )
+    return found
+
+
+def partition_views(
+    topic: TopicDescription,
+    entries: list[ConfigEntry],
+    live: frozenset[int],
+    moving: dict[tuple[str, int], Reassignment],
+) -> Iterator[PartitionView]:
+    min_isr = next((int(entry.value or 1) for entry in entries if entry.name == "min.insync.replicas"), 1)
+    for partition in topic.partitions:
+        yield PartitionView(topic.name, partition, live, min_isr, moving.get((topic.name, partition.index)))
+
+
 def topic_lines(
     topic: TopicDescription,
     entries: list[ConfigEntry],
@@ -110,10 +160,7 @@ def topic_lines(
         yield topic_line(topic, overrides)
     if shown.topics_with_overrides:
         return
-    min_isr = next((int(entry.value or 1) for entry in entries if entry.name == "min.insync.replicas"), 1)
-    for partition in topic.partitions:
-        reassignment = moving.get((topic.name, partition.index))
-        view = PartitionView(topic.name, partition, live, min_isr, reassignment)
+    for view in partition_views(topic, entries, live, moving):
         if view.is_shown(shown):
             yield view.line()
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import click
 
 from tidelog.cli.flags import KafkaStyleCommand, KafkaStyleGroup, WrongUsage, admin_for, error_words, valued
+from tidelog.cli.output import output_option, print_json
 from tidelog.clients.admin import Admin, Partition
 from tidelog.clients.admin_transactions import (
     ANY_DURATION,
@@ -24,6 +25,7 @@ from tidelog.errors import KafkaError, TransactionalIdNotFound
 
 NONE = "None"
 BATCH = 500  # partitions asked about at a time
+OUTPUT = "tidelog.output"
 
 Open = Callable[[], Admin]
 
@@ -33,13 +35,17 @@ Open = Callable[[], Admin]
 )
 @valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
+@output_option
 @click.version_option(None, "-v", "--version", package_name="tidelog", message="%(version)s")
 @click.pass_context
-def transactions(ctx: click.Context, bootstrap_server: str | None, command_config: str | None) -> None:
+def transactions(
+    ctx: click.Context, bootstrap_server: str | None, command_config: str | None, output: str
+) -> None:
     """List and describe transactions and producers, and end transactions that hang."""
     if bootstrap_server is None:
         raise WrongUsage("--bootstrap-server must be specified", ctx)
     ctx.obj = lambda: admin_for(bootstrap_server, command_config)
+    ctx.meta[OUTPUT] = output
 
 
 @contextmanager
@@ -321,7 +327,10 @@ def now_ms() -> int:
 
 
 def print_table(header: tuple[str, ...], rows: list[tuple[str | int, ...]]) -> None:
-    """Columns as wide as their longest value, each with a tab behind it."""
+    """Columns as wide as their longest value, each with a tab behind it; or an object for each line."""
+    if click.get_current_context().meta.get(OUTPUT) == "json":
+        print_json([dict(zip(header, row, strict=True)) for row in rows])
+        return
     lines = [header, *([str(value) for value in row] for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(header))]
     for line in lines:
