@@ -161,7 +161,7 @@ def print_plan(consumer: HandlerConsumer, file: str, output: str) -> None:
         after = f"then to {letters}" if letters else "then the consumer stops"
         click.echo(
             f"{plan.topic}: {plan.streams} {'stream' if plan.streams == 1 else 'streams'}; "
-            f"a failed record is tried again {plan.errors.retries} times, {after}"
+            f"retries of a failed record: {plan.errors.retries}, {after}"
         )
     click.echo(f"{file} is in order")
 

@@ -25,14 +25,19 @@ from typing import Self, TypeVar
 from tidelog.clients import setting_tables as tables
 from tidelog.clients.consumer.core import check_settings
 from tidelog.clients.consumer.face import Consumer
-from tidelog.clients.errors import Closed, InvalidState, Timeout
+from tidelog.clients.errors import InvalidState, Timeout
 from tidelog.clients.handlers.dead_letters import DeadLetters
 from tidelog.clients.handlers.dispatcher import Dispatcher, DispatcherSettings
 from tidelog.clients.handlers.plan import Builder, ErrorPolicy, Handle, HandlerFailed, Stream, TopicPlan
 from tidelog.clients.handlers.worker import StreamWorker, WorkerContext, told
 from tidelog.clients.legacy_settings import translate
 from tidelog.clients.serialization import deserializer
-from tidelog.clients.settings import consumer_settings, producer_settings
+from tidelog.clients.settings import (
+    consumer_definition,
+    consumer_settings,
+    producer_definition,
+    producer_settings,
+)
 from tidelog.config import ConfigDef, ConfigError
 from tidelog.errors import UnknownTopicOrPartition
 
@@ -91,6 +96,8 @@ class HandlerConsumer:
         self._slow_seconds = slow_handler_ms / 1000
         self._config = self._consumer_config(config, settings)
         self._settings = consumer_settings(self._config)
+        # What nobody knows was told now, and need not be told again by the clients.
+        self._config = {name: self._config[name] for name in consumer_definition() if name in self._config}
         self._producer_config = self._letters_config(producer or {})
         self._key = deserializer("key.deserializer", self._settings.key_deserializer)
         self._value = deserializer("value.deserializer", self._settings.value_deserializer)
@@ -131,7 +138,7 @@ class HandlerConsumer:
         self.notes += lines
         chosen = {**shared, **own}
         producer_settings(chosen)
-        return chosen
+        return {name: chosen[name] for name in producer_definition() if name in chosen}
 
     # Who handles what
 
@@ -331,8 +338,10 @@ class HandlerConsumer:
         """
         if self._dispatcher is None or self._thread is None:
             return
-        if threading.current_thread() is self._thread:
-            raise Closed("close was called by the consumer's own thread; stop() ends it from there")
+        if self._dispatcher.is_current or any(worker.is_current for worker in self._dispatcher.workers):
+            raise InvalidState(
+                "close waits for the handlers; from within one of them stop() ends the consumer"
+            )
         seconds = CLOSE_SECONDS if timeout is None else timeout
         self._dispatcher.stop(seconds)
         # The commit and the farewell have a second each, beyond the time for handlers.

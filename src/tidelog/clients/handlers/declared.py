@@ -68,6 +68,13 @@ def load(path: str | Path, **overrides: object) -> HandlerConsumer:
 
 def add_topic(consumer: HandlerConsumer, name: str, declared: Mapping[str, object]) -> None:
     prefix = f"topics.{name}."
+    for key, value in declared.items():
+        if isinstance(value, dict) and key not in TOPIC:
+            raise ConfigError(
+                f"{prefix}{key}",
+                None,
+                f'not known; a topic with dots stands in quotes: [topics."{name}.{key}"]',
+            )
     check_names(declared, TOPIC, prefix)
     if ("handler" in declared) == ("function" in declared):
         raise ConfigError(
@@ -178,6 +185,4 @@ def check_names(declared: Iterable[str], known: Iterable[str], prefix: str) -> N
         if name not in known:
             near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
             hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
-            if prefix.startswith("topics.") and not near:
-                hint += "; a topic with dots in its name stands in quotes"
             raise ConfigError(f"{prefix}{name}", None, f"not known; {hint}")

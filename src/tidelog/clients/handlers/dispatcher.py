@@ -81,6 +81,7 @@ class Dispatcher(RebalanceListener):
         self.failure: BaseException | None = None
         self.lag: int | None = None
         self.works: dict[TopicPartition, PartitionWork] = {}
+        self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._ends_at = float("inf")
         self._beginning: list[PartitionWork] = []
@@ -103,6 +104,11 @@ class Dispatcher(RebalanceListener):
         self._stop.set()
         self.wake()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the caller."""
+        return threading.current_thread() is self._thread
+
     def wake(self) -> None:
         """End the wait for records, because something else is to be done."""
         with contextlib.suppress(RuntimeError):  # the consumer's loop has ended
@@ -110,6 +116,7 @@ class Dispatcher(RebalanceListener):
 
     def run(self, topics: Iterable[str], close_seconds: float) -> None:
         """Poll until told to stop; then finish what is being handled, commit and leave."""
+        self._thread = threading.current_thread()
         try:
             self.consumer.subscribe(topics, listener=self)
             while not self._stop.is_set():
@@ -337,5 +344,7 @@ class Dispatcher(RebalanceListener):
         try:
             self._commit_now(works, min(left, COMMIT_SECONDS))
         finally:
-            with contextlib.suppress(KafkaError):
+            try:
                 self.consumer.close(max(self._ends_at - time.monotonic(), 1.0))
+            except KafkaError as error:
+                log.warning("the group was not left in order: %s", told(error))

@@ -128,6 +128,11 @@ class StreamWorker:
         return not self._thread.is_alive()
 
     @property
+    def is_current(self) -> bool:
+        """Whether it is the caller."""
+        return threading.current_thread() is self._thread
+
+    @property
     def waiting(self) -> int:
         return self.offered - self.passed
 
@@ -207,6 +212,8 @@ class StreamWorker:
                     self._deserialize(record)
                 result = handle(record)
                 if result is not None and inspect.isawaitable(result):
+                    if inspect.iscoroutine(result):
+                        result.close()
                     return self._give_up(
                         InvalidState(
                             f"the handler of stream {self.stream} is a coroutine: expected a plain one"
