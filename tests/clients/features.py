@@ -22,7 +22,7 @@ def needs(bootstrap: str, *requests: type[Message]) -> None:
 
 
 def needs_consumer_groups(bootstrap: str) -> None:
-    """Leave the test out where the broker does not assign partitions; some that know the request refuse it."""
+    """Leave the test out where the broker does not assign partitions, though it may know the request."""
     needs(bootstrap, ConsumerGroupHeartbeatRequest)
     request = ConsumerGroupHeartbeatRequest(
         group_id="no-such-group", member_id="no-such-member", member_epoch=5, topic_partitions=[]
