@@ -2,6 +2,10 @@
 
 What it reads of one topic it writes to another, to the partition of the same number, and commits the offsets
 that it has read in the same transaction. It goes on until it is stopped (SIGTERM), killed or fenced.
+
+Offsets are committed in the name of the member and generation that the partitions were assigned to. What a
+client says of its group later will not do: once a heartbeat has told it that it was thrown out, it names no
+member, and offsets in a transaction without a member are taken from anybody (in Kafka too).
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from tests.exactly_once.history import FAIL, INFO, OK, Diary, Line
 from tests.exactly_once.sessions import KAFKA_PYTHON_SECONDS, within
 
 if TYPE_CHECKING:
+    import confluent_kafka
     from kafka.consumer.fetcher import ConsumerRecord
 
 PATIENCE = 60.0
@@ -120,7 +125,14 @@ class ConfluentLoop(Loop):
             }
         )
         self._call(self._producer.init_transactions)
-        self._consumer.subscribe([task.source])
+        self._member: object = None
+        self._consumer.subscribe([task.source], on_assign=self._assigned, on_revoke=self._revoked)
+
+    def _assigned(self, consumer: confluent_kafka.Consumer, _: object) -> None:
+        self._member = consumer.consumer_group_metadata()
+
+    def _revoked(self, *_: object) -> None:
+        self._member = None
 
     def _call(self, call: Callable[[float], object]) -> bool:
         """Whether it was done; if not, the transaction is to be aborted."""
@@ -143,7 +155,7 @@ class ConfluentLoop(Loop):
         from confluent_kafka import TopicPartition
 
         found = [m for m in self._consumer.consume(self.task.batch, 0.2) if m.error() is None]
-        if not found:
+        if not found or self._member is None:
             return 0
         self._producer.begin_transaction()
         after: dict[int, int] = {}
@@ -154,9 +166,8 @@ class ConfluentLoop(Loop):
             first.setdefault(partition, offset)
             self._producer.produce(self.task.target, transformed(message.value() or b""), partition=partition)
         offsets = [TopicPartition(self.task.source, partition, offset) for partition, offset in after.items()]
-        member = self._consumer.consumer_group_metadata()
         if self._call(
-            lambda wait: self._producer.send_offsets_to_transaction(offsets, member, wait)
+            lambda wait: self._producer.send_offsets_to_transaction(offsets, self._member, wait)
         ) and self._call(self._producer.commit_transaction):
             return len(found)
         self._call(self._producer.abort_transaction)
@@ -178,11 +189,10 @@ class ConfluentLoop(Loop):
 
 class KafkaPythonLoop(Loop):
     def start(self) -> None:
-        from kafka import KafkaConsumer, KafkaProducer
+        from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer
 
         task = self.task
         self._consumer = KafkaConsumer(
-            task.source,
             bootstrap_servers=task.bootstrap,
             client_id=task.name,
             group_id=task.group,
@@ -208,6 +218,17 @@ class KafkaPythonLoop(Loop):
             reconnect_backoff_max_ms=200,
         )
         self._call(self._producer.init_transactions)
+        self._member: object = None
+        loop = self
+
+        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_assigned(self, assigned: object) -> None:
+                loop._member = loop._consumer.group_metadata()
+
+            def on_partitions_revoked(self, revoked: object) -> None:
+                loop._member = None
+
+        self._consumer.subscribe([task.source], listener=Listener())
 
     def _call(self, call: Callable[[], object]) -> bool:
         from kafka.errors import KafkaError
@@ -234,14 +255,14 @@ class KafkaPythonLoop(Loop):
             found = self._consumer.poll(timeout_ms=200)
         except KafkaError:
             return 0  # the broker is away
-        if not found:
+        if not found or self._member is None:
             return 0
         self._call(self._producer.begin_transaction)
         offsets = {}
         for partition, records in found.items():
             offsets[partition] = OffsetAndMetadata(records[-1].offset + 1, "", -1)
             self._call(functools.partial(self._send, partition.partition, records))
-        member = self._consumer.group_metadata()
+        member = self._member
         if self._call(lambda: self._producer.send_offsets_to_transaction(offsets, member)) and self._call(
             self._producer.commit_transaction
         ):

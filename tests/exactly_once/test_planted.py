@@ -9,6 +9,7 @@ import pytest
 
 from tests.exactly_once import test_traps as traps
 from tests.exactly_once.brokers import ON_KAFKA, running_broker
+from tests.exactly_once.by_hand import Refused
 from tests.exactly_once.checker import Problem, report
 from tests.exactly_once.history import COMMITTED
 from tests.exactly_once.planted import FAULTS
@@ -99,7 +100,7 @@ def test_a_fault_is_found_by_the_schedule_that_meets_it(tmp_path: Path, fault: s
     ):
         try:
             play(story)
-        except AssertionError as error:
-            print(f"refused differently: {str(error).splitlines()[0]}")
+        except (AssertionError, Refused) as error:
+            print(f"answered differently: {str(error).splitlines()[0]}")
         problems = story.problems()
     assert_found(problems, rules, fault)
