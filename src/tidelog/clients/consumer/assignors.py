@@ -209,19 +209,23 @@ class _Balance:
 
     def _even_out(self, takers: Mapping[str, list[str]], loads: dict[str, int]) -> None:
         """Move a partition as long as somebody who may have it has two fewer than its owner."""
-        moved = True
-        while moved:
-            moved = False
-            for giver in sorted(loads, key=lambda member_id: -loads[member_id]):
-                for partition in sorted(self.given[giver], reverse=True):
-                    least = min(takers[partition.topic], key=lambda member_id: loads[member_id])
-                    if loads[giver] - loads[least] < 2:
-                        continue
-                    self.given[giver].remove(partition)
-                    self.given[least].add(partition)
-                    loads[giver] -= 1
-                    loads[least] += 1
-                    moved = True
+        while any(
+            self._moved(giver, takers, loads)
+            for giver in sorted(loads, key=lambda member_id: -loads[member_id])
+        ):
+            pass
+
+    def _moved(self, giver: str, takers: Mapping[str, list[str]], loads: dict[str, int]) -> bool:
+        for topic in sorted({partition.topic for partition in self.given[giver]}, reverse=True):
+            least = min(takers[topic], key=lambda member_id: loads[member_id])
+            if loads[giver] - loads[least] >= 2:
+                partition = max(entry for entry in self.given[giver] if entry.topic == topic)
+                self.given[giver].remove(partition)
+                self.given[least].add(partition)
+                loads[giver] -= 1
+                loads[least] += 1
+                return True
+        return False
 
 
 BUILT_IN: tuple[type[Assignor], ...] = (
