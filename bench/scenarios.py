@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 
+import clients_consume
 import growth
 import load
 import machine
@@ -245,4 +246,5 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "transactions": transactions.transactions,
     "librdkafka": librdkafka,
     "clients": clients.clients,
+    "consumers": clients_consume.consumers,
 }

@@ -111,6 +111,28 @@ TARGETS: dict[str, Target] = {
     "produce columns 1000 keyed": Target(
         "our columns to confluent-kafka, 1,000-byte records with keys", "times"
     ),
+    "consume confluent 100": Target(
+        "our consumer to confluent-kafka, 100-byte records", "times", 0.5, at_least=True
+    ),
+    "consume kafka-python 100": Target(
+        "our consumer to kafka-python, 100-byte records", "times", 3, at_least=True
+    ),
+    "consume aiokafka 100": Target("our consumer to aiokafka, 100-byte records", "times", 3, at_least=True),
+    "consume columns 100": Target(
+        "our columns read to confluent-kafka, 100-byte records", "times", 2, at_least=True
+    ),
+    "consume confluent 1000": Target(
+        "our consumer to confluent-kafka, 1,000-byte records", "times", 0.5, at_least=True
+    ),
+    "consume kafka-python 1000": Target(
+        "our consumer to kafka-python, 1,000-byte records", "times", 3, at_least=True
+    ),
+    "consume aiokafka 1000": Target(
+        "our consumer to aiokafka, 1,000-byte records", "times", 3, at_least=True
+    ),
+    "consume columns 1000": Target(
+        "our columns read to confluent-kafka, 1,000-byte records", "times", 2, at_least=True
+    ),
 }
 
 
