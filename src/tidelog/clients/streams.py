@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidelog.protocol.wire import Buffer
+from tidelog.records.loops import Block
 
 # Larger than any answer; a length beyond it means that no broker is speaking.
 MAX_FRAME_BYTES = 1 << 30
@@ -61,7 +62,7 @@ class FrameReader:
             end = position + 4 + size
             if end > have:
                 if size + 4 > SMALL_FRAMES:
-                    self._large = memoryview(bytearray(size))
+                    self._large = memoryview(Block(size))
                     self._filled = have - position - 4
                     self._large[: self._filled] = view[position + 4 : have]
                     position = have

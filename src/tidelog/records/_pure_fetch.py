@@ -377,3 +377,7 @@ class ColumnSink:
         if valid:
             bits[row >> 3] |= 1 << (row & 7)
         return 0 if valid else 1
+
+
+class Block(bytearray):
+    """So many bytes to be written into; the compiled twin uses memory again that others gave back."""

@@ -14,6 +14,7 @@ try:
         ArrowColumn,
         ArrowColumns,
         BatchBuffer,
+        Block,
         BufferPool,
         ColumnSink,
         OpenBatches,
@@ -72,7 +73,12 @@ except ImportError:
         RecordFuture,
         sign_batch,
     )
-    from tidelog.records._pure_fetch import ColumnSink, Record, RecordReader  # type: ignore[assignment]
+    from tidelog.records._pure_fetch import (  # type: ignore[assignment]
+        Block,
+        ColumnSink,
+        Record,
+        RecordReader,
+    )
     from tidelog.records._pure_produce import parse_produce, produce_response
 
     COMPILED = False
@@ -82,6 +88,7 @@ __all__ = [
     "ArrowColumn",
     "ArrowColumns",
     "BatchBuffer",
+    "Block",
     "BufferPool",
     "ColumnSink",
     "OpenBatches",
