@@ -19,6 +19,8 @@ from tidelog.records.loops import Block
 # Larger than any answer; a length beyond it means that no broker is speaking.
 MAX_FRAME_BYTES = 1 << 30
 SMALL_FRAMES = 64 * 1024
+# Of a large frame the system gathers so much before it wakes us, instead of each few packets.
+GATHERED = 1 << 20
 MAX_PARTS = 512  # the system takes 1024 at a time
 
 _LENGTH = struct.Struct(">i")
@@ -39,6 +41,11 @@ class FrameReader:
         self._have = 0
         self._large: memoryview | None = None
         self._filled = 0
+
+    @property
+    def missing(self) -> int:
+        """How much is still to come of a large frame, 0 where none has begun."""
+        return 0 if self._large is None else len(self._large) - self._filled
 
     def get_buffer(self, hint: int) -> memoryview:
         """Where the next bytes go."""
@@ -85,7 +92,7 @@ class Stream(Protocol):
 class PlainStream:
     """A socket on the loop. `lost` is called once, with the reason, when it ends otherwise than by close."""
 
-    __slots__ = ("_closed", "_loop", "_lost", "_queue", "_reader", "_socket")
+    __slots__ = ("_closed", "_gathered", "_loop", "_lost", "_queue", "_reader", "_socket")
 
     def __init__(
         self,
@@ -100,6 +107,7 @@ class PlainStream:
         self._lost = lost
         self._queue: deque[memoryview] = deque()
         self._closed = False
+        self._gathered = 1
         loop.add_reader(sock.fileno(), self._readable)
 
     def write(self, parts: Sequence[Buffer]) -> None:
@@ -158,6 +166,11 @@ class PlainStream:
             self._reader.buffer_updated(count)
         except ValueError as error:
             self._end(str(error))
+            return
+        wanted = min(self._reader.missing, GATHERED) or 1
+        if wanted != self._gathered and not self._closed:
+            self._gathered = wanted
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     def _end(self, reason: str) -> None:
         if not self._closed:

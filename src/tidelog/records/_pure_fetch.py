@@ -333,6 +333,9 @@ class ColumnSink:
         """Whether so many bytes more can be addressed."""
         return len(self._data["value"]) + size < COLUMN_BYTES and len(self._data["key"]) + size < COLUMN_BYTES
 
+    def expect(self, size: int) -> None:
+        """About so many bytes of values are to come, for which room can be made at once."""
+
     def buffers(self) -> dict[str, Buffer]:
         """`name` for fixed widths, `name ends`, `name data` and `name bits` for the rest."""
         found: dict[str, Buffer] = {}

@@ -2444,8 +2444,6 @@ cdef class RecordReader:
             if not sink.room_for(self.stop - self.p):
                 break
             topic = sink.topic_index(self.topic)
-            if sink.rows == 0 and limit > self.left:
-                sink.value_data.ensure(self.size - self.at + (self.stop - self.p))  # most of it are values
             sink.reserve_rows(min(self.left, limit - made), self.stop - self.p)
             before = sink.rows
             with nogil:
@@ -2694,6 +2692,10 @@ cdef class ColumnSink:
 
     def has_room(self, Py_ssize_t size):
         return self.room_for(size)
+
+    def expect(self, Py_ssize_t size):
+        if size < 0x7FFFFFFF:
+            self.value_data.ensure(size)
 
     cdef bint room_for(self, Py_ssize_t size) noexcept:
         return (

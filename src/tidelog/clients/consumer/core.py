@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tidelog.clients.consumer.commits import Coordinator, GroupOffsets
+from tidelog.clients.consumer.fetcher import EVERYTHING as EVERYTHING
 from tidelog.clients.consumer.fetcher import Fetcher
 from tidelog.clients.consumer.group import ClassicGroup
 from tidelog.clients.consumer.group_next import NextGroup
@@ -52,7 +53,6 @@ NEVER = float("inf")
 CLOSE_SECONDS = 30.0
 # A coroutine that polls without ever waiting would keep everybody else from the loop.
 LONGEST_TURN = 0.01
-EVERYTHING = 1 << 40
 
 
 class ConsumerCore:
