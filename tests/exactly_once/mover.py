@@ -219,11 +219,13 @@ class KafkaPythonLoop(Loop):
         )
         self._call(self._producer.init_transactions)
         self._member: object = None
+        self._is_new = False
         loop = self
 
         class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
             def on_partitions_assigned(self, assigned: object) -> None:
                 loop._member = loop._consumer.group_metadata()
+                loop._is_new = True
 
             def on_partitions_revoked(self, revoked: object) -> None:
                 loop._member = None
@@ -253,6 +255,9 @@ class KafkaPythonLoop(Loop):
 
         try:
             found = self._consumer.poll(timeout_ms=200)
+            if self._is_new:
+                self._begin_where_it_was_committed()
+                return 0
         except KafkaError:
             return 0  # the broker is away
         if not found or self._member is None:
@@ -272,6 +277,12 @@ class KafkaPythonLoop(Loop):
             if partition in self._consumer.assignment():
                 self._consumer.seek(partition, records[0].offset)
         return 0
+
+    def _begin_where_it_was_committed(self) -> None:
+        """kafka-python keeps its position in partitions that it gets back, whoever had them meanwhile."""
+        for partition in self._consumer.assignment():
+            self._consumer.seek(partition, self._consumer.committed(partition) or 0)
+        self._is_new = False
 
     def _send(self, partition: int, records: Sequence[ConsumerRecord]) -> None:
         for record in records:
