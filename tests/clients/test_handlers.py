@@ -17,9 +17,12 @@ from tests.support.broker import Broker
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
 from tidelog.clients.consumer.face import Consumer
+from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.errors import InvalidState, Timeout
 from tidelog.clients.handlers import ErrorPolicy, HandlerConsumer, HandlerFailed, Reject, Stream
 from tidelog.clients.handlers import consumer as consumer_module
+from tidelog.clients.handlers.plan import TopicPlan
+from tidelog.clients.handlers.worker import PartitionWork, StreamWorker, WorkerContext
 from tidelog.clients.producer.face import Producer
 from tidelog.config import ConfigError
 from tidelog.errors import UnknownTopicOrPartition
@@ -465,6 +468,30 @@ def test_without_a_dead_letter_topic_nothing_is_passed_over(bootstrap: str, new_
         assert isinstance(consumer.failure, HandlerFailed)
     assert notes.offsets() == [0, 1, 2]
     assert committed(bootstrap, f"group-{topic}", topic) == [3]
+
+
+def test_nothing_that_waits_behind_a_record_that_stops_the_consumer_is_handled() -> None:
+    failures: list[BaseException] = []
+    seen: list[int] = []
+
+    def handle(record: Record) -> None:
+        seen.append(record.offset)
+        if record.offset == 1:
+            raise ValueError("no")
+
+    plan = TopicPlan("t", lambda stream: handle, 1, NO_RETRY)
+    # Whoever is told of the failure takes his time to stop the others.
+    context = WorkerContext(None, None, None, 0, lambda: None, failures.append)
+    worker = StreamWorker(plan, Stream("t", 0), context)
+    work = PartitionWork(TopicPartition("t", 0), worker)
+    worker.offer(work, [Record("t", 0, offset) for offset in (0, 1, 2)])
+    worker.offer(work, [Record("t", 0, offset) for offset in (3, 4)])
+    worker.start()
+    assert worker.join(10)
+    assert seen == [0, 1]
+    assert work.handled is not None
+    assert work.handled.offset == 0
+    assert [type(failure) for failure in failures] == [HandlerFailed]
 
 
 def test_a_close_ends_the_wait_before_the_next_try(bootstrap: str, new_name: NewName) -> None:

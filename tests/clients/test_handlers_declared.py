@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from tidelog.clients.handlers import HandlerConsumer
 from tidelog.clients.handlers.declared import load
 from tidelog.config import ConfigError
 
@@ -138,3 +141,39 @@ def test_what_is_wrong_is_told_in_one_line_with_its_place(
 def test_a_file_without_topics_is_refused(write: Write) -> None:
     with pytest.raises(ConfigError, match="topics: needed"):
         load(write(GOOD.partition("[topics")[0]))
+
+
+# The documentation
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "handlers.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_file_in_the_documentation_is_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "all-log-consumer.properties").write_text("zookeeper.sync.time.ms=2000\n")
+    (tmp_path / "kafka-producer-async.properties").write_text("producer.type=async\n")
+    module = ModuleType("shop.handlers")
+    vars(module).update(LogHandler=lambda stream: print, send_mail=print)
+    monkeypatch.setitem(sys.modules, "shop", ModuleType("shop"))
+    monkeypatch.setitem(sys.modules, "shop.handlers", module)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (text,) = blocks("toml")
+    (tmp_path / "handlers.toml").write_text(text)
+    consumer = load(tmp_path / "handlers.toml")
+    assert [(plan.topic, plan.streams) for plan in consumer.plans.values()] == [
+        ("ml_obtain_credit_log", 4),
+        ("shop.orders", 1),
+    ]
+    assert len(consumer.notes) == 2
+
+
+def test_the_code_in_the_documentation_declares_a_consumer() -> None:
+    first, second, _ = blocks("python")
+    names: dict[str, object] = {}
+    exec(first.replace("consumer.run()", "") + second, names)
+    consumer = names["consumer"]
+    assert isinstance(consumer, HandlerConsumer)
+    assert {plan.topic: plan.streams for plan in consumer.plans.values()} == {"orders": 4, "clicks": 2}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.features import needs_consumer_groups
 from tests.clients.test_handlers import committed, make_topic, write
 from tests.support.scale import scale
 from tests.support.wait import eventually
@@ -149,6 +150,8 @@ def test_a_kill_loses_nothing_and_what_was_committed_is_not_done_again(crew: Cre
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_two_processes_share_the_partitions_and_hand_them_over_in_order(crew: Crew, protocol: str) -> None:
+    if protocol == "consumer":
+        needs_consumer_groups(crew.bootstrap)
     first = crew.start(group_protocol=protocol)
     written = 0
 
@@ -180,3 +183,30 @@ def test_two_processes_share_the_partitions_and_hand_them_over_in_order(crew: Cr
         offsets = [offset for _, at, offset in crew.handled() if at == partition]
         assert offsets == list(range(written)), crew.logs()
     assert committed(crew.bootstrap, crew.group, crew.topic, PARTITIONS) == [written] * PARTITIONS
+
+
+@pytest.mark.long
+def test_a_process_that_froze_beyond_its_session_does_no_harm_when_it_wakes(crew: Crew) -> None:
+    session = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 1000}
+    count = 1500
+    write(crew.bootstrap, crew.topic, count, PARTITIONS)
+    first = crew.start(**session)
+    crew.wait_for(lambda: len(crew.handled()) > 200, "the first works")
+    crew.members[0].send_signal(signal.SIGSTOP)
+    before = committed(crew.bootstrap, crew.group, crew.topic, PARTITIONS)
+    second = crew.start(**session)
+    crew.wait_for(
+        lambda: len({at for who, at, _ in crew.handled() if who == second}) == PARTITIONS, "it takes over"
+    )
+    crew.members[0].send_signal(signal.SIGCONT)
+    crew.wait_for(lambda: crew.covers(count), "all are handled")
+    crew.stop(0)
+    crew.stop(1)
+    for partition in range(PARTITIONS):
+        taken = [offset for who, at, offset in crew.handled() if (who, at) == (second, partition)]
+        assert taken[0] == max(before[partition], 0), "the other begins at what was committed"
+    # What the frozen one had in its queue is not handled by it any more, but for the record at hand.
+    again = len(crew.handled()) - count * PARTITIONS
+    assert again < 200, f"{again} records were handled again"
+    assert committed(crew.bootstrap, crew.group, crew.topic, PARTITIONS) == [count] * PARTITIONS
+    assert first != second
