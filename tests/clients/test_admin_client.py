@@ -119,7 +119,8 @@ def test_a_topic_is_deleted_by_its_id(admin: Admin, new_name: Named) -> None:
     topic_id = admin.create_topics([NewTopic(name)])[name].topic_id
     admin.delete_topics_by_id([topic_id])
     eventually(lambda: name not in admin.list_topics(), "the topic is gone")
-    with pytest.raises(UnknownTopicId):
+    # Kafka 3.9 still has the id for a moment, without its topic.
+    with pytest.raises((UnknownTopicId, UnknownTopicOrPartition)):
         admin.delete_topics_by_id([topic_id])
 
 
@@ -132,8 +133,8 @@ def test_a_topic_gets_more_partitions(admin: Admin, new_name: Named) -> None:
         admin.create_partitions({name: NewPartitions(2)})
 
 
-def test_internal_topics_are_listed_where_they_are_asked_for(admin: Admin, bootstrap: str) -> None:
-    join(bootstrap, "internal-topics-group", [])
+def test_internal_topics_are_listed_where_they_are_asked_for(admin: Admin, new_name: Named) -> None:
+    admin.list_consumer_group_offsets([new_name("g")])  # the first question about a group makes the topic
     eventually(lambda: "__consumer_offsets" in admin.list_topics(list_internal=True), "it is there")
     assert "__consumer_offsets" not in admin.list_topics()
 
@@ -249,7 +250,7 @@ def test_what_has_settings_is_listed(admin: Admin, bootstrap: str, new_name: Nam
 
 
 def join(bootstrap: str, group: str, topics: list[str], **settings: str) -> confluent_kafka.Consumer:
-    """A member of a group; without topics it only commits an offset of nothing."""
+    """A member of a group."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -259,11 +260,7 @@ def join(bootstrap: str, group: str, topics: list[str], **settings: str) -> conf
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
     )
-    if topics:
-        consumer.subscribe(topics)
-    else:
-        consumer.list_topics(timeout=10)
-        consumer.committed([confluent_kafka.TopicPartition("nothing", 0)], timeout=10)
+    consumer.subscribe(topics)
     return consumer
 
 
@@ -271,6 +268,8 @@ def join(bootstrap: str, group: str, topics: list[str], **settings: str) -> conf
 def test_a_group_with_a_member_is_listed_and_described(
     admin: Admin, bootstrap: str, new_name: Named, protocol: str
 ) -> None:
+    if protocol == "consumer" and "group.version" not in admin.describe_features().finalized:
+        pytest.skip("the cluster does not have the feature group.version")
     topic, group = new_name("t"), new_name("g")
     admin.create_topics([NewTopic(topic, 2)])
     produce(bootstrap, topic, [b"a"])
@@ -386,7 +385,8 @@ def test_the_cluster_is_described(admin: Admin, bootstrap: str) -> None:
     versions = admin.describe_api_versions(node.id)
     assert versions[3].high >= 12
     features = admin.describe_features(broker_id=node.id)
-    assert features.finalized["transaction.version"].high <= features.supported["transaction.version"].high
+    for name, level in features.finalized.items():  # a cluster with ZooKeeper has none
+        assert level.high <= features.supported[name].high
 
 
 def test_log_folders_are_described_with_what_lies_in_them(
