@@ -22,6 +22,7 @@ import click
 
 from tidelog.cli.flags import valued
 from tidelog.cli.output import failing, output_option, print_json, tool_command
+from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.clients.handlers import HandlerConsumer, Progress
@@ -64,16 +65,26 @@ def run(consumer: HandlerConsumer, line: TerminalLine, interval: float, output: 
         report = Report(consumer, output)
         next_line = time.monotonic() + interval
         try:
-            while not consumer.wait(TURN_SECONDS):
+            while not ended(consumer):
                 line.show(report.short())
                 if time.monotonic() >= next_line:
                     next_line += interval
                     if not sys.stdout.isatty():
                         report.print()
         finally:
+            stopping.started(None)
             consumer.close()
             line.clear()
         report.print(final=True)
+        if consumer.failure is not None:
+            click.get_current_context().exit(1)  # the log has told why
+
+
+def ended(consumer: HandlerConsumer) -> bool:
+    try:
+        return consumer.wait(TURN_SECONDS)
+    except KafkaError:
+        return True
 
 
 class stopped_by_signals:
@@ -89,7 +100,8 @@ class stopped_by_signals:
                 self._before[number] = signal.signal(number, self._told)
         return self
 
-    def started(self, consumer: HandlerConsumer) -> None:
+    def started(self, consumer: HandlerConsumer | None) -> None:
+        """From now on this one is stopped; with None everything is, as before the start."""
         self._consumer = consumer
 
     def _told(self, number: int, frame: object) -> None:
@@ -202,11 +214,12 @@ class _Above(logging.Handler):
     def __init__(self, line: TerminalLine) -> None:
         super().__init__(logging.INFO)
         self._line = line
-        self.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
+        # An error of ours is what the program ends with, and looks as it does elsewhere.
+        ours = record.levelno >= logging.ERROR and record.name.startswith("tidelog.")
         try:
-            self._line.above(self.format(record))
+            self._line.above(f"{'tidelog:' if ours else record.levelname} {self.format(record)}")
         except Exception:
             self.handleError(record)
 

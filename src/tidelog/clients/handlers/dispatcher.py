@@ -32,6 +32,7 @@ log = logging.getLogger("tidelog.clients")
 POLL_SECONDS = 0.1
 WATCH_SECONDS = 1.0
 COMMIT_SECONDS = 10.0
+RETRY_SECONDS = 0.5
 
 
 class PolledConsumer(Protocol):
@@ -95,6 +96,8 @@ class Dispatcher(RebalanceListener):
         """End because of an error; the first one is kept."""
         if self.failure is None:
             self.failure = error
+            # Here, since nobody may be waiting for the end to be told of it.
+            log.error("%s", told(error))
         self.stop()
 
     def stop(self, seconds: float | None = None) -> None:
@@ -136,6 +139,7 @@ class Dispatcher(RebalanceListener):
             if not error.retriable:
                 raise
             log.warning("%s; trying again", told(error))
+            self._stop.wait(RETRY_SECONDS)
             records = []
         if self._beginning:
             self._keep_start(records)
@@ -180,6 +184,8 @@ class Dispatcher(RebalanceListener):
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         for name in partitions:
+            if name in self.works:
+                continue
             work = PartitionWork(name, self._worker_for(name))
             self.works[name] = work
             if self.settings.keep_start:
