@@ -2218,6 +2218,7 @@ cdef class Record:
         return described(self)
 
 
+@no_gc  # refers to bytes, and to lists and sets of numbers
 cdef class RecordReader:
     cdef object buf
     cdef Py_buffer view

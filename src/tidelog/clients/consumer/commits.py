@@ -70,11 +70,19 @@ class Coordinator:
     def __init__(self, client: NetworkClient, group_id: str) -> None:
         self.client = client
         self.group_id = group_id
+        self.trouble: KafkaError | None = None
+        """Why it could not be reached the last time."""
 
     async def connection(self) -> AsyncConnection:
         """A connection to it; one attempt, so that whoever asks knows why it failed."""
-        node = await self.client.coordinator(GROUP, self.group_id, timeout=0.0)
-        return await self.client.connection(node)
+        try:
+            node = await self.client.coordinator(GROUP, self.group_id, timeout=0.0)
+            connection = await self.client.connection(node)
+        except KafkaError as error:
+            self.trouble = error
+            raise
+        self.trouble = None
+        return connection
 
     def moved(self) -> None:
         """It is not there any more, or not reachable."""
@@ -153,7 +161,7 @@ class GroupOffsets:
                     await asyncio.sleep(coordinator.client.retry_backoff.delay(attempt))
                     attempt += 1
         except TimeoutError:
-            reason = last or coordinator.client.last_error
+            reason = last or coordinator.trouble
             text = f"group {coordinator.group_id!r}: {what} was not done within {round(timeout * 1000)} ms"
             raise Timeout(f"{text}: {reason}" if reason else text) from None
 
