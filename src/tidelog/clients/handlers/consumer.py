@@ -197,7 +197,7 @@ class HandlerConsumer:
         workers: list[StreamWorker] = []
         try:
             self._check_topics(consumer)
-            letters = self._open_letters(consumer)
+            letters = self._open_letters()
             context = WorkerContext(
                 self._key, self._value, letters, self._queue_records // 2, self._wake, self._fail
             )
@@ -272,7 +272,7 @@ class HandlerConsumer:
                     plan.streams - partitions,
                 )  # fmt: skip
 
-    def _open_letters(self, consumer: Consumer) -> DeadLetters | None:
+    def _open_letters(self) -> DeadLetters | None:
         names = {plan.errors.dead_letter_topic for plan in self.plans.values()} - {None}
         if not names:
             return None
