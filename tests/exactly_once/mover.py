@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.exactly_once.history import FAIL, INFO, OK, Diary, Line
+from tests.exactly_once.history import FAIL, INFO, OK, Diary, Entry, Line
 from tests.exactly_once.sessions import KAFKA_PYTHON_SECONDS, within
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Loop:
         self.stopping = False
         self.diary = Diary(Path(task.history))
 
-    def note(self, kind: str, what: str, detail: object = "") -> None:
-        self.diary.write(Line(self.task.name, kind, what, detail=str(detail).replace("\n", " ")))
+    def note(self, kind: str, what: str, detail: object = "", moved: tuple[Entry, ...] = ()) -> None:
+        self.diary.write(Line(self.task.name, kind, what, "", moved, str(detail).replace("\n", " ")))
 
     def run(self) -> None:
         """Ends without a farewell: the group and the transaction learn of it by themselves."""
@@ -73,7 +73,8 @@ class Loop:
             while not self.stopping:
                 moved = self.move()
                 if moved:
-                    self.note(OK, "moved", moved)
+                    count = sum(int(entry.value) - entry.offset for entry in moved)
+                    self.note(OK, "moved", count, moved)
             self.leave()
         except Ended as error:
             self.note(INFO, "ended", error)
@@ -81,8 +82,8 @@ class Loop:
     def start(self) -> None:
         raise NotImplementedError
 
-    def move(self) -> int:
-        """One transaction; how many records it has moved."""
+    def move(self) -> tuple[Entry, ...]:
+        """One transaction: of each partition the first offset that it moved, and the one after the last."""
         raise NotImplementedError
 
     def leave(self) -> None:
@@ -151,12 +152,12 @@ class ConfluentLoop(Loop):
                     raise Ended(what.str()) from None
         raise Ended("no answer for a minute")
 
-    def move(self) -> int:
+    def move(self) -> tuple[Entry, ...]:
         from confluent_kafka import TopicPartition
 
         found = [m for m in self._consumer.consume(self.task.batch, 0.2) if m.error() is None]
         if not found or self._member is None:
-            return 0
+            return ()
         self._producer.begin_transaction()
         after: dict[int, int] = {}
         first: dict[int, int] = {}
@@ -169,10 +170,10 @@ class ConfluentLoop(Loop):
         if self._call(
             lambda wait: self._producer.send_offsets_to_transaction(offsets, self._member, wait)
         ) and self._call(self._producer.commit_transaction):
-            return len(found)
+            return tuple(Entry(self.task.source, at, first[at], str(after[at])) for at in after)
         self._call(self._producer.abort_transaction)
         self._rewind(first)
-        return 0
+        return ()
 
     def _rewind(self, first: dict[int, int]) -> None:
         from confluent_kafka import KafkaException, TopicPartition
@@ -248,7 +249,7 @@ class KafkaPythonLoop(Loop):
             return False
         return True
 
-    def move(self) -> int:
+    def move(self) -> tuple[Entry, ...]:
         from kafka.errors import KafkaError
 
         from kafka import OffsetAndMetadata
@@ -257,26 +258,29 @@ class KafkaPythonLoop(Loop):
             found = self._consumer.poll(timeout_ms=200)
             if self._is_new:
                 self._begin_where_it_was_committed()
-                return 0
+                return ()
         except KafkaError:
-            return 0  # the broker is away
+            return ()  # the broker is away
         if not found or self._member is None:
-            return 0
+            return ()
         self._call(self._producer.begin_transaction)
         offsets = {}
         for partition, records in found.items():
             offsets[partition] = OffsetAndMetadata(records[-1].offset + 1, "", -1)
             self._call(functools.partial(self._send, partition.partition, records))
-        member = self._member
-        if self._call(lambda: self._producer.send_offsets_to_transaction(offsets, member)) and self._call(
-            self._producer.commit_transaction
-        ):
-            return sum(len(records) for records in found.values())
+        if not self._call(lambda: self._producer.send_offsets_to_transaction(offsets, self._member)):
+            self._call(self._producer.abort_transaction)
+            raise Ended("kafka-python would send the refused offsets again with the next ones")
+        if self._call(self._producer.commit_transaction):
+            return tuple(
+                Entry(self.task.source, at.partition, records[0].offset, str(records[-1].offset + 1))
+                for at, records in found.items()
+            )
         self._call(self._producer.abort_transaction)
         for partition, records in found.items():
             if partition in self._consumer.assignment():
                 self._consumer.seek(partition, records[0].offset)
-        return 0
+        return ()
 
     def _begin_where_it_was_committed(self) -> None:
         """kafka-python keeps its position in partitions that it gets back, whoever had them meanwhile."""

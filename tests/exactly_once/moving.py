@@ -104,26 +104,28 @@ class Moving:
         with Admin(broker.bootstrap) as admin:
             for topic in (SOURCE, TARGET):
                 admin.create_topic(NewTopic(topic, partitions))
-        self.source = self._fill()
+        self.source: dict[int, list[str]] = {index: [] for index in range(partitions)}
+        self._filled = 0
 
-    def _fill(self) -> dict[int, list[str]]:
+    def fill(self, count: int) -> None:
+        """So many more records to move, but no more than there are in all."""
         from confluent_kafka import Producer
 
-        written: dict[int, list[str]] = {index: [] for index in range(self.partitions)}
         producer = Producer(
             {
                 "bootstrap.servers": self.broker.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 5,
                 "queue.buffering.max.messages": self.records + 1,
+                "log_level": 0,
             }
         )
-        for number in range(self.records):
+        first, self._filled = self._filled, min(self._filled + count, self.records)
+        for number in range(first, self._filled):
             index = self.chance.randrange(self.partitions)
             producer.produce(SOURCE, f"n{number}".encode(), partition=index)
-            written[index].append(f"n{number}")
+            self.source[index].append(f"n{number}")
         assert producer.flush(120) == 0
-        return written
 
     def __enter__(self) -> Self:
         self.revive()
@@ -168,18 +170,17 @@ class Moving:
         return sum(int(line.detail) for line in lines if line.kind == OK and line.what == "moved")
 
     def go_on(self, records: int) -> None:
-        """Until so many more records are known to have come over, or all of them."""
-        until = min(self.moved() + records, self.records)
+        """Until so many more records are known to have come over, or all that there are."""
+        until = self.moved() + records
 
         def enough() -> bool:
             self.revive()
             return self.moved() >= until or self.is_done()
 
-        eventually(enough, f"{until} records are moved", 180, 0.05)
+        eventually(enough, f"{records} more records are moved", 180, 0.02)
 
     def is_done(self) -> bool:
-        offsets = self.offsets()
-        return sum(offsets.values()) == self.records
+        return sum(self.offsets().values()) == self._filled
 
     def offsets(self) -> dict[Partition, int]:
         partitions = [(SOURCE, index) for index in range(self.partitions)]
@@ -218,16 +219,16 @@ class Moving:
         self._fault("broker killed")
         self.broker.restart(kill=True)
 
-    def act(self, times: int, records: int) -> None:
-        """So many faults, about so many records apart."""
+    def act(self, times: int) -> None:
+        """So many faults, each while there are records to move."""
         deck: list[Callable[[], None]] = []
+        chunk = self.records // times
         for _ in range(times):
+            self.fill(chunk)
             if not deck:
                 deck = [self.kill_mover, self.kill_broker, self.pause_mover, self.replace_mover]
                 self.chance.shuffle(deck)
-            self.go_on(self.chance.randrange(records))
-            if self.is_done():
-                return
+            self.go_on(self.chance.randrange(chunk // 2))
             deck.pop()()
 
     # -- the end -----------------------------------------------------------------------------------
@@ -255,8 +256,8 @@ class Moving:
             last.init()
 
     def finish(self) -> None:
-        self.go_on(self.records)
-        eventually(self.is_done, "everything is moved", 60, 0.05)
+        self.fill(self.records)
+        self.go_on(2 * self.records)
         problems = self.problems()
         commits = self.history.count(lambda line: line.kind == OK and line.what == "moved")
         print(f"seed {self.seed}: {self.records} records in {commits} transactions, {dict(self.faults)}")

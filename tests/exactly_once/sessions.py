@@ -247,6 +247,7 @@ class KafkaPythonSession:
         )
         self._consumer.assign([TopicPartition(topic, index) for topic, index in partitions])
         self._has_begun_to_read = False
+        self._has_refused_offsets = False
 
     def _call(self, call: Callable[[], object]) -> None:
         from kafka.errors import KafkaError
@@ -270,6 +271,9 @@ class KafkaPythonSession:
         return ""
 
     def begin(self) -> None:
+        if self._has_refused_offsets:
+            # kafka-python would send them again, in the next transaction that has offsets.
+            raise Ended("offsets of an aborted transaction are left over")
         self._call(self._producer.begin_transaction)
 
     def write(self, entries: Sequence[Entry]) -> None:
@@ -300,7 +304,9 @@ class KafkaPythonSession:
             TopicPartition(topic, index): OffsetAndMetadata(offset, "", -1)
             for (topic, index), offset in offsets.items()
         }
+        self._has_refused_offsets = True
         self._call(lambda: self._producer.send_offsets_to_transaction(wanted, group))
+        self._has_refused_offsets = False
 
     def commit(self) -> None:
         self._call(self._producer.commit_transaction)

@@ -16,12 +16,12 @@ from tests.support.scale import scale
 
 @pytest.mark.parametrize("seed", range(scale(1, 3)))
 def test_every_record_comes_over_once(tmp_path: Path, seed: int) -> None:
-    records, batch = scale(20_000, 1_000_000), scale(200, 1_000)
+    records, batch = scale(40_000, 1_000_000), scale(100, 500)
     with (
         running_broker(tmp_path) as broker,
         Moving(broker, tmp_path / "moving", seed, records=records, batch=batch) as moving,
     ):
-        moving.act(scale(4, 40), records=scale(4_000, 40_000))
+        moving.act(scale(4, 40))
         moving.finish()
 
 
