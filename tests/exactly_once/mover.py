@@ -26,6 +26,7 @@ from tests.exactly_once.sessions import KAFKA_PYTHON_SECONDS, within
 if TYPE_CHECKING:
     import confluent_kafka
     from kafka.consumer.fetcher import ConsumerRecord
+    from kafka.producer.future import FutureRecordMetadata
 
 PATIENCE = 60.0
 TRANSACTION_MS = 15_000
@@ -221,6 +222,7 @@ class KafkaPythonLoop(Loop):
         self._call(self._producer.init_transactions)
         self._member: object = None
         self._is_new = False
+        self._sent: list[FutureRecordMetadata] = []
         loop = self
 
         class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -268,6 +270,7 @@ class KafkaPythonLoop(Loop):
         for partition, records in found.items():
             offsets[partition] = OffsetAndMetadata(records[-1].offset + 1, "", -1)
             self._call(functools.partial(self._send, partition.partition, records))
+        self._call(self._check_sent)
         if not self._call(lambda: self._producer.send_offsets_to_transaction(offsets, self._member)):
             self._call(self._producer.abort_transaction)
             raise Ended("kafka-python would send the refused offsets again with the next ones")
@@ -290,7 +293,16 @@ class KafkaPythonLoop(Loop):
 
     def _send(self, partition: int, records: Sequence[ConsumerRecord]) -> None:
         for record in records:
-            self._producer.send(self.task.target, transformed(record.value), partition=partition)
+            future = self._producer.send(self.task.target, transformed(record.value), partition=partition)
+            self._sent.append(future)
+
+    def _check_sent(self) -> None:
+        """kafka-python commits a transaction some of whose records it has given up: see for ourselves."""
+        sent, self._sent = self._sent, []
+        self._producer.flush()
+        failed = [future.exception for future in sent if not future.succeeded()]
+        if failed:
+            raise Ended(f"{len(failed)} of {len(sent)} records were not written: {failed[0]!r}")
 
     def leave(self) -> None:
         self._consumer.close()

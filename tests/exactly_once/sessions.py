@@ -248,6 +248,7 @@ class KafkaPythonSession:
         self._consumer.assign([TopicPartition(topic, index) for topic, index in partitions])
         self._has_begun_to_read = False
         self._has_refused_offsets = False
+        self._failure = ""
 
     def _call(self, call: Callable[[], object]) -> None:
         from kafka.errors import KafkaError
@@ -274,6 +275,7 @@ class KafkaPythonSession:
         if self._has_refused_offsets:
             # kafka-python would send them again, in the next transaction that has offsets.
             raise Ended("offsets of an aborted transaction are left over")
+        self._failure = ""
         self._call(self._producer.begin_transaction)
 
     def write(self, entries: Sequence[Entry]) -> None:
@@ -283,7 +285,8 @@ class KafkaPythonSession:
                 self._told(entry._replace(offset=getattr(metadata, "offset", -1)), "")
 
             def failed(error: object, entry: Entry = entry) -> None:
-                self._told(entry, f"{type(error).__name__} {error}")
+                self._failure = f"{type(error).__name__} {error}"
+                self._told(entry, self._failure)
 
             def send(entry: Entry = entry) -> None:
                 future = self._producer.send(
@@ -309,6 +312,10 @@ class KafkaPythonSession:
         self._has_refused_offsets = False
 
     def commit(self) -> None:
+        self.flush()
+        if self._failure:
+            # kafka-python would commit the others of them.
+            raise Refused(self._failure)
         self._call(self._producer.commit_transaction)
 
     def abort(self) -> None:
