@@ -268,6 +268,10 @@ def run_kafka_python(member: Member, ledger: Ledger) -> None:
             # Where a poll ended before the committed offsets came, the client would take that answer for one
             # to the same question in this generation.
             consumer._coordinator._offset_fetch_futures.clear()
+            # It keeps its position in a partition that it had before, also where it was no member meanwhile
+            # and others have read on from there.
+            for partition in assigned:
+                consumer._subscription.assignment[partition]._position = None
             generation: int = consumer._coordinator._generation.generation_id
             ledger.assigned([(topic, partition) for topic, partition in assigned], generation)
 

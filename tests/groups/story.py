@@ -381,7 +381,8 @@ class Story:
             assert member.wait() == 0, member.log_file.read_text()
         self._tell("all leave")
         if self.watcher is not None:
-            assert self.watcher.problems == []
+            assert not self.watcher.problems, "\n".join(self.watcher.problems)
             assert self.watcher.looks
-        assert self.problems() == []
-        assert self.broker.surprises() == []
+        problems, surprises = self.problems(), self.broker.surprises()
+        assert not problems, "\n".join(problems)
+        assert not surprises, "\n".join(surprises)
