@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
 from tests.exactly_once.brokers import ON_KAFKA, Running, running_broker
 from tests.exactly_once.history import COMMITTED
 from tests.exactly_once.scripted import Scripted
 from tests.exactly_once.story import Cast, Story
+from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
 
 PROTOCOLS = pytest.mark.parametrize("bumps", [False, True], ids=["v1", "v2"])
@@ -213,6 +215,25 @@ def commit_offsets_in_transactions(story: Trap, *, bumps: bool) -> None:
         producer.hand.close()
         story.kill_broker()
         assert (producer.commit() if commit else producer.abort()) == ErrorCode.NONE
+
+
+def test_offsets_that_name_no_member_are_taken_while_the_group_has_one(story: Trap) -> None:
+    """So it is in Kafka, for producers from before members were named: whoever wants to be fenced by its
+    group has to say who it is. The offsets still hold if and only if their transaction commits."""
+    group = "group-member" + story.cast.suffix
+    member = Consumer({"bootstrap.servers": story.broker.bootstrap, "group.id": group, "log_level": 0})
+    member.subscribe([story.a[0]])
+    try:
+        eventually(lambda: member.poll(0.1) or member.assignment(), "the group has a member", 30)
+        producer = story.producer("nobody")
+        producer.init()
+        for offset, commit in ((1, True), (2, False)):
+            producer.begin()
+            producer.commit_offsets(group, {story.a: offset})
+            assert (producer.commit() if commit else producer.abort()) == ErrorCode.NONE
+    finally:
+        member.close()
+    story.finish()
 
 
 # -- a pause instead of a kill
