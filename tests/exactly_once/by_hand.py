@@ -59,6 +59,19 @@ class Refused(Exception):
         self.code = ErrorCode(code)
 
 
+def wait_until_ended(bootstrap: str, transactional_id: str, timeout: float = 30.0) -> None:
+    """Until no transaction of an id is open or about to end."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+
+    def has_ended() -> bool:
+        with RawConnection(bootstrap) as connection:
+            answer = connection.ask(request, DescribeTransactionsResponse, 0)
+        state = answer.transaction_states[0].transaction_state
+        return state == "Empty" or state.startswith("Complete")
+
+    eventually(has_ended, f"no transaction of {transactional_id} is open", timeout, 0.02)
+
+
 class HandProducer:
     """`bumps` is the newer protocol: partitions are added by the produce itself, each end raises the epoch.
 
@@ -267,13 +280,7 @@ class HandProducer:
 
     def wait_until_complete(self) -> None:
         """Until the markers of the last transaction are written."""
-        request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
-
-        def state() -> bool:
-            answer = self.connection.ask(request, DescribeTransactionsResponse, 0)
-            return answer.transaction_states[0].transaction_state.startswith("Complete")
-
-        eventually(state, f"the transaction of {self.transactional_id} is complete")
+        wait_until_ended(self.bootstrap, self.transactional_id)
 
     def ask_end(self, request: EndTxnRequest, version: int) -> EndTxnResponse:
         return self.connection.ask(request, EndTxnResponse, version)

@@ -14,11 +14,17 @@ class Scripted:
     """`with Scripted(story, "id") as producer:`; its id is one that the story ends with."""
 
     def __init__(
-        self, story: Story, transactional_id: str, *, bumps: bool = True, two_phase: bool = False
+        self,
+        story: Story,
+        transactional_id: str,
+        *,
+        bumps: bool = True,
+        two_phase: bool = False,
+        timeout_ms: int = 60_000,
     ) -> None:
         self.story = story
         self.hand = HandProducer(
-            story.broker.bootstrap, transactional_id, bumps=bumps, two_phase=two_phase, answer_seconds=10
+            story.broker.bootstrap, transactional_id, bumps=bumps, two_phase=two_phase, timeout_ms=timeout_ms
         )
         self.name = story.new_instance(transactional_id, "two-phase" if two_phase else "by-hand")
         self.txn = ""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0
 KAFKA_PYTHON_SECONDS = 30.0
-TRANSACTION_MS = 15_000
+TRANSACTION_MS = 8_000
 # Shorter than a pause of the broker: what was asked for is asked for again, and may happen twice.
 ANSWER_MS = 1_500
 

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.exactly_once.brokers import Running
+from tests.exactly_once.by_hand import wait_until_ended
 from tests.exactly_once.checker import Final, Problem, check, report
 from tests.exactly_once.history import (
     COMMITTED,
@@ -112,6 +113,7 @@ class Cast:
     prepared_share: float = 0.3
     patience: float = 30.0  # for the last stable offsets and the last reads
     readers: Sequence[tuple[str, str]] = READERS
+    times_out: bool = False  # one more fault, which takes its time
     suffix: str = ""  # of the names of topics, ids and groups, for one story of several on a broker
     last_readers: Sequence[str] = ("confluent-kafka", "kafka-python")  # and plain requests after a kill
 
@@ -287,6 +289,18 @@ class Story:
         finally:
             victim.resume()
 
+    def time_out_writer(self) -> None:
+        """Stopped until its transaction has taken too long, and nobody takes its id; then awake again."""
+        victim = self._some()
+        if victim.writer.flavour == "two-phase":
+            return  # nobody but its owner ends it
+        victim.pause()
+        self._fault("writer timed out", victim.name)
+        try:
+            wait_until_ended(self.broker.bootstrap, victim.writer.transactional_id, 60)
+        finally:
+            victim.resume()
+
     def kill_broker(self) -> None:
         self._fault("broker killed")
         self.broker.restart(kill=True)
@@ -318,6 +332,7 @@ class Story:
                     self.kill_broker,
                     self.pause_broker,
                     self.stop_broker,
+                    *([self.time_out_writer] if self.cast.times_out else []),
                 ]
                 self.chance.shuffle(deck)
             deck.pop()()

@@ -36,8 +36,11 @@ class Trap(Story):
         super().__init__(broker, folder, name, cast)
         self.a, _, _, self.b, self.c = cast.partitions
 
-    def producer(self, name: str, *, bumps: bool = True, two_phase: bool = False) -> Scripted:
-        return Scripted(self, name + self.cast.suffix, bumps=bumps, two_phase=two_phase)
+    def producer(
+        self, name: str, *, bumps: bool = True, two_phase: bool = False, timeout_ms: int = 60_000
+    ) -> Scripted:
+        name += self.cast.suffix
+        return Scripted(self, name, bumps=bumps, two_phase=two_phase, timeout_ms=timeout_ms)
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +191,30 @@ def replace_a_producer(story: Trap, *, bumps: bool, kill: bool) -> None:
     assert old.commit() in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
     new.write(story.b)
     assert new.commit() == ErrorCode.NONE
+
+
+@PROTOCOLS
+def test_a_transaction_whose_time_is_over_when_the_broker_comes_back_is_aborted_everywhere(
+    story: Trap, bumps: bool
+) -> None:
+    """Kafka 4.3 was seen to complete such an abort without its markers: what the producer commits next then
+    commits the aborted records too."""
+    for _ in range(3):
+        producer = story.producer("overdue", bumps=bumps, timeout_ms=500)
+        producer.init()
+        producer.begin()
+        producer.write(story.a)
+        producer.write(story.b)
+        producer.hand.close()
+        story.kill_broker()
+        producer.hand.wait_until_complete()
+        following = story.producer("overdue", bumps=bumps)
+        following.init()
+        following.begin()
+        following.write(story.a)
+        following.write(story.b)
+        assert following.commit() == ErrorCode.NONE
+    story.finish()
 
 
 # -- group offsets that differ between the live state and its replay
