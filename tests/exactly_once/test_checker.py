@@ -205,6 +205,7 @@ def test_a_reader_that_leaves_a_record_out_or_goes_back() -> None:
 def test_a_producer_that_was_superseded() -> None:
     late = [*init("i"), *init("j"), *writes("i", "T", (P, "T.0"))]
     assert check([*late, *ends("i", "T", outcome=INFO)], [final([])]) == []
+    assert check([*late, *ends("i", "T", "abort")], [final([])]) == []
     assert rules(check([*late, *ends("i", "T", outcome=INFO)], [final([], [a(0, "T.0")])])) == {"fenced"}
     assert "fenced" in rules(check([*late, *ends("i", "T")], [final([a(0, "T.0")])]))
 

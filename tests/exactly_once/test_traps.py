@@ -193,12 +193,13 @@ def replace_a_producer(story: Trap, *, bumps: bool, kill: bool) -> None:
     assert new.commit() == ErrorCode.NONE
 
 
+@pytest.mark.xfail(ON_KAFKA, reason="Kafka 4.3 writes no markers")
 @PROTOCOLS
 def test_a_transaction_whose_time_is_over_when_the_broker_comes_back_is_aborted_everywhere(
     story: Trap, bumps: bool
 ) -> None:
-    """Kafka 4.3 was seen to complete such an abort without its markers: what the producer commits next then
-    commits the aborted records too."""
+    """Alone on its machine, Kafka 4.3 completes such an abort without its markers: what the producer commits
+    next then commits the aborted records too."""
     for _ in range(3):
         producer = story.producer("overdue", bumps=bumps, timeout_ms=500)
         producer.init()
