@@ -1,0 +1,1 @@
+"""The pipelines: each is one module, declared as source, steps and sinks."""
