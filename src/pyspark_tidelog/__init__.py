@@ -1,4 +1,4 @@
-"""What Spark looks for when it is asked for `format("tidelog")`: a module of this name with a `DefaultSource`."""
+"""What Spark looks for when asked for `format("tidelog")`: a module of this name with a `DefaultSource`."""
 
 from tidelog.spark.source import TidelogDataSource as DefaultSource
 

@@ -53,7 +53,7 @@ Step = Callable[["DataFrame", Context], "DataFrame"]
 
 
 class BatchStep(Protocol):
-    """Rows in, rows out, on one micro-batch: may join with tables; the same batch gives the same rows again."""
+    """Rows in, rows out, on one micro-batch: may join tables; the same batch gives the same rows."""
 
     def __call__(self, rows: DataFrame, context: Context, batch: int, /) -> DataFrame: ...
 
