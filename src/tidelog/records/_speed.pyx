@@ -2809,3 +2809,198 @@ cdef class ColumnSink:
             "timestamp bits": self.timestamp_bits,
             "header value bits": self.content_bits,
         }
+
+
+# The rows of an offset range, as Spark's connector has them
+
+
+cdef class RowSink:
+    cdef readonly Py_ssize_t rows
+    cdef readonly bint ended
+    cdef readonly Py_ssize_t null_keys
+    cdef readonly Py_ssize_t null_values
+    cdef readonly Py_ssize_t null_headers
+    cdef readonly Py_ssize_t null_header_values
+    cdef int64_t end
+    cdef bint keys
+    cdef bint values
+    cdef bint headers
+    cdef bint shown
+    cdef _Column offset
+    cdef _Column timestamp
+    cdef _Column timestamp_type
+    cdef _Column key_ends
+    cdef _Column key_data
+    cdef _Column key_bits
+    cdef _Column value_ends
+    cdef _Column value_data
+    cdef _Column value_bits
+    cdef _Column header_bits
+    cdef ColumnSink header_sink
+
+    def __cinit__(self, int64_t end, *, bint keys=True, bint values=True, bint headers=False):
+        self.end = end
+        self.keys, self.values, self.headers = keys, values, headers
+        self.offset, self.timestamp, self.timestamp_type = _Column(), _Column(), _Column()
+        self.key_ends, self.key_data, self.key_bits = ends(), _Column(), bitmap()
+        self.value_ends, self.value_data, self.value_bits = ends(), _Column(), bitmap()
+        self.header_bits = bitmap()
+        self.header_sink = ColumnSink()  # its columns of headers alone are used
+
+    @property
+    def header_rows(self):
+        return self.header_sink.header_rows
+
+    cdef bint room_for(self, Py_ssize_t size) noexcept:
+        return (
+            not self.shown
+            and self.value_data.size + size < 0x7FFFFFFF
+            and self.key_data.size + size < 0x7FFFFFFF
+        )
+
+    cdef int reserve(self, Py_ssize_t more, Py_ssize_t size) except -1:
+        """Room for so many rows, whose keys and values are so many bytes at most."""
+        cdef Py_ssize_t rows = self.rows + more
+        self.offset.ensure(8 * rows)
+        self.timestamp.ensure(8 * rows)
+        self.timestamp_type.ensure(4 * rows)
+        if self.keys:
+            self.key_ends.ensure(4 * rows + 4)
+            self.key_bits.ensure((rows >> 3) + 8)
+            self.key_data.ensure(self.key_data.size + size)
+        if self.values:
+            self.value_ends.ensure(4 * rows + 4)
+            self.value_bits.ensure((rows >> 3) + 8)
+            self.value_data.ensure(self.value_data.size + size)
+        if self.headers:
+            self.header_sink.header_ends.ensure(4 * rows + 4)
+            self.header_bits.ensure((rows >> 3) + 8)
+        return 0
+
+    def fill(self, RecordReader reader not None, Py_ssize_t limit):
+        cdef Py_ssize_t made = 0
+        cdef Py_ssize_t before
+        cdef int found
+        cdef Layout r
+        if self.rows == 0 and not self.shown and reader.size < 0x40000000:
+            # What is to come is known in about: growing would copy it.
+            if self.values:
+                self.value_data.ensure(reader.size)
+        while made < limit and not self.ended:
+            if reader.left == 0 and not reader.may_advance(made == 0):
+                break
+            if not self.room_for(reader.stop - reader.p):
+                break
+            self.reserve(min(reader.left, limit - made), reader.stop - reader.p)
+            before = self.rows
+            with nogil:
+                found = fill_rows(reader, self, limit - made, &r)
+            made += self.rows - before
+            if found == HEADERS_NEXT:
+                self.header_sink.rows = self.rows
+                self.header_sink.take_headers(&r)
+                set_bit(self.header_bits.data, self.rows - 1)
+            elif found != OK:
+                if made == 0:
+                    raise reader.bad_record()
+                break
+            reader.batch_ended()
+        return made
+
+    def buffers(self):
+        cdef Py_ssize_t rows = self.rows
+        cdef ColumnSink inner = self.header_sink
+        self.shown = True
+        self.offset.size = self.timestamp.size = 8 * rows
+        self.timestamp_type.size = 4 * rows
+        found = {"offset": self.offset, "timestamp": self.timestamp, "timestampType": self.timestamp_type}
+        if self.keys:
+            self.key_ends.size = 4 * rows + 4
+            self.key_bits.size = (rows + 7) >> 3
+            found |= {"key ends": self.key_ends, "key data": self.key_data, "key bits": self.key_bits}
+        if self.values:
+            self.value_ends.size = 4 * rows + 4
+            self.value_bits.size = (rows + 7) >> 3
+            found |= {"value ends": self.value_ends, "value data": self.value_data, "value bits": self.value_bits}
+        if self.headers:
+            inner.header_ends.size = 4 * rows + 4
+            inner.name_ends.size = inner.content_ends.size = 4 * inner.header_rows + 4
+            inner.content_bits.size = (inner.header_rows + 7) >> 3
+            self.header_bits.size = (rows + 7) >> 3
+            self.null_header_values = inner.null_header_values
+            found |= {
+                "headers ends": inner.header_ends,
+                "headers bits": self.header_bits,
+                "header key ends": inner.name_ends,
+                "header key data": inner.name_data,
+                "header value ends": inner.content_ends,
+                "header value data": inner.content_data,
+                "header value bits": inner.content_bits,
+            }
+        return found
+
+
+cdef int fill_rows(RecordReader reader, RowSink sink, Py_ssize_t limit, Layout *r) noexcept nogil:
+    """Rows of one batch until it or the range ends, so many were made, or one has headers, which is then in `r`."""
+    cdef Py_ssize_t first = sink.rows
+    cdef Py_ssize_t row = first
+    cdef Py_ssize_t last = row + limit
+    cdef int found = OK
+    cdef int32_t kind = reader.appended
+    cdef int64_t offset, timestamp
+    cdef int64_t *offsets = <int64_t *>sink.offset.data
+    cdef int64_t *timestamps = <int64_t *>sink.timestamp.data
+    cdef int32_t *kinds = <int32_t *>sink.timestamp_type.data
+    cdef int32_t *key_ends = <int32_t *>sink.key_ends.data
+    cdef int32_t *value_ends = <int32_t *>sink.value_ends.data
+    cdef int32_t *header_ends = <int32_t *>sink.header_sink.header_ends.data
+    cdef uint8_t *key = sink.key_data.data
+    cdef uint8_t *value = sink.value_data.data
+    cdef Py_ssize_t key_size = sink.key_data.size
+    cdef Py_ssize_t value_size = sink.value_data.size
+    cdef const uint8_t *p = reader.p
+    while reader.left > 0 and row < last:
+        found = read_record(&p, reader.stop, r)
+        if found != OK:
+            break
+        reader.left -= 1
+        offset = tl_add64(reader.base_offset, r.offset_delta)
+        if offset < reader.position:
+            continue
+        if offset >= sink.end:
+            sink.ended = True
+            break
+        reader.position = offset + 1
+        offsets[row] = offset
+        timestamp = reader.append_time if reader.appended else tl_add64(reader.base_timestamp, r.timestamp_delta)
+        timestamps[row] = <int64_t>(<uint64_t>timestamp * 1000)
+        if sink.keys:
+            if r.key_length < 0:
+                sink.null_keys += 1
+            else:
+                memcpy(key + key_size, r.key, r.key_length)
+                key_size += r.key_length
+                set_bit(sink.key_bits.data, row)
+            key_ends[row + 1] = <int32_t>key_size
+        if sink.values:
+            if r.value_length < 0:
+                sink.null_values += 1
+            else:
+                memcpy(value + value_size, r.value, r.value_length)
+                value_size += r.value_length
+                set_bit(sink.value_bits.data, row)
+            value_ends[row + 1] = <int32_t>value_size
+        row += 1
+        if sink.headers:
+            header_ends[row] = <int32_t>sink.header_sink.header_rows
+            if r.header_count:
+                found = HEADERS_NEXT
+                break
+            sink.null_headers += 1
+    for offset in range(first, row):
+        kinds[offset] = kind
+    reader.p = p
+    sink.rows = row
+    sink.key_data.size = key_size
+    sink.value_data.size = value_size
+    return found

@@ -21,6 +21,7 @@ try:
         Record,
         RecordFuture,
         RecordReader,
+        RowSink,
         check_batch,
         crc,
         encode_records,
@@ -80,6 +81,7 @@ except ImportError:
         RecordReader,
     )
     from tidelog.records._pure_produce import parse_produce, produce_response
+    from tidelog.records._pure_rows import RowSink  # type: ignore[assignment]
 
     COMPILED = False
 
@@ -95,6 +97,7 @@ __all__ = [
     "Record",
     "RecordFuture",
     "RecordReader",
+    "RowSink",
     "check_batch",
     "crc",
     "encode_records",

@@ -1,0 +1,133 @@
+"""A Spark session with the settings that make the data source quick, and errors that say what to install.
+
+    from tidelog.spark.session import session
+
+    spark = session("orders")
+    spark.readStream.format("tidelog").option("kafka.bootstrap.servers", "localhost:9092")...
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEAST_JAVA = 17
+INSTALL_JAVA = "apt-get install -y openjdk-17-jre-headless (or brew install openjdk@17), or set JAVA_HOME"
+INSTALL_SPARK = "pip install 'tidelog[spark]'"
+
+FAST: dict[str, str] = {
+    # Rows travel between the JVM and Python's workers: a Unix socket takes less CPU than TCP.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Filters of batch reads reach the source.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Checkpoints are renamed into place by the file system's own call, not by the slower way around it.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+}
+LOCAL: dict[str, str] = {
+    # On one machine two hundred shuffle partitions are two hundred tasks with nothing to do.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+class SparkMissing(RuntimeError):
+    """Spark cannot run here; the text says, in one line, what to do about it."""
+
+
+def session(app: str = "tidelog", master: str | None = None, **conf: object) -> SparkSession:
+    """A session, made or found; `conf` are Spark's settings: `**{"spark.ui.enabled": "false"}`.
+
+    Without a master it is that of spark-submit or of the environment, and this machine's cores elsewhere.
+    """
+    missing = why_spark_cannot_run()
+    if missing is not None:
+        raise SparkMissing(missing)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app)
+    for name, value in settings(master, {name: _text(value) for name, value in conf.items()}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    from tidelog.spark.source import TidelogDataSource
+
+    spark.dataSource.register(TidelogDataSource)
+    return spark
+
+
+def settings(master: str | None, conf: dict[str, str]) -> dict[str, str]:
+    """What the session is made with: what was asked for before what we think best."""
+    chosen = master or conf.get("spark.master") or os.environ.get("MASTER") or _submitted_master()
+    found = dict(FAST)
+    if chosen is None:
+        chosen = "local[*]"
+    if chosen.startswith("local"):
+        found |= LOCAL
+        if "PYSPARK_PYTHON" not in os.environ:
+            found["spark.pyspark.python"] = sys.executable
+    found["spark.master"] = chosen
+    return found | conf
+
+
+def why_spark_cannot_run() -> str | None:
+    """One line that says what is missing and the command that installs it; None where nothing is."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return f"PySpark is not installed: {INSTALL_SPARK}"
+    if os.environ.get("SPARK_REMOTE"):
+        return None
+    java = _java()
+    if java is None:
+        return f"Spark needs Java {LEAST_JAVA} or newer, and none is installed: {INSTALL_JAVA}"
+    version = java_version(java)
+    if version is not None and version < LEAST_JAVA:
+        return f"Spark needs Java {LEAST_JAVA} or newer, and {java} is {version}: {INSTALL_JAVA}"
+    return None
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        program = Path(home) / "bin" / "java"
+        return str(program) if program.exists() else None
+    return shutil.which("java")
+
+
+def java_version(program: str) -> int | None:
+    """The major version of a Java program; None where it does not say."""
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    if found is None:
+        return None
+    major = int(found[1])
+    return int(found[2] or 0) if major == 1 else major  # Java 8 calls itself 1.8
+
+
+def _submitted_master() -> str | None:
+    """The master that spark-submit was given, where this program was started by it."""
+    arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "").split()
+    for flag, value in pairwise(arguments):
+        if flag == "--master":
+            return value
+    return None
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
