@@ -59,7 +59,11 @@ def session(app: str = "tidelog", master: str | None = None, **conf: object) -> 
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app)
-    for name, value in settings(master, {name: _text(value) for name, value in conf.items()}).items():
+    chosen = settings(master, {name: _text(value) for name, value in conf.items()})
+    if chosen["spark.master"].startswith("local"):
+        # Workers on this machine are to find what this program found; Spark would take any python3.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     from tidelog.spark.source import TidelogDataSource
@@ -76,8 +80,6 @@ def settings(master: str | None, conf: dict[str, str]) -> dict[str, str]:
         chosen = "local[*]"
     if chosen.startswith("local"):
         found |= LOCAL
-        if "PYSPARK_PYTHON" not in os.environ:
-            found["spark.pyspark.python"] = sys.executable
     found["spark.master"] = chosen
     return found | conf
 
