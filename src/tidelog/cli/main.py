@@ -60,6 +60,7 @@ TOOLS: dict[str, Tool] = {
     "consume-with": Tool(
         "tidelog.cli.consume_with", "consume_with", "Run handlers of records that a file declares."
     ),
+    "pipeline": Tool("tidelog.cli.pipeline", "pipeline", "Run pipelines on Spark, and look after them."),
     "dump-log": Tool(
         "tidelog.cli.dump_log", "dump_log", "Print what segment, index and snapshot files hold."
     ),

@@ -40,12 +40,24 @@ class Context:
     spark: SparkSession
     settings: Mapping[str, SettingValue]
     tables: Tables
+    pipeline: str = ""
+    bootstrap: str = ""
+    client: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the clients, security among them, under Kafka's names."""
+    writer: str = ""
+    """Names the pipeline, the flow and its checkpoint: with the batch's number, what was written when."""
 
     def number(self, name: str) -> int:
         return int(self.settings[name])
 
     def text(self, name: str) -> str:
         return str(self.settings[name])
+
+    def fraction(self, name: str) -> float:
+        return float(self.settings[name])
+
+    def switch(self, name: str) -> bool:
+        return bool(self.settings[name])
 
 
 Step = Callable[["DataFrame", Context], "DataFrame"]

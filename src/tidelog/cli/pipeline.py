@@ -1,0 +1,461 @@
+"""`tidelog pipeline`: run the pipelines on Spark, list and describe them, see how they fare, stop them.
+
+`run` goes on until Ctrl-C, SIGTERM or `stop`, each of which ends the micro-batches that are being written
+and begins no other; with --trigger available-now it ends at the end of the log. On a terminal there are live
+lines, in a pipe one now and then. Exit codes: 0 when everything ended as it should, 1 when something could not
+start or failed, 128 plus the number of the signal that ended it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelog.cli.flags import KafkaStyleGroup, valued
+from tidelog.cli.output import Signals, failing, output_option, pairs, print_json, settings_from, tool_command
+
+if TYPE_CHECKING:
+    from tidelog.spark.pipelines.declare import Pipeline
+    from tidelog.spark.pipelines.runner import Options, Outcome, Running
+    from tidelog.spark.pipelines.state import PipelineStatus, StateFolder
+
+DATA = "./tidelog-pipeline"
+BOOTSTRAP = "127.0.0.1:9092"
+SETTINGS_NOTE = "Set one with `--set NAME=VALUE`, or in a file with `--config FILE`."
+
+data_option = click.option(
+    "--data",
+    metavar="DIR",
+    default=DATA,
+    show_default=True,
+    help="Where tables, checkpoints and status are: a folder, or any path that Spark can write.",
+)
+
+
+@click.group(cls=KafkaStyleGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def pipeline() -> None:
+    """Run pipelines on Spark, and look after them."""
+
+
+def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    attribute = name.lstrip("-").replace("-", "_")
+    return click.option(name, attribute, metavar=metavar, multiple=True, help=text)
+
+
+@tool_command("run")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT[,...]",
+    default=BOOTSTRAP,
+    show_default=True,
+    help="Brokers to ask first.",
+)
+@valued("--command-config", "FILE", "A properties file with settings of the clients, security among them.")
+@data_option
+@click.option(
+    "--trigger",
+    metavar="WHEN",
+    default="10 seconds",
+    show_default=True,
+    help="When a micro-batch begins: a time between two, available-now, or once.",
+)
+@several("--set", "NAME=VALUE", "A setting of a pipeline; pipeline.name=value where several have it.")
+@valued("--config", "FILE", "Settings of pipelines in a file: TOML, or properties.")
+@valued("--master", "URL", "The Spark master; this machine's cores (local[*]) where there is none.")
+@several("--spark-conf", "NAME=VALUE", "A setting of Spark.")
+@click.option(
+    "--max-offsets-per-trigger",
+    metavar="COUNT",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="The most records of a micro-batch.",
+)
+@click.option("--create-topics", is_flag=True, help="Make the topics that are read, where they are missing.")
+@click.option(
+    "--stop-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="How long a stop waits for the micro-batches that are being written.",
+)
+@click.option(
+    "--interval",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="How often a line is printed in a pipe.",
+)
+@output_option
+@click.pass_context
+def run(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    bootstrap_server: str,
+    command_config: str | None,
+    data: str,
+    trigger: str,
+    set: tuple[str, ...],
+    config: str | None,
+    master: str | None,
+    spark_conf: tuple[str, ...],
+    max_offsets_per_trigger: int,
+    create_topics: bool,
+    stop_timeout: float,
+    interval: float,
+    output: str,
+) -> None:
+    """Run pipelines, all in one Spark session.
+
+    A NAME is one of `tidelog pipeline list`, or `all` of them, or a file or module of yours: ./mine.py,
+    package.module.
+    """
+    with pipeline_failing():
+        from tidelog.spark.pipelines.runner import Options
+        from tidelog.spark.pipelines.settings import read_settings
+
+        settings = {**(read_settings(config) if config else {}), **pairs(set, "--set")}
+        client = {name: str(value) for name, value in settings_from(command_config).items()}
+        client.pop("bootstrap.servers", None)
+        options = Options(
+            bootstrap=bootstrap_server,
+            data=data,
+            master=master,
+            trigger=trigger,
+            settings=settings,
+            client=client,
+            spark_conf=pairs(spark_conf, "--spark-conf"),
+            create_topics=create_topics,
+            max_offsets_per_trigger=max_offsets_per_trigger,
+            stop_seconds=stop_timeout,
+        )
+        code = run_until_told(names, options, Report(interval, output))
+    ctx.exit(code)
+
+
+def run_until_told(names: tuple[str, ...], options: Options, report: Report) -> int:
+    """The exit code of a run that ended without an error."""
+    from tidelog.spark.pipelines.runner import start
+
+    told = Told()
+    with Signals(told.stop):
+        running = start(names, options)
+        with running, Signals(told.stop) as signals:  # once more: Spark's session takes SIGINT for itself
+            told.running = running
+            report.begun(running)
+            with report:
+                outcome = running.wait(each_turn=told.each_turn(report))
+        report.ended(outcome)
+        if not outcome.stopped_cleanly:
+            click.echo("tidelog: a micro-batch was cut off; it is done again at the next start", err=True)
+            return 1
+        return signals.exit_code or told.early
+
+
+class Told:
+    """Hands the wish to stop over to the run, also one that comes before there is a run."""
+
+    def __init__(self) -> None:
+        self.running: Running | None = None
+        self.wished = False
+        self.early = 0
+
+    def stop(self) -> None:
+        if self.wished:
+            raise KeyboardInterrupt  # somebody means it
+        self.wished = True
+
+    def each_turn(self, report: Report) -> Callable[[Running], None]:
+        def turn(running: Running) -> None:
+            if self.wished:
+                running.stop()
+            report.show(running)
+
+        return turn
+
+
+class Report:
+    """What a person, or a program, sees of a run while it goes on."""
+
+    def __init__(self, interval: float, output: str) -> None:
+        self._interval = interval
+        self._json = output == "json"
+        self._next = time.monotonic() + interval
+        self._live = LiveTable() if sys.stderr.isatty() and not self._json else None
+
+    def __enter__(self) -> Report:
+        if self._live is not None:
+            self._live.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.close()
+
+    def begun(self, running: Running) -> None:
+        names = ", ".join(each.name for each in running.pipelines)
+        if self._json:
+            print_json({"event": "started", "pipelines": [each.name for each in running.pipelines]})
+        else:
+            where = running.options
+            click.echo(f"{names} on {where.bootstrap}, data in {where.data}; Ctrl-C stops", err=True)
+
+    def show(self, running: Running) -> None:
+        if self._live is not None:
+            self._live.show(running)
+            return
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._interval
+            self._line(running)
+
+    def _line(self, running: Running) -> None:
+        from tidelog.spark.pipelines.progress import line, together
+
+        if self._json:
+            for each in running.pipelines:
+                flows = {name: asdict(flow) for name, flow in running.flows(each).items()}
+                print_json({"event": "progress", "pipeline": each.name, "flows": flows})
+        else:
+            shown = [(each.name, together(running.flows(each).values())) for each in running.pipelines]
+            click.echo(line(shown))
+
+    def ended(self, outcome: Outcome) -> None:
+        for name, status in outcome.pipelines.items():
+            if self._json:
+                print_json({"event": "ended", "pipeline": name, **asdict(status)})
+            else:
+                lag = "" if status.lag is None else f", {status.lag:,} not read yet"
+                click.echo(f"{name}: {status.state}, {status.rows:,} rows read{lag}")
+
+
+class LiveTable:
+    """A line for each flow that stays in its place at the bottom of a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
+        self._next = 0.0
+
+    def open(self) -> None:
+        self._live.start()
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def show(self, running: Running) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + 0.5
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        table.add_column("flow")
+        for title in ("rows", "rows/s", "lag", "batch", "batch time"):
+            table.add_column(title, justify="right")
+        for each in running.pipelines:
+            for name, flow in running.flows(each).items():
+                table.add_row(
+                    f"{each.name}/{name}",
+                    f"{flow.rows:,}",
+                    f"{flow.rows_per_second:,.0f}",
+                    "" if flow.lag is None else f"{flow.lag:,}",
+                    "" if flow.batch is None else str(flow.batch),
+                    f"{flow.batch_ms / 1000:.1f} s",
+                )
+        self._live.update(table, refresh=True)
+
+
+@tool_command("list")
+@output_option
+def list_(output: str) -> None:
+    """The pipelines that come with the package."""
+    with pipeline_failing():
+        from tidelog.spark.pipelines.registry import BUILT_IN, find
+
+        found = [find(name) for name in BUILT_IN]
+        if output == "json":
+            print_json([{"name": each.name, "title": each.title} for each in found])
+            return
+        width = max(len(each.name) for each in found)
+        for each in found:
+            click.echo(f"{each.name:<{width}}  {each.title}")
+
+
+@tool_command("describe")
+@click.argument("name")
+@output_option
+def describe(name: str, output: str) -> None:
+    """What a pipeline reads, does and writes, and what can be set."""
+    with pipeline_failing():
+        from tidelog.spark.pipelines.registry import check_flows, find
+        from tidelog.spark.pipelines.settings import resolve
+
+        found = find(name)
+        flows = found.flows(resolve([found], {})[found.name])
+        check_flows(found, flows)
+        described = {
+            "name": found.name,
+            "title": found.title,
+            "doc": found.doc,
+            "flows": [
+                {
+                    "name": flow.name,
+                    "topics": list(flow.source.topics),
+                    "sinks": [f"{type(sink).__name__.lower()} {sink.name}" for sink in flow.sinks],
+                }
+                for flow in flows
+            ],
+            "settings": [
+                {"name": each.name, "default": each.default, "allowed": each.allowed, "doc": each.doc}
+                for each in found.settings
+            ],
+        }
+        print_json(described) if output == "json" else print_description(found, described["flows"])
+
+
+def print_description(found: Pipeline, flows: object) -> None:
+    click.echo(f"{found.name}: {found.title}\n")
+    click.echo(f"{found.doc.strip()}\n")
+    assert isinstance(flows, list)
+    for flow in flows:
+        click.echo(f"flow {flow['name']}: {', '.join(flow['topics'])} -> {', '.join(flow['sinks'])}")
+    if found.settings:
+        click.echo(f"\nSettings. {SETTINGS_NOTE}")
+        for each in found.settings:
+            allowed = f" ({each.allowed})" if each.allowed else ""
+            click.echo(f"  {each.name} = {shown(each.default)}{allowed}\n      {each.doc}")
+
+
+def shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value) or "(empty)"
+
+
+@tool_command("status")
+@click.argument("names", metavar="[NAME...]", nargs=-1)
+@data_option
+@output_option
+@click.pass_context
+def status(ctx: click.Context, names: tuple[str, ...], data: str, output: str) -> None:
+    """How the pipelines on a data folder fare. The exit code is 1 where one failed or was killed."""
+    with pipeline_failing():
+        from tidelog.spark.pipelines.state import FAILED, KILLED, StateFolder
+
+        folder = StateFolder(data)
+        found: list[PipelineStatus] = []
+        for name in names or folder.names():
+            each = folder.read(name)
+            if each is None:
+                raise ValueError(f"no pipeline {name} has run with its data in {data}")
+            found.append(each)
+        if output == "json":
+            print_json([asdict(each) for each in found])
+        elif not found:
+            click.echo(f"no pipeline has run with its data in {data}")
+        else:
+            print_status(found)
+    ctx.exit(1 if any(each.state in (FAILED, KILLED) for each in found) else 0)
+
+
+def print_status(found: Iterable[PipelineStatus]) -> None:
+    now = time.time()
+    for each in found:
+        process = f", process {each.pid}" if each.state in ("starting", "running", "stopping") else ""
+        click.echo(f"{each.pipeline}: {each.state}{process}, {each.rows:,} rows since its start")
+        if each.error:
+            click.echo(f"  {each.error}")
+        for name, flow in each.flows.items():
+            batch = (
+                "no micro-batch yet"
+                if flow.batch is None
+                else (
+                    f"batch {flow.batch} in {flow.batch_ms / 1000:.1f} s, {now - flow.updated_at:,.0f} s ago"
+                )
+            )
+            lag = "unknown" if flow.lag is None else f"{flow.lag:,}"
+            click.echo(
+                f"  {name}: {flow.rows:,} rows, {flow.rows_per_second:,.0f} rows/s, lag {lag}, {batch}"
+            )
+
+
+@tool_command("stop")
+@click.argument("names", metavar="[NAME...]", nargs=-1)
+@data_option
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=90.0,
+    show_default=True,
+    help="How long to wait for the end of the micro-batches.",
+)
+@click.pass_context
+def stop(ctx: click.Context, names: tuple[str, ...], data: str, timeout: float) -> None:
+    """Have pipelines end after the micro-batch that is being written; all that run where none is named."""
+    with pipeline_failing():
+        from tidelog.spark.pipelines.state import StateFolder
+
+        folder = StateFolder(data)
+        running = [name for name in names or folder.names() if folder.runs(name)]
+        for name in names:
+            if name not in running:
+                click.echo(f"{name} does not run with its data in {data}")
+        for name in running:
+            folder.wish_stop(name)
+        deadline = time.monotonic() + timeout
+        left = list(running)
+        while left and time.monotonic() < deadline:
+            left = [name for name in left if not stopped(folder, name)]
+            time.sleep(0.1 if left else 0)
+        for name in running:
+            click.echo(f"{name}: {'still running' if name in left else 'stopped'}")
+    if left:
+        click.echo(f"tidelog: {', '.join(left)}: not within {timeout:g} s; the wish to stop stands", err=True)
+    ctx.exit(1 if left else 0)
+
+
+def stopped(folder: StateFolder, name: str) -> bool:
+    """One of several pipelines of a process can have ended while the process, and its lock, goes on."""
+    from tidelog.spark.pipelines.state import ENDED
+
+    found = folder.read(name)
+    return not folder.runs(name) or (found is not None and found.state in ENDED)
+
+
+@contextmanager
+def pipeline_failing() -> Iterator[None]:
+    """What can go wrong as one line, what is not installed among it."""
+    ctx = click.get_current_context()
+    with failing():
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing == "tidelog":
+                raise
+            click.echo(
+                f"tidelog: the package {missing} is missing; install the pipelines' extra: "
+                "pip install 'tidelog[spark]'",
+                err=True,
+            )
+            ctx.exit(1)
+        except RuntimeError as error:
+            if type(error).__name__ not in ("SparkMissing", "FlowFailed"):
+                raise
+            click.echo(f"tidelog: {error}", err=True)
+            ctx.exit(1)
+
+
+for command in (run, list_, describe, status, stop):
+    pipeline.add_command(command)

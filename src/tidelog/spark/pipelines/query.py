@@ -1,0 +1,203 @@
+"""One flow as one streaming query: its rows, its sinks, and an end that leaves no micro-batch half done.
+
+Every sink is written under the name of the flow and the number of the micro-batch, so that a micro-batch
+which comes again after a failure changes nothing where it was written already.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tidelog.spark.pipelines.declare import Context, Flow, Sink, Table, Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FORMAT = "tidelog"
+
+
+class Stopping(Exception):
+    """Said to Spark by a micro-batch that came after the wish to stop: nothing of it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run reads and writes."""
+
+    bootstrap: str
+    data: str
+    client: Mapping[str, str]
+    max_offsets_per_trigger: int
+
+    @property
+    def tables(self) -> str:
+        return f"{self.data}/tables"
+
+    def checkpoint(self, pipeline: str, flow: str) -> str:
+        return f"{self.data}/checkpoints/{pipeline}/{flow}"
+
+    def options(self) -> dict[str, str]:
+        """What source and sink need to reach the cluster."""
+        return {
+            "kafka.bootstrap.servers": self.bootstrap,
+            **{f"kafka.{name}": value for name, value in self.client.items()},
+        }
+
+
+class FlowQuery:
+    """A flow that can be started once, and asked to stop between two micro-batches."""
+
+    def __init__(self, flow: Flow, context: Context, place: Place) -> None:
+        self.flow = flow
+        self.name = f"{context.pipeline}/{flow.name}"
+        self._context = replace(context, writer=self.name)
+        self._place = place
+        self._started: StreamingQuery | None = None
+        self._id = ""
+        self._has_id = threading.Event()
+        self._closing = False
+        self._writing = False
+        self._turned_away = False
+        self._written = -1
+
+    def start(self, trigger: Mapping[str, str | bool]) -> None:
+        """The query runs from here on; its checkpoint says where."""
+        rows = self.read()
+        for step in self.flow.steps:
+            rows = step(rows, self._context)
+        writer = rows.writeStream.queryName(self.name).outputMode(self.flow.output_mode)
+        writer = writer.option("checkpointLocation", self._place.checkpoint(*self.name.split("/", 1)))
+        writer = writer.foreachBatch(self._write_batch).trigger(**trigger)  # type: ignore[arg-type]
+        self._started = writer.start()
+        self._id = str(self._started.id)
+        self._has_id.set()
+
+    def read(self) -> DataFrame:
+        source = self.flow.source
+        options = {
+            **self._place.options(),
+            "kafka.isolation.level": self._place.client.get("isolation.level", "read_committed"),
+            "subscribe": ",".join(source.topics),
+            "startingOffsets": "earliest",
+            "publishGroup": f"pipeline-{self.name.replace('/', '-')}",  # so that Kafka's tools show the lag
+            "maxOffsetsPerTrigger": str(self._place.max_offsets_per_trigger),
+        }
+        if source.schema is not None:
+            options["valueFormat"] = "json"
+            options["valueSchema"] = source.schema.json()
+            options["valueMode"] = "PERMISSIVE" if source.keep_bad else "DROPMALFORMED"
+        if source.metadata:
+            options["columns"] = ",".join(source.metadata)
+        return self._context.spark.readStream.format(FORMAT).options(**{**options, **source.options}).load()
+
+    @property
+    def query(self) -> StreamingQuery:
+        assert self._started is not None, f"{self.name} was not started"
+        return self._started
+
+    def _write_batch(self, rows: DataFrame, batch: int) -> None:
+        self._has_id.wait()
+        self._writing = True
+        try:
+            if self._closing:  # looked at after the mark, so that whoever stops us cannot miss it
+                self._turned_away = True
+                raise Stopping(f"{self.name} is stopping; micro-batch {batch} is done at the next start")
+            self.write(rows, batch)
+            self._written = batch
+        finally:
+            self._writing = False
+
+    def write(self, rows: DataFrame, batch: int) -> None:
+        """Every sink in its order; what a micro-batch computes is computed once for all of them."""
+        context = in_session(self._context, rows.sparkSession, self._place)
+        for step in self.flow.batch_steps:
+            rows = step(rows, context, batch)
+        several = len(self.flow.sinks) > 1
+        if several:
+            rows = rows.persist()
+        try:
+            for sink in self.flow.sinks:
+                write_sink(sink, rows, context, f"{self.name}/{sink.name}/{self._id}", batch, self._place)
+        finally:
+            if several:
+                rows.unpersist()
+
+    def close_gate(self) -> None:
+        """From now on no micro-batch begins to be written; the one that is being written ends."""
+        self._closing = True
+
+    @property
+    def ended(self) -> bool:
+        return self._started is not None and not self._started.isActive
+
+    def stopped_between_batches(self) -> bool:
+        """Stop where nothing is half done, if that is now; called again and again after `close_gate`."""
+        if self.ended:
+            return True
+        if self._writing:
+            return False
+        told = self.query.lastProgress
+        committed = told is not None and told["batchId"] >= self._written
+        if not committed and self.query.status["isTriggerActive"]:
+            return False  # written, but not in Spark's own books yet
+        self.query.stop()
+        return True
+
+    def stop_now(self) -> None:
+        """Whatever is going on; a micro-batch that is cut off is done again at the next start."""
+        if self._started is not None and self._started.isActive:
+            self._started.stop()
+
+    def failure(self) -> Exception | None:
+        """Why the query ended by itself; None where it has not, or was told to."""
+        if self._started is None or self._turned_away:
+            return None
+        return self._started.exception()
+
+
+def in_session(context: Context, spark: SparkSession, place: Place) -> Context:
+    """The context in the session of a micro-batch, which Spark clones for it."""
+    from tidelog.spark.tables import Tables
+
+    return replace(context, spark=spark, tables=Tables(spark, place.tables))
+
+
+def write_sink(sink: Sink, rows: DataFrame, context: Context, name: str, batch: int, place: Place) -> None:
+    if not isinstance(sink, Table | Topic):
+        sink.write(rows, context, context.writer, batch)
+        return
+    if sink.select is not None:
+        rows = sink.select(rows, context)
+    if isinstance(sink, Table):
+        context.tables.write(
+            rows,
+            sink.name,
+            writer=context.writer,
+            batch=batch,
+            partition_by=sink.partition_by,
+            keys=sink.keys,
+        )
+        return
+    options = {
+        **place.options(),
+        "topic": sink.name,
+        "exactlyOnce": "true",
+        "exactlyOnceName": name,
+        "exactlyOnceBatch": str(batch),
+    }
+    as_records(rows, sink.key).write.format(FORMAT).options(**options).mode("append").save()
+
+
+def as_records(rows: DataFrame, key: str) -> DataFrame:
+    """Key and value of a record for each row: the value is the JSON of all columns, null ones included."""
+    from pyspark.sql import functions as f
+
+    style = {"ignoreNullFields": "false", "timeZone": "UTC"}
+    return rows.select(
+        f.col(key).cast("string").alias("key"),
+        f.to_json(f.struct(*[f.col(f"`{name}`") for name in rows.columns]), style).alias("value"),
+    )

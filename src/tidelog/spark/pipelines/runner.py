@@ -1,0 +1,363 @@
+"""Runs pipelines: every flow as a streaming query with its checkpoint, all in one Spark session.
+
+`run(["earnings"], data="./here")` blocks until the pipelines have ended; `start(...)` gives a `Running` whose
+`turn()` is called again and again. A stop ends the micro-batches that are being written and begins no other.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidelog.config import ConfigError
+from tidelog.spark.pipelines import state
+from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue
+from tidelog.spark.pipelines.progress import Progress
+from tidelog.spark.pipelines.query import FlowQuery, Place, in_session
+from tidelog.spark.pipelines.reasons import FlowFailed, flow_failed
+from tidelog.spark.pipelines.registry import check_flows, find_all
+from tidelog.spark.pipelines.settings import resolve
+from tidelog.spark.pipelines.state import Claim, FlowStatus, PipelineStatus, StateFolder
+from tidelog.spark.pipelines.topics import prepare_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_DATA = "./tidelog-pipeline"
+DEFAULT_TRIGGER = "10 seconds"
+MAX_OFFSETS_PER_TRIGGER = 1_000_000
+TURN_SECONDS = 0.1
+STATUS_SECONDS = 1.0
+STOP_SECONDS = 60.0
+OLD_JVM_SECONDS = 30.0
+
+_PROCESSING_TIME = re.compile(
+    r"^\d+(\.\d+)? ?(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|days?)$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How pipelines are run; the same for all of one run."""
+
+    bootstrap: str = DEFAULT_BOOTSTRAP
+    data: str = DEFAULT_DATA
+    master: str | None = None
+    trigger: str = DEFAULT_TRIGGER
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Settings of pipelines, `name` or `pipeline.name`."""
+    client: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the clients, security among them, under Kafka's names."""
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    create_topics: bool = False
+    """Make the topics that sources miss, too."""
+    max_offsets_per_trigger: int = MAX_OFFSETS_PER_TRIGGER
+    stop_seconds: float = STOP_SECONDS
+    """How long a stop waits for the micro-batches that are being written."""
+
+
+def trigger_arguments(text: str) -> dict[str, str | bool]:
+    """What Spark's `trigger` is called with."""
+    plain = text.strip().lower()
+    if plain in ("available-now", "availablenow"):
+        return {"availableNow": True}
+    if plain == "once":
+        return {"once": True}
+    if _PROCESSING_TIME.match(plain):
+        # Spark knows the units by their names alone.
+        number, unit = re.findall(r"[\d.]+|[a-z]+", plain)
+        units = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+        return {"processingTime": f"{number} {units.get(unit, unit)}"}
+    raise ConfigError("trigger", text, 'expected available-now, once, or a time such as "10 seconds"')
+
+
+@dataclass(slots=True)
+class RunningPipeline:
+    """One pipeline of a run: its queries and what others are told of it."""
+
+    pipeline: Pipeline
+    settings: Mapping[str, SettingValue]
+    flows: tuple[Flow, ...]
+    claim: Claim
+    status: PipelineStatus
+    queries: list[FlowQuery] = field(default_factory=list)
+    stop_deadline: float | None = None
+    stopped_cleanly: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.pipeline.name
+
+    @property
+    def ended(self) -> bool:
+        return all(query.ended for query in self.queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: the last status of each pipeline, and whether no stop had to cut anything off."""
+
+    pipelines: dict[str, PipelineStatus]
+    stopped_cleanly: bool
+
+    @property
+    def rows(self) -> int:
+        return sum(status.rows for status in self.pipelines.values())
+
+
+class Running:
+    """Pipelines that have been started. Close it, or leave its `with` block, to end them."""
+
+    def __init__(self, pipelines: list[RunningPipeline], options: Options, folder: StateFolder) -> None:
+        self.pipelines = pipelines
+        self.options = options
+        self.folder = folder
+        self.progress = Progress()
+        self._spark: SparkSession | None = None
+        self._owns_spark = False
+        self._listeners: list[StreamingQueryListener] = []
+        self._next_status = 0.0
+        self._failure: FlowFailed | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        assert self._spark is not None, "the run has no session yet"
+        return self._spark
+
+    def open(self, spark: SparkSession | None) -> None:
+        """Start every query; what was started is stopped again where one cannot be."""
+        trigger = trigger_arguments(self.options.trigger)
+        place = Place(
+            self.options.bootstrap,
+            self.options.data.rstrip("/"),
+            self.options.client,
+            self.options.max_offsets_per_trigger,
+        )
+        for running in self.pipelines:
+            wait_for_old_jvm(running.claim.before)
+        self._spark, self._owns_spark = spark or new_session(self.options), spark is None
+        jvm_pid = int(self._spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+        self._listen()
+        for running in self.pipelines:
+            running.status.jvm_pid = jvm_pid
+            context = in_session(self._context(running), self._spark, place)
+            running.queries = [FlowQuery(flow, context, place) for flow in running.flows]
+            for query in running.queries:
+                self.progress.expect(query.name)
+                query.start(trigger)
+                self.progress.set_state(query.name, state.RUNNING)
+            running.status.state = state.RUNNING
+        self._write_status(force=True)
+
+    def _context(self, running: RunningPipeline) -> Context:
+        from tidelog.spark.tables import Tables
+
+        return Context(
+            spark=self.spark,
+            settings=running.settings,
+            tables=Tables(self.spark, f"{self.options.data.rstrip('/')}/tables"),
+            pipeline=running.name,
+            bootstrap=self.options.bootstrap,
+            client=self.options.client,
+        )
+
+    def _listen(self) -> None:
+        self._listeners = [self.progress.listener()]
+        for listener in self._listeners:
+            self.spark.streams.addListener(listener)
+
+    def turn(self) -> bool:
+        """Look after everything once, without waiting; False when all pipelines have ended.
+
+        Raises `FlowFailed` when a flow failed and the others have been stopped.
+        """
+        for running in self.pipelines:
+            if running.stop_deadline is None and self.folder.stop_wished(running.name):
+                self.stop(running.name)
+            self._see_failure(running)
+            self._finish(running)
+        self._write_status()
+        if not all(running.ended for running in self.pipelines):
+            return True
+        self._write_status(force=True)
+        if self._failure is not None:
+            raise self._failure
+        return False
+
+    def _see_failure(self, running: RunningPipeline) -> None:
+        if running.status.error is not None:
+            return
+        for query in running.queries:
+            error = query.failure() if query.ended else None
+            if error is not None:
+                failure = flow_failed(running.name, query.flow.name, error)
+                running.status.state, running.status.error = state.FAILED, str(failure)
+                self.progress.set_state(query.name, state.FAILED)
+                self._failure = self._failure or failure
+                self.stop()
+                return
+
+    def _finish(self, running: RunningPipeline) -> None:
+        """A pipeline that is to stop is brought there; one that came to its end by itself is marked so."""
+        deadline = running.stop_deadline
+        if deadline is not None:
+            late = time.monotonic() >= deadline
+            for query in running.queries:
+                if not query.stopped_between_batches() and late:
+                    running.stopped_cleanly = False
+                    query.stop_now()
+        if running.ended and running.status.state not in state.ENDED:
+            running.status.state = state.STOPPED
+            self.folder.forget_wish(running.name)
+
+    def stop(self, pipeline: str | None = None) -> None:
+        """Have a pipeline, or all of them, end after the micro-batch; `turn` brings it about."""
+        for running in self.pipelines:
+            if pipeline in (None, running.name) and running.stop_deadline is None:
+                running.stop_deadline = time.monotonic() + self.options.stop_seconds
+                if running.status.state not in state.ENDED:
+                    running.status.state = state.STOPPING
+                for query in running.queries:
+                    query.close_gate()
+
+    def wait(self, *, each_turn: Callable[[Running], None] | None = None) -> Outcome:
+        """Until all pipelines have ended."""
+        while self.turn():
+            if each_turn is not None:
+                each_turn(self)
+            time.sleep(TURN_SECONDS)
+        if each_turn is not None:
+            each_turn(self)
+        return self.outcome()
+
+    def outcome(self) -> Outcome:
+        for running in self.pipelines:
+            running.status.flows = self.flows(running)
+        return Outcome(
+            {running.name: running.status for running in self.pipelines},
+            all(running.stopped_cleanly for running in self.pipelines),
+        )
+
+    def flows(self, running: RunningPipeline) -> dict[str, FlowStatus]:
+        """The numbers of a pipeline's flows, by their names."""
+        return {query.flow.name: self.progress.of(query.name) for query in running.queries}
+
+    def _write_status(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if force or now >= self._next_status:
+            self._next_status = now + STATUS_SECONDS
+            for running in self.pipelines:
+                running.status.flows = self.flows(running)
+                self.folder.write(running.status)
+
+    def close(self) -> None:
+        """End everything now; `stop()` and `wait()` before it end it gently."""
+        try:
+            for running in self.pipelines:
+                for query in running.queries:
+                    query.stop_now()
+                if running.status.state not in state.ENDED:
+                    running.status.state = state.STOPPED
+            self._write_status(force=True)
+            if self._spark is not None:
+                for listener in self._listeners:
+                    self._spark.streams.removeListener(listener)
+                if self._owns_spark:
+                    self._spark.stop()
+        finally:
+            for running in self.pipelines:
+                running.claim.close()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def start(
+    names: Iterable[str | Pipeline], options: Options | None = None, *, spark: SparkSession | None = None
+) -> Running:
+    """The pipelines, started: names, files, modules or declarations themselves."""
+    options = options or Options()
+    names = tuple(names)
+    pipelines = find_all(names)
+    settings = resolve(pipelines, options.settings)
+    trigger_arguments(options.trigger)
+    flows = {pipeline.name: pipeline.flows(settings[pipeline.name]) for pipeline in pipelines}
+    for pipeline in pipelines:
+        check_flows(pipeline, flows[pipeline.name])
+    folder = StateFolder(options.data)
+    claimed: list[RunningPipeline] = []
+    try:
+        for pipeline in pipelines:
+            claim = folder.claim(pipeline.name)
+            status = state.this_process(pipeline.name)
+            status.bootstrap, status.data = options.bootstrap, options.data
+            status.trigger = options.trigger
+            claimed.append(
+                RunningPipeline(pipeline, settings[pipeline.name], flows[pipeline.name], claim, status)
+            )
+        prepare_topics(
+            [flow for found in flows.values() for flow in found],
+            options.bootstrap,
+            options.client,
+            create_sources=options.create_topics,
+        )
+    except BaseException:
+        for running in claimed:
+            running.claim.close()
+        raise
+    run = Running(claimed, options, folder)
+    try:
+        run.open(spark)
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def run(
+    names: Iterable[str | Pipeline] | str,
+    *,
+    bootstrap: str = DEFAULT_BOOTSTRAP,
+    data: str = DEFAULT_DATA,
+    master: str | None = None,
+    trigger: str = DEFAULT_TRIGGER,
+    settings: Mapping[str, object] | None = None,
+    client: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    create_topics: bool = False,
+    each_turn: Callable[[Running], None] | None = None,
+) -> Outcome:
+    """Run pipelines to their end: with `trigger="available-now"` that of the log as it is now."""
+    options = Options(
+        bootstrap, data, master, trigger, settings or {}, client or {}, create_topics=create_topics
+    )
+    with start([names] if isinstance(names, str) else names, options, spark=spark) as running:
+        return running.wait(each_turn=each_turn)
+
+
+def new_session(options: Options) -> SparkSession:
+    from tidelog.spark.session import session
+
+    return session("tidelog pipeline", options.master, **options.spark_conf)
+
+
+def wait_for_old_jvm(before: PipelineStatus | None) -> None:
+    """A killed driver's Java machine lives on for a moment, and may still be writing the last micro-batch."""
+    if before is None or before.host != state.this_process("").host or before.state in state.ENDED:
+        return
+    deadline = time.monotonic() + OLD_JVM_SECONDS
+    while state.process_is_java(before.jvm_pid):
+        if time.monotonic() >= deadline:
+            raise state.AlreadyRunning(
+                f"the Java process {before.jvm_pid} of the last run of {before.pipeline} is still there, "
+                "without its driver; end it before the pipeline is started again"
+            )
+        time.sleep(TURN_SECONDS)
