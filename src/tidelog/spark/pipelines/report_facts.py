@@ -1,0 +1,202 @@
+"""The numbers of the report, counted where the tables are and never more of them than a page can show.
+
+Counting is asked of a `Reader`: of Parquet files directly where they are local, of Spark elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+EVENT_TABLES = {
+    "exposures": "shown",
+    "left_swipes": "swiped left",
+    "right_swipes": "swiped right",
+    "credits": "credit",
+    "logins": "signed in",
+    "verifications": "verified",
+    "installs": "installed",
+}
+ALERT_TABLES = {"device_alerts": "device-watch", "invite_alerts": "invite-watch"}
+ALERTS_SHOWN = 40  # of each rule, the newest
+TOP_ADS = 12
+TOP_USERS = 12
+REASONS_SHOWN = 15
+FAR_AWAY = 20  # a few events so many times further away than the others are do not stretch the axis of time
+
+Row = Mapping[str, object]
+
+
+class Reader(Protocol):
+    """What the report asks of tables. A table that is not there, or is empty, has no columns and no rows."""
+
+    def columns(self, table: str) -> frozenset[str]: ...
+
+    def per_minute(self, table: str) -> Counter[int]:
+        """How many events happened (`ts`, milliseconds) in each minute since 1970."""
+
+    def counts(self, table: str, columns: Sequence[str]) -> Counter[tuple[str, ...]]:
+        """How many rows there are of each combination of values; null counts as ''."""
+
+    def top(self, table: str, columns: Sequence[str], by: str, limit: int, where: Row) -> list[Row]:
+        """The rows with the largest `by`, of those whose columns are as `where` says."""
+
+    def numbers(self, table: str, column: str) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    pipeline: str
+    rule: str
+    subject: str
+    window_start: str
+    window_end: str
+    raised_at: str
+    evidence: object
+    """What JSON says, or the text itself where it is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdSwipes:
+    ad: str
+    left: int
+    right: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadEvents:
+    topic: str
+    reason: str
+    count: int
+    sample: bytes | None
+
+
+@dataclass(slots=True)
+class Facts:
+    """Everything that the page says. `missing` names tables that are not there, or empty."""
+
+    events: dict[str, Counter[int]] = field(default_factory=dict)
+    """By table: events by minute."""
+    ads: list[AdSwipes] = field(default_factory=list)
+    ad_count: int = 0
+    rules: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Alerts by pipeline and rule."""
+    alerts: list[Alert] = field(default_factory=list)
+    regions: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Users by country and region."""
+    number_types: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    balances: list[int] = field(default_factory=list)
+    richest: list[Row] = field(default_factory=list)
+    bad: list[BadEvents] = field(default_factory=list)
+    bad_count: int = 0
+    bad_reasons: int = 0
+    missing: set[str] = field(default_factory=set)
+
+    @property
+    def event_count(self) -> int:
+        return sum(counts.total() for counts in self.events.values())
+
+    def span(self) -> tuple[int, int] | None:
+        """First and last minute to draw: where all events are, but for a few that are far away."""
+        together: Counter[int] = Counter()
+        for counts in self.events.values():
+            together.update(counts)
+        if not together:
+            return None
+        minutes = sorted(together)
+        total, seen = together.total(), 0
+        edges: list[int] = []
+        for minute in minutes:
+            before, seen = seen, seen + together[minute]
+            if before <= total * 0.005 < seen or before < total * 0.995 <= seen:
+                edges.append(minute)
+        low, high = edges[0], edges[-1]
+        room = max(30, high - low + 1) * FAR_AWAY
+        near = [minute for minute in minutes if low - room <= minute <= high + room]
+        return near[0], near[-1]
+
+
+def gather(tables: Reader) -> Facts:
+    facts = Facts()
+    for table in (*EVENT_TABLES, *ALERT_TABLES, "user_regions", "balances", "quarantine"):
+        if not tables.columns(table):
+            facts.missing.add(table)
+    facts.events = {table: tables.per_minute(table) for table in EVENT_TABLES if table not in facts.missing}
+    _gather_ads(facts, tables)
+    _gather_alerts(facts, tables)
+    if "user_regions" not in facts.missing:
+        facts.regions = tables.counts("user_regions", ["country", "region"])
+        facts.number_types = tables.counts("user_regions", ["number_type"])
+    if "balances" not in facts.missing:
+        facts.balances = tables.numbers("balances", "balance")
+        facts.richest = tables.top(
+            "balances", ["user_id", "balance", "events", "last_event_at"], "balance", TOP_USERS, {}
+        )
+    _gather_bad(facts, tables)
+    return facts
+
+
+def _gather_ads(facts: Facts, tables: Reader) -> None:
+    left = tables.counts("left_swipes", ["ad_id"]) if "left_swipes" not in facts.missing else Counter()
+    right = tables.counts("right_swipes", ["ad_id"]) if "right_swipes" not in facts.missing else Counter()
+    both = left + right
+    facts.ad_count = len(both)
+    facts.ads = [AdSwipes(ad[0], left[ad], right[ad]) for ad, _ in both.most_common(TOP_ADS)]
+
+
+def _gather_alerts(facts: Facts, tables: Reader) -> None:
+    columns = ["rule", "subject", "window_start", "window_end", "raised_at", "evidence"]
+    for table, pipeline in ALERT_TABLES.items():
+        if table in facts.missing:
+            continue
+        for (rule,), count in tables.counts(table, ["rule"]).items():
+            facts.rules[pipeline, rule] = count
+            for row in tables.top(table, columns, "raised_at", ALERTS_SHOWN, {"rule": rule}):
+                facts.alerts.append(_alert(pipeline, row))
+
+
+def _alert(pipeline: str, row: Row) -> Alert:
+    return Alert(
+        pipeline,
+        text(row["rule"]),
+        text(row["subject"]),
+        text(row["window_start"]),
+        text(row["window_end"]),
+        text(row["raised_at"]),
+        evidence_of(row["evidence"]),
+    )
+
+
+def evidence_of(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        found: object = json.loads(value)
+    except ValueError:
+        return value
+    return found
+
+
+def _gather_bad(facts: Facts, tables: Reader) -> None:
+    if "quarantine" in facts.missing:
+        return
+    reasons = tables.counts("quarantine", ["topic", "error"])
+    facts.bad_count, facts.bad_reasons = reasons.total(), len(reasons)
+    for (topic, reason), count in reasons.most_common(REASONS_SHOWN):
+        found = tables.top("quarantine", ["raw"], "offset", 1, {"topic": topic, "error": reason})
+        raw = found[0]["raw"] if found else None
+        facts.bad.append(BadEvents(topic, reason, count, raw if isinstance(raw, bytes) else None))
+
+
+def text(value: object) -> str:
+    """A value of a table for people: times in UTC to the second."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        moment = value.astimezone(UTC) if value.tzinfo else value
+        return moment.strftime("%Y-%m-%d %H:%M:%S")
+    return str(value)
