@@ -1,11 +1,26 @@
-"""Tables of Parquet files that micro-batches are written to, each once."""
+"""Tables of Parquet files that micro-batches are written to, each once.
+
+A batch is known by its writer and its number. Written again, it replaces what it wrote before; a process
+killed at any point leaves a table that reads as before the batch, and the batch's replay makes it whole.
+The files are plain Parquet in `table/day=YYYY-MM-DD/`, which anything that reads Parquet reads.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tidelog.spark.files import Files
+from tidelog.spark.table_log import HIDDEN, VERSION, BatchFiles, Shape, TableError, TableLog, slug
+
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["TableError", "Tables"]
+
+READ_ATTEMPTS = 50
+_TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 class Tables:
@@ -13,4 +28,110 @@ class Tables:
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.spark = spark
-        self.root = root
+        self.files = Files(spark, root)
+        self.root = self.files.root
+
+    def names(self) -> list[str]:
+        found = (entry.name for entry in self.files.entries(self.root) if entry.is_folder)
+        return [name for name in found if _TABLE_NAME.fullmatch(name) and self.exists(name)]
+
+    def exists(self, table: str) -> bool:
+        return self.files.exists(f"{self._log(table).hidden}/schema")
+
+    def write(
+        self,
+        rows: DataFrame,
+        table: str,
+        *,
+        writer: str,
+        batch: int,
+        partition_by: Sequence[str] = (),
+        keys: Sequence[str] = (),
+    ) -> None:
+        """Add the rows as this batch of this writer, instead of what the batch wrote before.
+
+        With `keys`, the newest row of a key stands; a batch has at most one row for each.
+        """
+        log = self._log(table)
+        log.check_order(writer, batch)
+        version = log.version_for(writer, batch)
+        if keys:
+            from pyspark.sql import functions as F
+
+            rows = rows.withColumn(VERSION, F.lit(version).cast("long"))
+        log.declare(Shape(rows.schema, tuple(partition_by), tuple(keys)))
+        staging = log.staging(writer, batch)
+        self.stage(rows, staging, partition_by)
+        log.commit(writer, batch, version, self.staged(staging))
+        self.files.delete(staging)
+
+    def read(self, table: str, *, without: tuple[str, int] | None = None) -> DataFrame:
+        """All rows of whole batches; of a keyed table the newest row of each key.
+
+        `without` leaves one batch out, (writer, batch): what the table was before that batch, also when the
+        batch comes a second time. The files are those of this moment: a frame that is kept for long may find
+        them compacted away, and is then to be read anew.
+        """
+        log = self._log(table)
+        shape = log.shape()
+        if shape is None:
+            there = ", ".join(self.names()) or "none"
+            raise TableError(f"there is no table {table} in {self.root}; there are: {there}")
+        unwanted = (slug(without[0]), without[1]) if without else None
+        for _ in range(READ_ATTEMPTS):
+            seen = log.markers()
+            left_out: list[BatchFiles | None] = [
+                log.files_of(marker)
+                for marker in seen
+                if not marker.done or (marker.writer, marker.batch) == unwanted
+            ]
+            frame = self.spark.read.schema(shape.schema).parquet(log.folder)
+            # A batch that began or ended while Spark listed the folder may be there in part.
+            if log.markers() == seen:
+                names = [file.rpartition("/")[2] for held in left_out if held for file in held.files]
+                return _newest(_without_files(frame, names).select(*shape.schema.names), shape)
+        raise TableError(f"table {table} changes faster than it can be listed")
+
+    def stage(self, rows: DataFrame, folder: str, partition_by: Sequence[str]) -> None:
+        """Write the rows as Parquet files that no table has yet."""
+        writer = rows.write.mode("overwrite").option("mapreduce.fileoutputcommitter.algorithm.version", "2")
+        writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").partitionBy(
+            *partition_by
+        ).parquet(folder)
+
+    def staged(self, folder: str, below: str = "") -> Iterator[tuple[str, str]]:
+        """The files below a staging folder: (path, folder inside the table)."""
+        for entry in self.files.entries(folder):
+            path = f"{folder}/{entry.name}"
+            if entry.is_folder and not entry.name.startswith("_"):
+                yield from self.staged(path, "/".join(filter(None, (below, entry.name))))
+            elif entry.name.endswith(".parquet"):
+                yield path, below
+
+    def _log(self, table: str) -> TableLog:
+        if not _TABLE_NAME.fullmatch(table):
+            raise TableError(f"{table!r} is no name for a table: letters, digits and underscores are")
+        return TableLog(self.files, f"{self.root}/{table}")
+
+
+def _without_files(frame: DataFrame, names: list[str]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return frame.where(~F.col("_metadata.file_name").isin(names)) if names else frame
+
+
+def _newest(frame: DataFrame, shape: Shape) -> DataFrame:
+    """One row for each key, the one of the highest version, as it was written."""
+    from pyspark.sql import functions as F
+
+    if not shape.keys:
+        return frame
+    others = [name for name in shape.schema.names if name not in (*shape.keys, VERSION)]
+    newest: Column = F.max_by(F.struct(*others) if others else F.lit(True), VERSION).alias(HIDDEN)
+    chosen = frame.groupBy(*shape.keys).agg(newest)
+    columns = [
+        F.col(name) if name in shape.keys else F.col(f"{HIDDEN}.{name}").alias(name)
+        for name in shape.schema.names
+        if name != VERSION
+    ]
+    return chosen.select(*columns)

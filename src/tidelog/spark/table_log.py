@@ -1,0 +1,257 @@
+"""What a table remembers beside its rows, in the folder `_tidelog` inside the table's own.
+
+- `schema/NNNN-<hash>.json`: each set of columns that was ever written; the table has all of them.
+- `batches/<writer>.<batch>.<attempt>.moving|done`: the files of the newest batch of each writer. A batch
+  counts from the rename of its `moving` to `done` on; until then its files are moved into place, and
+  whoever reads by this log leaves them out. A batch that comes again is undone first, the same way back.
+- `staging/`: files that are being written. Nothing there is part of the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tidelog.spark.files import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+VERSION = "_version"
+"""The column of a keyed table that says which of the rows of a key is the newest."""
+HIDDEN = "_tidelog"
+_MARKER = re.compile(r"(?P<writer>[^.]+)\.(?P<batch>\d+)\.(?P<attempt>[0-9a-f]+)\.(?P<state>moving|done)")
+_PLAIN_WRITER = re.compile(r"[A-Za-z0-9_/]+")
+
+
+class TableError(ValueError):
+    """A table cannot be written or read as asked; the message says what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """One batch of one writer, as the name of its marker tells it."""
+
+    writer: str
+    batch: int
+    attempt: str
+    done: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.stem}.{'done' if self.done else 'moving'}"
+
+    @property
+    def stem(self) -> str:
+        return f"{self.writer}.{self.batch:010d}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFiles:
+    """What a marker holds: the batch's place in the order of the table, and its files there."""
+
+    version: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns of a table, how its files are laid out, and what makes two rows the same thing."""
+
+    schema: StructType
+    partition_by: tuple[str, ...]
+    keys: tuple[str, ...]
+
+
+def slug(writer: str) -> str:
+    """The writer's name as part of a file name: two writers never share one."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "-", writer)
+    if _PLAIN_WRITER.fullmatch(writer):
+        return plain
+    return f"{plain}-{hashlib.sha256(writer.encode()).hexdigest()[:8]}"
+
+
+class TableLog:
+    """The log of the table in `folder`."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self.files = files
+        self.folder = folder
+        self.hidden = f"{folder}/{HIDDEN}"
+        self.batches = f"{self.hidden}/batches"
+        self.name = folder.rsplit("/", 1)[-1]
+
+    # -- columns
+
+    def shape(self) -> Shape | None:
+        """The table as declared so far, None where it is not there."""
+        shape: Shape | None = None
+        names = (entry.name for entry in self.files.entries(f"{self.hidden}/schema"))
+        for name in names:
+            text = self.files.read(f"{self.hidden}/schema/{name}") if name.endswith(".json") else None
+            if text is not None:
+                shape = _shape_from(text) if shape is None else _merged(self.name, shape, _shape_from(text))
+        return shape
+
+    def declare(self, wanted: Shape) -> Shape:
+        """Make the table, or add the columns that it lacks; refused where it is another kind of table."""
+        wanted = replace(wanted, schema=_nullable(wanted.schema))
+        _check(self.name, wanted)
+        current = self.shape()
+        if current is not None:
+            _check_same_kind(self.name, current, wanted)
+            merged = _merged(self.name, current, wanted)
+            if merged.schema == current.schema:
+                return current
+        text = _shape_to(wanted)
+        known = len(self.files.entries(f"{self.hidden}/schema"))
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        self._put(f"{self.hidden}/schema", f"{known:04d}-{digest}.json", text)
+        return merged if current is not None else wanted
+
+    # -- batches
+
+    def markers(self) -> list[Marker]:
+        found = (_MARKER.fullmatch(entry.name) for entry in self.files.entries(self.batches))
+        return [
+            Marker(match["writer"], int(match["batch"]), match["attempt"], match["state"] == "done")
+            for match in found
+            if match is not None
+        ]
+
+    def files_of(self, marker: Marker) -> BatchFiles | None:
+        """None where the marker has gone since it was listed."""
+        text = self.files.read(f"{self.batches}/{marker.name}")
+        if text is None:
+            return None
+        held = json.loads(text)
+        return BatchFiles(held["version"], tuple(held["files"]))
+
+    def version_for(self, writer: str, batch: int) -> int:
+        """The place of a batch in the order of the table: a replay keeps the one it had."""
+        newest = 0
+        for marker in self.markers():
+            held = self.files_of(marker)
+            if held is None:
+                continue
+            if (marker.writer, marker.batch) == (slug(writer), batch):
+                return held.version
+            newest = max(newest, held.version)
+        return newest + 1
+
+    def staging(self, writer: str, batch: int) -> str:
+        return f"{self.hidden}/staging/{slug(writer)}.{batch:010d}"
+
+    def check_order(self, writer: str, batch: int) -> None:
+        newest = max((m.batch for m in self.markers() if m.writer == slug(writer) and m.done), default=-1)
+        if batch < newest:
+            raise TableError(
+                f"table {self.name} has batch {newest} of {writer} and cannot take batch {batch}: the "
+                f"checkpoint of {writer} is not the one that wrote the table. Put that checkpoint back, or "
+                f"remove the table ({self.folder}) to write it anew"
+            )
+
+    def commit(self, writer: str, batch: int, version: int, staged: Iterable[tuple[str, str]]) -> None:
+        """Make these files, (path, folder inside the table), the batch and all that there is of it."""
+        earlier = [marker for marker in self.markers() if marker.writer == slug(writer)]
+        marker = Marker(slug(writer), batch, uuid.uuid4().hex[:8], done=False)
+        moves = [
+            (source, "/".join(filter(None, (folder, f"{marker.stem}.{number:04d}.parquet"))))
+            for number, (source, folder) in enumerate(staged)
+        ]
+        # Before anything is undone: the batch's version must outlive a crash that comes after that.
+        held = {"version": version, "files": [target for _, target in moves]}
+        self._put(self.batches, marker.name, json.dumps(held))
+        for old in earlier:
+            if old.batch == batch or not old.done:
+                self._undo(old)
+        for folder in sorted({target.rpartition("/")[0] for _, target in moves} - {""}):
+            self.files.make_folder(f"{self.folder}/{folder}")
+        for source, target in moves:
+            if not self.files.rename(source, f"{self.folder}/{target}"):
+                raise TableError(f"{source}, staged for table {self.name}, has been removed by somebody else")
+        done = replace(marker, done=True)
+        self.files.rename(f"{self.batches}/{marker.name}", f"{self.batches}/{done.name}")
+        for old in earlier:
+            if old.done and old.batch < batch:
+                self.files.delete(f"{self.batches}/{old.name}")
+
+    def _undo(self, marker: Marker) -> None:
+        held = self.files_of(marker)
+        if marker.done:
+            self.files.rename(
+                f"{self.batches}/{marker.name}", f"{self.batches}/{replace(marker, done=False).name}"
+            )
+        for file in held.files if held is not None else ():
+            self.files.delete(f"{self.folder}/{file}")
+        self.files.delete(f"{self.batches}/{replace(marker, done=False).name}")
+
+    def _put(self, folder: str, name: str, text: str) -> None:
+        """The file is there with all of its text, or not at all."""
+        self.files.make_folder(folder)
+        draft = f"{folder}/{uuid.uuid4().hex}.draft"
+        self.files.write(draft, text)
+        self.files.rename(draft, f"{folder}/{name}")
+
+
+def _nullable(schema: StructType) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(field.name, field.dataType, True) for field in schema.fields])
+
+
+def _shape_to(shape: Shape) -> str:
+    held = {"keys": shape.keys, "partition_by": shape.partition_by, "columns": shape.schema.jsonValue()}
+    return json.dumps(held, sort_keys=True)
+
+
+def _shape_from(text: str) -> Shape:
+    from pyspark.sql.types import StructType
+
+    held = json.loads(text)
+    return Shape(StructType.fromJson(held["columns"]), tuple(held["partition_by"]), tuple(held["keys"]))
+
+
+def _check(table: str, shape: Shape) -> None:
+    names = set(shape.schema.names)
+    for what, columns in (("partitioned by", shape.partition_by), ("keyed by", shape.keys)):
+        absent = [column for column in columns if column not in names]
+        if absent:
+            raise TableError(
+                f"table {table} is {what} {', '.join(absent)}, which the rows do not have: "
+                f"their columns are {', '.join(shape.schema.names)}"
+            )
+
+
+def _check_same_kind(table: str, current: Shape, wanted: Shape) -> None:
+    for what, is_, asked in (
+        ("partitioned", current.partition_by, wanted.partition_by),
+        ("keyed", current.keys, wanted.keys),
+    ):
+        if is_ != asked:
+            raise TableError(
+                f"table {table} is {what} by {', '.join(is_) or 'nothing'} and cannot be written as one that "
+                f"is {what} by {', '.join(asked) or 'nothing'}"
+            )
+
+
+def _merged(table: str, current: Shape, added: Shape) -> Shape:
+    from pyspark.sql.types import StructType
+
+    types = {field.name: field.dataType for field in current.schema.fields}
+    fields = list(current.schema.fields)
+    for field in added.schema.fields:
+        known = types.get(field.name)
+        if known is None:
+            fields.append(field)
+        elif known != field.dataType:
+            raise TableError(
+                f"column {field.name} of table {table} is {known.simpleString()}, the rows have it as "
+                f"{field.dataType.simpleString()}: cast it, or give it another name"
+            )
+    return replace(current, schema=StructType(fields))
