@@ -1,0 +1,200 @@
+"""Rows of a data frame into a producer: `Target` says which columns count, `RowSender` sends Arrow batches.
+
+Rows are grouped by topic and partition as columns and keep their order within a group; only rows with headers
+are sent one by one. What Spark's Kafka connector refuses about the columns is refused with the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.spark.options import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+    from tidelog.clients.producer.columns import SentColumns
+    from tidelog.clients.producer.face import Producer
+    from tidelog.records.loops import RecordFuture
+
+TOPIC, KEY, VALUE, PARTITION, HEADERS = "topic", "key", "value", "partition", "headers"
+NO_PARTITION = -1
+# How many unfinished sends are remembered before the first ones are looked at.
+LOOK_BACK = 256
+
+
+class SchemaError(ValueError):
+    """A data frame whose columns cannot be written to a topic."""
+
+
+class RowError(ValueError):
+    """A row that cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where rows go: the topic of all of them, or None where each says its own, and the columns there are."""
+
+    topic: str | None
+    has_key: bool
+    has_partition: bool
+    has_headers: bool
+
+
+def target_of(schema: StructType, topic: str | None) -> Target:
+    """Check the columns; they are found by their exact names, others are passed over."""
+    from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructField, StructType
+
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    columns = {field.name: field.dataType for field in schema.fields}
+    if topic is None and TOPIC not in columns:
+        raise SchemaError(
+            f"topic option required when no '{TOPIC}' attribute is present. "
+            f"Use the {TOPIC} option for setting a topic."
+        )
+    if VALUE not in columns:
+        raise SchemaError(
+            f"Required attribute '{VALUE}' not found; the columns are {', '.join(columns) or 'none'}"
+        )
+    if topic is None:
+        _check_type(columns, TOPIC, StringType())
+    _check_type(columns, KEY, StringType(), BinaryType())
+    _check_type(columns, VALUE, StringType(), BinaryType())
+    _check_type(columns, HEADERS, ArrayType(header))
+    _check_type(columns, PARTITION, IntegerType())
+    if topic is not None and not topic:
+        raise OptionError("topic=: the name of a topic is right")
+    return Target(topic, KEY in columns, PARTITION in columns, HEADERS in columns)
+
+
+def _check_type(columns: dict[str, DataType], name: str, *wanted: DataType) -> None:
+    found = columns.get(name)
+    if found is not None and not any(_same(found, kind) for kind in wanted):
+        kinds = " or ".join(kind.simpleString() for kind in wanted)
+        raise SchemaError(
+            f"{name} attribute unsupported type {found.simpleString()}. {name} must be a(n) {kinds}"
+        )
+
+
+def _same(found: DataType, wanted: DataType) -> bool:
+    """The same type, whether or not it may be null; a string of any collation or length is a string."""
+    from pyspark.sql.types import ArrayType, StringType, StructType
+
+    if isinstance(wanted, ArrayType) and isinstance(found, ArrayType):
+        return _same(found.elementType, wanted.elementType)
+    if isinstance(wanted, StructType) and isinstance(found, StructType):
+        return found.fieldNames() == wanted.fieldNames() and all(
+            _same(mine.dataType, other.dataType)
+            for mine, other in zip(found.fields, wanted.fields, strict=True)
+        )
+    if isinstance(wanted, StringType):
+        return isinstance(found, StringType)
+    return type(found) is type(wanted)
+
+
+class RowSender:
+    """Sends the batches of one task. `finish` waits until all is written, and raises the first error."""
+
+    def __init__(self, producer: Producer, target: Target) -> None:
+        self.rows = 0
+        self._producer = producer
+        self._target = target
+        self._sent: list[SentColumns | RecordFuture] = []
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        target = self._target
+        for topic, partition, rows in groups(batch, target):
+            if target.has_headers:
+                self._send_with_headers(rows, topic, partition)
+            else:
+                self._sent.append(
+                    self._producer.send_arrow(
+                        rows,
+                        topic,
+                        key_column=KEY if target.has_key else None,
+                        value_column=VALUE,
+                        partition=partition,
+                    )
+                )
+        self.rows += batch.num_rows
+        if len(self._sent) > LOOK_BACK:
+            self._look_back()
+
+    def finish(self) -> int:
+        self._producer.flush()
+        for sent in self._sent:
+            sent.result(0)
+        return self.rows
+
+    def _look_back(self) -> None:
+        """Let go of what is written; an error ends the task early."""
+        waiting: list[SentColumns | RecordFuture] = []
+        for sent in self._sent:
+            if sent.done():
+                sent.result(0)
+            else:
+                waiting.append(sent)
+        self._sent = waiting
+
+    def _send_with_headers(self, rows: pa.RecordBatch, topic: str, partition: int | None) -> None:
+        keys = rows.column(KEY).to_pylist() if self._target.has_key else [None] * rows.num_rows
+        values = rows.column(VALUE).to_pylist()
+        for key, value, headers in zip(keys, values, rows.column(HEADERS).to_pylist(), strict=True):
+            self._sent.append(
+                self._producer.send(topic, value, key, tuple(_headers(headers)), partition)
+            )
+
+
+def _headers(given: list[dict[str, object]] | None) -> Iterator[tuple[str, bytes | None]]:
+    for header in given or ():
+        if header is None or header[KEY] is None:
+            raise RowError("a header without a key cannot be written; leave it out of the headers column")
+        name, content = header[KEY], header[VALUE]
+        assert isinstance(name, str)
+        assert content is None or isinstance(content, bytes)
+        yield name, content
+
+
+def groups(batch: pa.RecordBatch, target: Target) -> Iterable[tuple[str, int | None, pa.RecordBatch]]:
+    """The rows of each topic and partition (None: chosen by the producer), in their order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if batch.num_rows == 0:
+        return []
+    if target.topic is not None and not target.has_partition:
+        return [(target.topic, None, batch)]
+    codes = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+    names: list[str] = [target.topic or ""]
+    if target.topic is None:
+        topics = batch.column(TOPIC)
+        if topics.null_count:
+            raise RowError(
+                "null topic present in the data. Use the topic option for setting a default topic."
+            )
+        encoded = topics.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        codes = pc.shift_left(encoded.indices.cast(pa.int64()), pa.scalar(32, pa.int64()))
+    if target.has_partition:
+        numbers = batch.column(PARTITION)
+        least = pc.min(numbers).as_py()
+        if least is not None and least < 0:
+            raise RowError(f"partition {least} present in the data; at least 0 is right, or null for any")
+        codes = pc.add(codes, pc.add(pc.fill_null(numbers, NO_PARTITION).cast(pa.int64()), 1))
+    return _slices(batch, codes, names)
+
+
+def _slices(
+    batch: pa.RecordBatch, codes: pa.Int64Array, names: list[str]
+) -> Iterator[tuple[str, int | None, pa.RecordBatch]]:
+    """Cut a batch by codes of topic << 32 | partition + 1."""
+    import pyarrow.compute as pc
+
+    kinds = pc.unique(codes).to_pylist()
+    for code in kinds:
+        rows = batch if len(kinds) == 1 else batch.filter(pc.equal(codes, code))
+        partition = (code & 0xFFFFFFFF) - 1
+        yield names[code >> 32], None if partition == NO_PARTITION else partition, rows

@@ -1,0 +1,144 @@
+"""The sink: writers of batches and streams for `df.write.format("tidelog")`.
+
+Plain writes are at least once, as those of Spark's Kafka connector: a task that is run again writes its rows
+again. With `exactlyOnce` they are left to `exactly_once`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+
+from tidelog.clients.producer.face import Producer
+from tidelog.spark.options import OptionError, SinkOptions, sink_options
+from tidelog.spark.sending import RowSender, Target, target_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+# A task has all of its rows at once: large batches in few requests, measured at local[2].
+DEFAULTS = {
+    "batch.size": "1000000",
+    "max.request.size": "8388608",
+    "linger.ms": "50",
+    "client.id": "tidelog-spark",
+}
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """How many rows a task wrote."""
+
+    rows: int
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
+    """The writer of a batch; raises where options or columns cannot be written."""
+    parsed = sink_options(options)
+    if overwrite:
+        raise OptionError(
+            "Save mode Overwrite not allowed for Kafka. Allowed save modes are Append and ErrorIfExists."
+        )
+    target = target_of(schema, parsed.topic)
+    if parsed.exactly_once:
+        from tidelog.spark.exactly_once import ExactlyOnceBatchWriter
+
+        return ExactlyOnceBatchWriter(parsed, target)
+    return PlainBatchWriter(parsed, target)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    """The writer of a stream, in any output mode: a topic only grows, so `overwrite` changes nothing."""
+    parsed = sink_options(options)
+    target = target_of(schema, parsed.topic)
+    if parsed.exactly_once:
+        from tidelog.spark.exactly_once import ExactlyOnceStreamWriter
+
+        return ExactlyOnceStreamWriter(parsed, target)
+    return PlainStreamWriter(parsed, target)
+
+
+class PlainBatchWriter(DataSourceArrowWriter):
+    def __init__(self, options: SinkOptions, target: Target) -> None:
+        self.options = options
+        self.target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_plain(self.options, self.target, iterator)
+
+
+class PlainStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions, target: Target) -> None:
+        self.options = options
+        self.target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_plain(self.options, self.target, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing is left to do: what a task wrote is there for everybody."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was written stays, and is written again when the batch is."""
+
+
+def write_plain(options: SinkOptions, target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
+    """Write the rows of a task with the producer of this worker."""
+    pool = _pool()
+    producer = pool.take(options.client)
+    sender = RowSender(producer, target)
+    for batch in batches:
+        sender.send(batch)
+    rows = sender.finish()
+    pool.put_back(options.client, producer)
+    return Written(rows)
+
+
+def producer_config(client: Mapping[str, str]) -> dict[str, str]:
+    """The settings of the sink's producers: what was given, and what suits tasks where nothing was."""
+    return {**DEFAULTS, **client}
+
+
+class ProducerPool:
+    """The producers of a Python worker, which runs one task after the other.
+
+    A task takes one and puts it back when all is written; one whose task failed is not seen again.
+    """
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[tuple[str, str], ...], Producer] = {}
+
+    def take(self, client: Mapping[str, str]) -> Producer:
+        found = self._idle.pop(_key(client), None)
+        return found if found is not None else Producer(producer_config(client))
+
+    def put_back(self, client: Mapping[str, str], producer: Producer) -> None:
+        other = self._idle.pop(_key(client), None)
+        if other is not None:
+            other.close()
+        self._idle[_key(client)] = producer
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.popitem()[1].close()
+
+
+def _key(client: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(client.items()))
+
+
+@functools.cache
+def _pool() -> ProducerPool:
+    """One for each worker process; workers are forked before they have any."""
+    return ProducerPool()
