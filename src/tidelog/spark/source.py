@@ -1,8 +1,18 @@
-"""The data source: `spark.read.format("tidelog")`."""
+"""The data source: `spark.read.format("tidelog")`, streams and writes alike.
+
+Rows, options and meanings are those of Spark's Kafka connector; docs/spark.md lists them.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
 
 
 class TidelogDataSource(DataSource):
@@ -11,3 +21,32 @@ class TidelogDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "tidelog"
+
+    def schema(self) -> StructType:
+        from tidelog.spark.options import source_options
+        from tidelog.spark.values import parse
+
+        source_options(self.options)  # what is wrong is said when the frame is made, not when it is used
+        return parse(self.options).schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from tidelog.spark.batch import TidelogBatchReader
+        from tidelog.spark.options import batch_options
+
+        return TidelogBatchReader(batch_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from tidelog.spark.options import stream_options
+        from tidelog.spark.stream import TidelogStreamReader
+
+        return TidelogStreamReader(stream_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from tidelog.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from tidelog.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)

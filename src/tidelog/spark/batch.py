@@ -1,0 +1,169 @@
+"""The batch read: from where to where, filters that spare reading, and the tasks that read it.
+
+Filters on topic, partition, offset and timestamp narrow the ranges. Spark applies them to the rows once more,
+so a range may always be too wide. They come only where spark.sql.python.filterPushdown.enabled is true, as
+`tidelog.spark.session` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from tidelog.spark.cluster import Cluster
+from tidelog.spark.offsets import NO_OFFSET, report_data_loss, resolve
+from tidelog.spark.options import EARLIEST, LATEST, Everywhere, Partition, SourceOptions
+from tidelog.spark.planner import split
+from tidelog.spark.reader import OffsetRange, read_range
+from tidelog.spark.tasks import RangePartition, read_settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TidelogBatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.settings = read_settings(options)
+        self._filters: list[Filter] = []
+        self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        cluster = Cluster(self.options)
+        try:
+            ranges = self._ranges(cluster)
+        finally:
+            cluster.close()
+        parts = split(ranges, self.options.min_partitions, self.options.max_records_per_partition)
+        # Where there is none Spark would make one of its own kind.
+        return [RangePartition(part) for part in parts] or [RangePartition(OffsetRange("", 0, 0, 0))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        return read_range(partition.range, self.settings)
+
+    def take_filters(self, filters: Iterable[Filter]) -> None:
+        """Those that say something about whole ranges; a column of a value's JSON may have any name."""
+        if "valueformat" not in self.options.given:
+            self._filters = list(filters)
+
+    def _ranges(self, cluster: Cluster) -> list[OffsetRange]:
+        start = resolve(cluster, self.options.starting or Everywhere(EARLIEST), self.options, starting=True)
+        end = resolve(cluster, self.options.ending or Everywhere(LATEST), self.options, starting=False)
+        ranges = [
+            self._range(key, start.offsets[key], until)
+            for key, until in end.offsets.items()
+            if key in start.offsets
+        ]
+        for filter in self._filters:
+            ranges = list(_narrowed(ranges, filter))
+        return self._from_times(cluster, ranges)
+
+    def _range(self, partition: Partition, start: int, end: int) -> OffsetRange:
+        topic, index = partition
+        if start > end:
+            report_data_loss(
+                f"The resolved start offset {start} is greater than the resolved end offset {end} for topic"
+                f" {topic} partition {index}. Check whether the start is set beyond the end, or beyond the"
+                " latest available offset, and whether the topic was deleted and re-created.",
+                self.options.fail_on_data_loss,
+            )
+        return OffsetRange(topic, index, start, end)
+
+    def _from_times(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """Nothing before the first record that is late enough can pass a filter on timestamp."""
+        least = max((time for time in map(_least_time, self._filters) if time is not None), default=None)
+        if least is None:
+            return ranges
+        wanted = {(each.topic, each.partition): least for each in ranges if each.end > each.start}
+        first = cluster.offsets(wanted)
+        return [
+            replace(each, start=max(each.start, first[each.topic, each.partition]))
+            for each in ranges
+            if first.get((each.topic, each.partition), NO_OFFSET) != NO_OFFSET
+        ]
+
+
+class _Pushing:
+    """`reader.pushFilters`. Spark refuses readers that have one where pushing is switched off, and knows them
+    by the function behind the method: with the base's own, ours is used in either case."""
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, reader: TidelogBatchReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._reader.take_filters(filters)
+        return filters
+
+
+def _narrowed(ranges: Iterable[OffsetRange], filter: Filter) -> Iterator[OffsetRange]:
+    for each in ranges:
+        if isinstance(filter, EqualTo | EqualNullSafe) and filter.attribute == ("offset",):
+            yield _within(each, filter.value, filter.value + 1)
+        elif isinstance(filter, GreaterThan) and filter.attribute == ("offset",):
+            yield _within(each, filter.value + 1, each.end)
+        elif isinstance(filter, GreaterThanOrEqual) and filter.attribute == ("offset",):
+            yield _within(each, filter.value, each.end)
+        elif isinstance(filter, LessThan) and filter.attribute == ("offset",):
+            yield _within(each, each.start, filter.value)
+        elif isinstance(filter, LessThanOrEqual) and filter.attribute == ("offset",):
+            yield _within(each, each.start, filter.value + 1)
+        elif _may_pass(each, filter):
+            yield each
+
+
+def _within(each: OffsetRange, start: int, end: int) -> OffsetRange:
+    """Empty where nothing is left; the planner leaves such ranges out."""
+    start = max(each.start, start)
+    return replace(each, start=start, end=max(start, min(each.end, end)))
+
+
+_COMPARISONS: dict[type[Filter], Callable[[int, int], bool]] = {
+    EqualTo: lambda mine, given: mine == given,
+    EqualNullSafe: lambda mine, given: mine == given,
+    GreaterThan: lambda mine, given: mine > given,
+    GreaterThanOrEqual: lambda mine, given: mine >= given,
+    LessThan: lambda mine, given: mine < given,
+    LessThanOrEqual: lambda mine, given: mine <= given,
+}
+
+
+def _may_pass(each: OffsetRange, filter: Filter) -> bool:
+    """Whether a filter on topic or partition lets rows of a range pass; True for other filters."""
+    attribute = getattr(filter, "attribute", None)
+    if attribute == ("topic",):
+        mine: object = each.topic
+    elif attribute == ("partition",):
+        mine = each.partition
+    else:
+        return True
+    if isinstance(filter, In):
+        return mine in filter.value
+    compare = _COMPARISONS.get(type(filter))
+    return compare is None or compare(mine, filter.value)  # type: ignore[attr-defined,arg-type]
+
+
+def _least_time(filter: Filter) -> int | None:
+    """The milliseconds that a filter asks a timestamp to reach at least."""
+    if not isinstance(filter, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
+        return None
+    if filter.attribute != ("timestamp",) or not isinstance(filter.value, datetime):
+        return None
+    return int(filter.value.timestamp() * 1000 // 1)

@@ -1,0 +1,177 @@
+"""The brokers as the driver asks them: which partitions there are, and where they begin and end.
+
+One connection to a broker is kept and no group is joined: a question costs one Metadata and one ListOffsets
+request to each leader. Errors that may pass are asked again as `fetchOffset.numRetries` and
+`fetchOffset.retryIntervalMs` say, each time on new connections.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Coroutine, Mapping, Set
+from typing import TypeVar
+
+from tidelog.clients.adminclient.client import AsyncAdmin
+from tidelog.clients.adminclient.results import error_from
+from tidelog.clients.blocking import LoopThread
+from tidelog.clients.settings import admin_definition
+from tidelog.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
+from tidelog.spark.options import (
+    Assign,
+    Offsets,
+    OptionError,
+    Partition,
+    Selection,
+    SourceOptions,
+    Subscribe,
+    SubscribePattern,
+)
+
+log = logging.getLogger("tidelog.spark")
+
+T = TypeVar("T")
+
+
+class OffsetAdmin(AsyncAdmin):
+    """An admin that tells in one request which partitions the chosen topics have."""
+
+    async def partitions(self, names: Set[str] | None) -> tuple[set[Partition], set[str]]:
+        """The partitions of topics, of all topics where `names` is None, and the topics that are not there.
+
+        Topics of the cluster itself have none, as in Spark's connector.
+        """
+        deadline = self._deadline(None)
+        answer = await self._metadata(None if names is None else sorted(names), deadline)
+        found: set[Partition] = set()
+        missing: set[str] = set()
+        for topic in answer.topics:
+            name = topic.name or ""
+            error = error_from(topic.error_code, None, f"topic {name!r}")
+            if isinstance(error, UnknownTopicOrPartition):
+                missing.add(name)
+            elif error is not None and not (names is None and isinstance(error, TopicAuthorizationFailed)):
+                raise error
+            elif not topic.is_internal:
+                found |= {(name, partition.partition_index) for partition in topic.partitions}
+        return found, missing
+
+
+class Cluster:
+    """`partitions()` and `offsets()` of the chosen topics, blocking. It connects when first asked."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        names = admin_definition()
+        self._settings = {name: value for name, value in options.client.items() if name in names}
+        self._thread: LoopThread | None = None
+        self._admin: OffsetAdmin | None = None
+        self._cached: tuple[float, set[Partition]] | None = None
+
+    def close(self) -> None:
+        thread, admin = self._thread, self._admin
+        self._thread = self._admin = None
+        self._cached = None
+        if thread is not None:
+            if admin is not None:
+                thread.run(admin.close(), timeout=5.0)
+            thread.close()
+
+    def partitions(self, *, known: Set[Partition] = frozenset()) -> set[Partition]:
+        """The partitions that are chosen and there.
+
+        A topic of a name that is not there raises, unless it is among `known` and data may be lost.
+        """
+        cached = self._cached
+        if cached is not None and time.monotonic() - cached[0] < self._options.metadata_cache_ms / 1000:
+            return cached[1]
+        found = self._retrying(lambda: self._chosen(known))
+        if self._options.metadata_cache_ms > 0:
+            self._cached = (time.monotonic(), found)
+        return found
+
+    def offsets(self, wanted: Mapping[Partition, int]) -> Offsets:
+        """The offset of LATEST, of EARLIEST or of a time in each partition; -1 where no record is as late."""
+        if not wanted:
+            return {}
+
+        def ask() -> Offsets:
+            admin = self._open()
+            infos = self._run(admin.list_offsets(wanted, isolation_level=self._options.isolation_level))
+            return {partition: info.offset for partition, info in infos.items()}
+
+        return self._retrying(ask)
+
+    def offsets_of_those_there(self, wanted: Mapping[Partition, int]) -> Offsets:
+        """The same, without the partitions that are gone."""
+        there = self.partitions(known=wanted.keys())
+        return self.offsets({key: spec for key, spec in wanted.items() if key in there})
+
+    def commit(self, group: str, offsets: Mapping[Partition, int], failed: Callable[[str], None]) -> None:
+        """Begin to write the position of a group, without waiting; `failed` is called where that fails."""
+        admin = self._open()
+        thread = self._thread
+        assert thread is not None
+
+        async def write() -> None:
+            try:
+                await admin.alter_consumer_group_offsets(group, offsets)
+            except KafkaError as error:
+                failed(str(error))
+
+        thread.submit(write())
+
+    def _chosen(self, known: Set[Partition]) -> set[Partition]:
+        selection = self._options.selection
+        found, missing = self._run(self._open().partitions(_names(selection)))
+        if missing:
+            self._check_missing(missing, known)
+        if isinstance(selection, SubscribePattern):
+            pattern = re.compile(selection.pattern)
+            return {(topic, index) for topic, index in found if pattern.search(topic)}
+        if isinstance(selection, Assign):
+            return found & selection.partitions
+        return found
+
+    def _check_missing(self, missing: set[str], known: Set[Partition]) -> None:
+        names = ", ".join(sorted(missing))
+        if self._options.fail_on_data_loss or not missing <= {topic for topic, _ in known}:
+            raise UnknownTopicOrPartition(
+                f"the topic {names} does not exist on {self._options.bootstrap_servers}: create it, or set the"
+                " option subscribe or assign right (subscribePattern waits for topics that are not there yet)"
+            )
+        log.warning("the topic %s is gone; data of it may have been lost (failOnDataLoss is false)", names)
+
+    def _open(self) -> OffsetAdmin:
+        if self._admin is None:
+            self._thread = LoopThread("tidelog-spark-offsets")
+            self._admin = OffsetAdmin(self._settings)
+        return self._admin
+
+    def _run(self, work: Coroutine[object, object, T]) -> T:
+        assert self._thread is not None
+        return self._thread.run(work)
+
+    def _retrying(self, ask: Callable[[], T]) -> T:
+        attempt = 1
+        while True:
+            try:
+                return ask()
+            except OptionError:
+                raise
+            except (KafkaError, OSError) as error:
+                if attempt >= self._options.fetch_offset_retries:
+                    raise
+                log.warning("attempt %d to get offsets failed: %s", attempt, error)
+            attempt += 1
+            time.sleep(self._options.fetch_offset_retry_interval_ms / 1000)
+            self.close()
+
+
+def _names(selection: Selection) -> Set[str] | None:
+    if isinstance(selection, Subscribe):
+        return set(selection.topics)
+    if isinstance(selection, Assign):
+        return {topic for topic, _ in selection.partitions}
+    return None

@@ -1,0 +1,150 @@
+"""Positions of a query: their JSON, where a query starts and ends, and what is said where data is lost.
+
+The JSON is that of Spark's Kafka connector, {"topic": {"0": 23}}, so that a checkpoint can change hands.
+Positions are resolved when the query is planned; `OffsetRange`s never have an open end.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from tidelog.spark.cluster import Cluster
+from tidelog.spark.options import (
+    EARLIEST,
+    LATEST,
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    Everywhere,
+    Limit,
+    Offsets,
+    OptionError,
+    Partition,
+    SourceOptions,
+    shown,
+)
+from tidelog.spark.reader import DataLoss
+
+log = logging.getLogger("tidelog.spark")
+
+OffsetJson = dict[str, dict[str, int]]
+
+NO_OFFSET = -1
+
+
+def report_data_loss(reason: str, fail: bool) -> None:
+    """Raise, or warn, as failOnDataLoss says."""
+    if fail:
+        raise DataLoss(
+            "Some data may have been lost because they are not available any more; either the data was aged"
+            " out, or the topic may have been deleted before all of it was processed. If the query shall not"
+            f" fail on such cases, set the source option failOnDataLoss to false. Reason: {reason}"
+        )
+    log.warning("%s Some data may have been lost; with failOnDataLoss=true the query fails instead.", reason)
+
+
+def to_json(offsets: Mapping[Partition, int]) -> OffsetJson:
+    """Sorted, so that the same position is always the same text: Spark compares texts."""
+    found: OffsetJson = {}
+    for topic, index in sorted(offsets):
+        found.setdefault(topic, {})[str(index)] = offsets[topic, index]
+    return found
+
+
+def from_json(position: Mapping[str, Mapping[str, int]]) -> Offsets:
+    try:
+        return {
+            (topic, int(index)): int(offset)
+            for topic, partitions in position.items()
+            for index, offset in partitions.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise OptionError(
+            f'the checkpoint has the position {position}, where e.g. {{"topicA":{{"0":23}}}} was expected:'
+            " it was written by another source"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a query starts or ends; `at_latest` are the partitions whose end was taken as it was."""
+
+    offsets: Offsets
+    at_latest: frozenset[Partition] = frozenset()
+
+
+def resolve(cluster: Cluster, limit: Limit, options: SourceOptions, *, starting: bool) -> Position:
+    """The offsets of all chosen partitions at `limit`."""
+    partitions = cluster.partitions()
+    if isinstance(limit, Everywhere):
+        specs = dict.fromkeys(partitions, limit.offset)
+    elif isinstance(limit, AtOffsets):
+        if limit.offsets.keys() != partitions:
+            raise OptionError(
+                f"Partitions specified for {'starting' if starting else 'ending'}Offsets don't match what are"
+                " assigned. Specify all TopicPartitions; use -1 for latest, -2 for earliest, if you don't"
+                f" care. Specified: {shown(limit.offsets)} Assigned: {shown(partitions)}"
+            )
+        specs = limit.offsets
+    else:
+        specs = _at_times(cluster, _times(limit, partitions, starting), options, starting=starting)
+    open_ended = {key: spec for key, spec in specs.items() if spec in (LATEST, EARLIEST)}
+    return Position(
+        {**specs, **cluster.offsets(open_ended)},
+        frozenset(key for key, spec in open_ended.items() if spec == LATEST),
+    )
+
+
+def _times(limit: AtTimes | AtTime, partitions: Set[Partition], starting: bool) -> Offsets:
+    if isinstance(limit, AtTime):
+        return dict.fromkeys(partitions, limit.time)
+    if limit.times.keys() != partitions:
+        which = "starting" if starting else "ending"
+        raise OptionError(
+            f"Partitions specified for {which}OffsetsByTimestamp don't match what are assigned. Maybe"
+            " partitions are created or deleted while the query is running, or you didn't specify all of"
+            f" them. Specified: {shown(limit.times)} Assigned: {shown(partitions)}"
+        )
+    return limit.times
+
+
+def _at_times(cluster: Cluster, times: Offsets, options: SourceOptions, *, starting: bool) -> Offsets:
+    found = cluster.offsets(times)
+    for partition, offset in found.items():
+        if offset != NO_OFFSET:
+            continue
+        if starting and options.when_no_offset == "error":
+            topic, index = partition
+            raise OptionError(
+                f"No offset matched from request of topic-partition {topic}-{index} and timestamp"
+                f" {times[partition]}. Set startingOffsetsByTimestampStrategy to latest to start such"
+                " partitions at their end."
+            )
+        found[partition] = LATEST
+    return found
+
+
+def rate_limited(limit: int, start: Offsets, until: Offsets) -> Offsets:
+    """`limit` offsets shared among partitions in proportion to what each has; small ones get one at least.
+
+    A partition that is not in `start` is given in full: its start has to be added by the caller.
+    """
+    sizes = {key: end - start[key] for key, end in until.items() if key in start and end > start[key]}
+    total = sum(sizes.values())
+    if total < 1:
+        return until
+    limited = dict(until)
+    for key, size in sizes.items():
+        share = limit * (size / total)
+        taken = math.ceil(share) if share < 1 else math.floor(share)
+        limited[key] = min(until[key], start[key] + taken)
+    return limited
+
+
+def lag(position: Mapping[str, Mapping[str, int]], latest: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """How many offsets each partition is behind, from two positions as a query's progress has them."""
+    done = from_json(position)
+    return {key: max(0, end - done.get(key, 0)) for key, end in from_json(latest).items()}

@@ -1,0 +1,188 @@
+"""The streaming read: what the next micro-batch takes, and the tasks that read it.
+
+Promises, beyond those of Spark's Kafka connector:
+- the first micro-batch of a query that starts at the end takes nothing from there: its position goes into
+  the query's log of offsets before a row is read, so that a query killed in its first batch starts at the
+  same place again;
+- with AvailableNow nothing waits for minOffsetsPerTrigger.
+The object lives in a process of its own beside the driver, holds one client, and closes it in `stop`. It is
+also pickled to the executors, before it has connected, for `read`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tidelog.spark import offsets as positions
+from tidelog.spark.cluster import Cluster
+from tidelog.spark.lag import GroupPublisher
+from tidelog.spark.offsets import OffsetJson, from_json, rate_limited, report_data_loss, to_json
+from tidelog.spark.options import EARLIEST, LATEST, LONG_MAX, Everywhere, Offsets, SourceOptions, shown
+from tidelog.spark.planner import split
+from tidelog.spark.reader import OffsetRange, read_range
+from tidelog.spark.tasks import RangePartition, read_settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.settings = read_settings(options)
+        self._cluster = Cluster(options)
+        self._publisher = GroupPublisher(options.publish_group, self._cluster)
+        self._initial: positions.Position | None = None
+        self._latest: Offsets | None = None
+        self._target: Offsets | None = None
+        self._available_now = False
+        self._last_trigger = -float("inf")
+        self._new_starts: Offsets = {}
+
+    # What Spark asks
+
+    def initialOffset(self) -> OffsetJson:
+        limit = self.options.starting or Everywhere(LATEST)
+        self._initial = positions.resolve(self._cluster, limit, self.options, starting=True)
+        return to_json(self._initial.offsets)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Never "all": that is what Spark itself says where a trigger takes everything at once."""
+        if self.options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self.options.max_offsets_per_trigger)
+        if self.options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self.options.min_offsets_per_trigger)
+        return ReadMaxRows(LONG_MAX)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._available_now = True
+
+    def latestOffset(self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit) -> OffsetJson:
+        done = from_json(start)
+        self._publisher.publish(done)
+        latest = self._latest = self._latest_offsets(done)
+        if isinstance(limit, ReadAllAvailable):
+            return to_json(self._pinned(done, latest))
+        if self._too_few(done, latest):
+            return to_json(done)
+        most = self.options.max_offsets_per_trigger
+        if most is not None:
+            latest = rate_limited(most, {**done, **self._starts_of_new(done, latest)}, latest)
+        return to_json(self._pinned(done, latest))
+
+    def reportLatestOffset(self) -> OffsetJson | None:
+        return None if self._latest is None else to_json(self._latest)
+
+    def partitions(
+        self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
+    ) -> Sequence[InputPartition]:
+        ranges = self._ranges(from_json(start), from_json(end))
+        parts = split(ranges, self.options.min_partitions, self.options.max_records_per_partition)
+        return [RangePartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        return read_range(partition.range, self.settings)
+
+    def commit(self, end: Mapping[str, Mapping[str, int]]) -> None:
+        """Nothing: the position is published when the next micro-batch is planned, which is no later."""
+
+    def stop(self) -> None:
+        self._cluster.close()
+
+    # How it is found
+
+    def _latest_offsets(self, done: Offsets) -> Offsets:
+        """Where the partitions end; with AvailableNow, where they ended when that was first asked."""
+        if self._target is not None:
+            return self._target
+        found = self._ends(done)
+        if self._available_now:
+            self._target = found
+        return found
+
+    def _ends(self, done: Offsets) -> Offsets:
+        """Asked again where a partition ends before what was read of it: right after an election it may."""
+        attempt = 1
+        while True:
+            there = self._cluster.partitions(known=done.keys())
+            found = self._cluster.offsets(dict.fromkeys(there, LATEST))
+            if attempt >= self.options.fetch_offset_retries:
+                return found
+            if all(found.get(key, offset) >= offset for key, offset in done.items()):
+                return found
+            attempt += 1
+            time.sleep(self.options.fetch_offset_retry_interval_ms / 1000)
+
+    def _pinned(self, done: Offsets, until: Offsets) -> Offsets:
+        """Partitions that start at their end stay there for the first micro-batch."""
+        initial = self._initial
+        if initial is None or not initial.at_latest or done != initial.offsets:
+            return until
+        self._initial = positions.Position(initial.offsets)
+        return {key: done[key] if key in initial.at_latest else end for key, end in until.items()}
+
+    def _too_few(self, done: Offsets, latest: Offsets) -> bool:
+        least = self.options.min_offsets_per_trigger
+        if least is None or self._available_now:
+            return False
+        now = time.monotonic()
+        waited_ms = (now - self._last_trigger) * 1000
+        new = sum(end - done.get(key, 0) for key, end in latest.items())
+        if waited_ms < self.options.max_trigger_delay_ms and new < least:
+            return True
+        self._last_trigger = now
+        return False
+
+    def _starts_of_new(self, done: Offsets, until: Offsets) -> Offsets:
+        """Where partitions begin that were not there before; remembered until a batch has taken them."""
+        new = until.keys() - done.keys()
+        if not new:
+            self._new_starts = {}
+        elif new - self._new_starts.keys():
+            self._new_starts = self._cluster.offsets_of_those_there(dict.fromkeys(new, EARLIEST))
+        return self._new_starts
+
+    def _ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+        fail = self.options.fail_on_data_loss
+        new = end.keys() - start.keys()
+        starts = {key: offset for key, offset in self._starts_of_new(start, end).items() if key in new}
+        if new - starts.keys():
+            report_data_loss(
+                f"Cannot find initial offsets for partitions {shown(new - starts.keys())}."
+                " They may have been deleted.",
+                fail,
+            )
+        for (topic, index), offset in starts.items():
+            if offset != 0:
+                report_data_loss(f"Added partition {topic}-{index} starts from {offset} instead of 0.", fail)
+        if gone := start.keys() - end.keys():
+            report_data_loss(f"Partitions {shown(gone)} have been deleted.", fail)
+        starts.update(start)
+        return [self._range(key, starts[key], until) for key, until in end.items() if key in starts]
+
+    def _range(self, partition: tuple[str, int], start: int, end: int) -> OffsetRange:
+        topic, index = partition
+        if end < start:
+            initial = self._initial
+            if initial is not None and partition in initial.at_latest:
+                # The first micro-batch of a query that was killed in it: it took nothing from here.
+                return OffsetRange(topic, index, end, end)
+            report_data_loss(
+                f"Partition {topic}-{index} offset was changed from {start} to {end}. This could be either"
+                " 1) a user error that the start offset is set beyond available offset when starting query,"
+                " or 2) the topic-partition is deleted and re-created.",
+                self.options.fail_on_data_loss,
+            )
+        return OffsetRange(topic, index, start, end)

@@ -1,0 +1,57 @@
+"""What the tests with a real Spark share: one session, a broker, and hands to produce and to read with.
+
+The session is one for a run (one for each worker of pytest-xdist); brokers and topics belong to a test module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.hands import Hands
+from tidelog.testing import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two cores of this machine, with everything it writes in a temporary folder."""
+    from tidelog.spark.session import session
+
+    folder = tmp_path_factory.mktemp("spark")
+    spark = session("tests", "local[2]", **spark_settings(folder))
+    spark.sparkContext.setLogLevel("ERROR")
+    yield spark
+    spark.stop()
+
+
+def spark_settings(folder: Path) -> dict[str, str]:
+    """Quiet, small and without a trace outside `folder`."""
+    return {
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder / 'derby'} -XX:+UseSerialGC",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def hands(broker: Broker) -> Iterator[Hands]:
+    """Produces to the module's broker and reads from it, without Spark."""
+    with Hands(broker.bootstrap_servers) as hands:
+        yield hands
