@@ -63,10 +63,10 @@ def test_headers_keys_and_nulls_go_both_ways(tool: Tool, new_name: NewName) -> N
 def test_a_partition_is_read_from_an_offset(tool: Tool, new_name: NewName) -> None:
     topic = make_topic(tool, new_name("t"))
     tool("console-producer", "--topic", topic, "--sync", "--compression-codec", "zstd", given="a\nb\nc\n")
-    where = ("--topic", topic, "--partition", "0", "--timeout-ms", "300")
-    assert tool("console-consumer", *where, "--offset", "1").stdout == "b\nc\n"
-    assert tool("console-consumer", *where, "--offset", "earliest").stdout == "a\nb\nc\n"
-    assert tool("console-consumer", *where).stdout == ""
+    where = ("--topic", topic, "--partition", "0", "--max-messages")
+    assert tool("console-consumer", *where, "2", "--offset", "1").stdout == "b\nc\n"
+    assert tool("console-consumer", *where, "3", "--offset", "earliest").stdout == "a\nb\nc\n"
+    assert tool("console-consumer", *where, "1", "--timeout-ms", "300").stdout == ""
 
 
 def test_a_group_goes_on_where_it_was(tool: Tool, new_name: NewName) -> None:

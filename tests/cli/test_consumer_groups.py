@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from kafka import KafkaConsumer
 from tests.support.broker import Broker
+from tests.support.fixtures import given_broker
 from tests.support.group_members import Members
 from tests.support.wait import eventually
 from tidelog.cli.consumer_groups_reset import exported, parse_datetime, parse_duration, parse_plans
@@ -31,7 +31,7 @@ PROTOCOLS = ("classic", "consumer")
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    given = os.environ.get("TIDELOG_TEST_BOOTSTRAP")
+    given = given_broker()
     if given:
         yield given
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.support.broker import Broker
+from tests.support.fixtures import given_broker
 from tests.support.group_members import Members
 from tests.support.wait import eventually
 from tidelog.cli import transactions as tool_module
@@ -26,7 +26,7 @@ Tool = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    given = os.environ.get("TIDELOG_TEST_BOOTSTRAP")
+    given = given_broker()
     if given:
         yield given
         return

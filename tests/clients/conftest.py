@@ -1,3 +1,4 @@
-from tests.support.fixtures import bootstrap, new_name
+from tests.support.fixtures import bootstrap, new_name, own_broker
+from tests.support.needs import _has_what_is_needed
 
-__all__ = ["bootstrap", "new_name"]
+__all__ = ["_has_what_is_needed", "bootstrap", "new_name", "own_broker"]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import confluent_kafka
 import pytest
 
-from tests.clients.features import needs
 from tests.support.wait import eventually
 from tidelog.clients.adminclient import (
     Admin,
@@ -41,7 +40,6 @@ from tidelog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog.protocol.messages.list_config_resources import ListConfigResourcesRequest
 
 Named = Callable[[str], str]
 
@@ -236,8 +234,8 @@ def test_settings_of_a_broker_are_asked_for_at_the_broker(admin: Admin) -> None:
         admin.describe_configs([ConfigResource(ResourceType.BROKER, "first")])
 
 
+@pytest.mark.needs("ListConfigResources")
 def test_what_has_settings_is_listed(admin: Admin, bootstrap: str, new_name: Named) -> None:
-    needs(bootstrap, ListConfigResourcesRequest)
     name = new_name("t")
     admin.create_topics([NewTopic(name)])
     topics = admin.list_config_resources([ResourceType.TOPIC])
@@ -264,12 +262,12 @@ def join(bootstrap: str, group: str, topics: list[str], **settings: str) -> conf
     return consumer
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(
+    "protocol", ["classic", pytest.param("consumer", marks=pytest.mark.needs("group.version"))]
+)
 def test_a_group_with_a_member_is_listed_and_described(
     admin: Admin, bootstrap: str, new_name: Named, protocol: str
 ) -> None:
-    if protocol == "consumer" and "group.version" not in admin.describe_features().finalized:
-        pytest.skip("the cluster does not have the feature group.version")
     topic, group = new_name("t"), new_name("g")
     admin.create_topics([NewTopic(topic, 2)])
     produce(bootstrap, topic, [b"a"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import Broker
+from tests.support.own_broker import OwnBrokers
 from tidelog.testing import Broker as InProcess
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "clients.md"
@@ -17,8 +17,8 @@ MODULES = ["tidelog.clients.adminclient.client", "tidelog.clients.adminclient.fa
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_a_module_run(name: str, tmp_path: Path) -> None:
-    with Broker(tmp_path) as broker:
+def test_the_examples_of_a_module_run(name: str, own_broker: OwnBrokers) -> None:
+    with own_broker() as broker:
         module = importlib.import_module(name)
         failed, tried = doctest.testmod(module, extraglobs={"bootstrap": broker.bootstrap})
     assert tried > 0
@@ -32,14 +32,17 @@ def examples(section: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", found, re.DOTALL))
 
 
-@pytest.mark.parametrize("section", ["Admin", "A broker for tests"])
-def test_the_examples_of_the_docs_run(section: str) -> None:
+def test_the_examples_of_the_docs_run(own_broker: OwnBrokers) -> None:
+    with own_broker() as broker:
+        program = examples("Admin").replace("localhost:9092", broker.bootstrap)
+        exec("from tidelog import Admin\n" + program, {})
+
+
+def test_the_examples_of_the_broker_for_tests_run() -> None:
+    names: dict[str, object] = {}
+    exec("from tidelog import Admin\n" + examples("A broker for tests"), names)
     with InProcess() as broker:
-        program = examples(section).replace("localhost:9092", broker.bootstrap_servers)
-        names: dict[str, object] = {}
-        exec("from tidelog import Admin\n" + program, names)
-        if section == "A broker for tests":
-            broker.create_topic("theirs")
-            test = names["test_orders"]
-            assert callable(test)
-            test(broker, "theirs")
+        broker.create_topic("theirs")
+        test = names["test_orders"]
+        assert callable(test)
+        test(broker, "theirs")

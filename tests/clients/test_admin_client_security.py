@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.clients.features import needs
 from tests.support.wait import eventually
 from tidelog.clients.adminclient import (
     AclBinding,
@@ -42,18 +41,6 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 from tidelog.protocol import api
-from tidelog.protocol.messages.add_raft_voter import AddRaftVoterRequest
-from tidelog.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from tidelog.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
-from tidelog.protocol.messages.create_acls import CreateAclsRequest
-from tidelog.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
-from tidelog.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
-from tidelog.protocol.messages.describe_quorum import DescribeQuorumRequest
-from tidelog.protocol.messages.describe_share_group_offsets import DescribeShareGroupOffsetsRequest
-from tidelog.protocol.messages.elect_leaders import ElectLeadersRequest
-from tidelog.protocol.messages.share_group_describe import ShareGroupDescribeRequest
-from tidelog.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
-from tidelog.protocol.messages.update_features import UpdateFeaturesRequest
 from tidelog.protocol.wire import uuid_to_text
 
 Named = Callable[[str], str]
@@ -65,8 +52,8 @@ def admin(bootstrap: str) -> Iterator[Admin]:
         yield client
 
 
+@pytest.mark.needs("CreateAcls")
 def test_rules_are_made_found_and_deleted(admin: Admin, bootstrap: str, new_name: Named) -> None:
-    needs(bootstrap, CreateAclsRequest)
     name = new_name("t")
     read = AclBinding(AclResourceType.TOPIC, name, "User:alice", AclOperation.READ)
     write = AclBinding(
@@ -91,8 +78,8 @@ def test_rules_are_made_found_and_deleted(admin: Admin, bootstrap: str, new_name
     eventually(lambda: not admin.describe_acls(wanted), "no rule is left")
 
 
+@pytest.mark.needs("AlterUserScramCredentials")
 def test_passwords_are_set_and_deleted(admin: Admin, bootstrap: str, new_name: Named) -> None:
-    needs(bootstrap, AlterUserScramCredentialsRequest)
     user = new_name("u")
     both = [
         UserScramCredentialUpsertion(user, "secret", ScramMechanism.SCRAM_SHA_256, 4096),
@@ -120,8 +107,8 @@ def test_a_password_does_not_show() -> None:
     assert "secret" not in repr(UserScramCredentialUpsertion("alice", "secret"))
 
 
+@pytest.mark.needs("DescribeClientQuotas")
 def test_quotas_are_set_described_and_removed(admin: Admin, bootstrap: str, new_name: Named) -> None:
-    needs(bootstrap, DescribeClientQuotasRequest)
     entity = (("user", new_name("u")), ("client-id", None))
     admin.alter_client_quotas({entity: {"producer_byte_rate": 1000.0, "request_percentage": 50.0}})
     components = [QuotaComponent("user", entity[0][1]), QuotaComponent("client-id")]
@@ -137,8 +124,8 @@ def test_quotas_are_set_described_and_removed(admin: Admin, bootstrap: str, new_
     assert entity not in anybody
 
 
+@pytest.mark.needs("CreateDelegationToken")
 def test_tokens_are_refused_to_whom_they_are_not_allowed(admin: Admin, bootstrap: str) -> None:
-    needs(bootstrap, CreateDelegationTokenRequest)
     for call in (
         lambda: admin.create_delegation_token(renewers=[Principal("User", "alice")]),
         lambda: admin.renew_delegation_token(b"x"),
@@ -149,16 +136,16 @@ def test_tokens_are_refused_to_whom_they_are_not_allowed(admin: Admin, bootstrap
             call()
 
 
+@pytest.mark.needs("ElectLeaders")
 def test_leaders_are_elected(admin: Admin, bootstrap: str, new_name: Named) -> None:
-    needs(bootstrap, ElectLeadersRequest)
     name = new_name("t")
     admin.create_topics([NewTopic(name, 2)])
     found = admin.elect_leaders(ElectionType.PREFERRED, [(name, 0), (name, 1)])
     assert dict(found) == {(name, 0): False, (name, 1): False}  # they lead already
 
 
+@pytest.mark.needs("AlterPartitionReassignments")
 def test_reassignments_are_altered_and_listed(admin: Admin, bootstrap: str, new_name: Named) -> None:
-    needs(bootstrap, AlterPartitionReassignmentsRequest)
     name = new_name("t")
     admin.create_topics([NewTopic(name, 1)])
     broker = admin.describe_cluster().nodes[0].id
@@ -168,16 +155,16 @@ def test_reassignments_are_altered_and_listed(admin: Admin, bootstrap: str, new_
         admin.alter_partition_reassignments({(name, 0): None})
 
 
+@pytest.mark.needs("DescribeQuorum")
 def test_the_quorum_is_described(admin: Admin, bootstrap: str) -> None:
-    needs(bootstrap, DescribeQuorumRequest)
     quorum = admin.describe_metadata_quorum()
     assert quorum.leader_id in [voter.replica_id for voter in quorum.voters]
     assert quorum.high_watermark > 0
     assert quorum.leader_id in quorum.endpoints
 
 
+@pytest.mark.needs("AddRaftVoter")
 def test_what_the_quorum_refuses_is_raised(admin: Admin, bootstrap: str) -> None:
-    needs(bootstrap, AddRaftVoterRequest)
     directory = uuid_to_text(bytes(15) + b"\1")
     with pytest.raises(KafkaError):  # a quorum of fixed voters, or one that does not know this one
         admin.remove_raft_voter(4711, directory)
@@ -187,14 +174,14 @@ def test_what_the_quorum_refuses_is_raised(admin: Admin, bootstrap: str) -> None
         admin.unregister_broker(4711)
 
 
+@pytest.mark.needs("UpdateFeatures")
 def test_a_feature_is_not_raised_beyond_what_is_there(admin: Admin, bootstrap: str) -> None:
-    needs(bootstrap, UpdateFeaturesRequest)
     with pytest.raises(KafkaError, match=r"feature|group\.version"):
         admin.update_features({"group.version": FeatureUpdate(99)}, validate_only=True)
 
 
+@pytest.mark.needs("ShareGroupDescribe", "StreamsGroupDescribe", "DescribeShareGroupOffsets")
 def test_groups_of_other_kinds_that_are_not_there(admin: Admin, bootstrap: str, new_name: Named) -> None:
-    needs(bootstrap, ShareGroupDescribeRequest, StreamsGroupDescribeRequest, DescribeShareGroupOffsetsRequest)
     group = new_name("g")
     with pytest.raises(GroupIdNotFound):
         admin.describe_share_groups([group])
@@ -203,8 +190,8 @@ def test_groups_of_other_kinds_that_are_not_there(admin: Admin, bootstrap: str, 
     assert admin.list_share_group_offsets([group])[group] == {}
 
 
+@pytest.mark.needs("ShareGroupDescribe", "DescribeShareGroupOffsets")
 def test_a_share_group_gets_offsets_and_loses_them(admin: Admin, bootstrap: str, new_name: Named) -> None:
-    needs(bootstrap, ShareGroupDescribeRequest, DescribeShareGroupOffsetsRequest)
     topic, group = new_name("t"), new_name("g")
     admin.create_topics([NewTopic(topic, 1)])
     eventually(
@@ -257,7 +244,7 @@ def test_what_a_broker_does_not_serve_is_said_in_one_sentence(
 ) -> None:
     with Connection(*split_address(bootstrap)) as broker:
         if broker.serves(api.API[key].request):
-            pytest.skip(f"the broker serves {api.api_name(key)}")
+            pytest.skip("the broker serves what the test is about not having")
     with pytest.raises(UnsupportedVersion) as raised:
         CALLS[key](admin)
     assert str(raised.value) == f"the broker {bootstrap} does not serve {api.api_name(key)}"

@@ -15,7 +15,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.clients.consuming import fill, make_topic, poll_until, read
-from tests.clients.features import needs
 from tidelog.clients.consumer.consumer import AsyncConsumer
 from tidelog.clients.consumer.errors import NoOffset
 from tidelog.clients.consumer.face import Consumer
@@ -25,7 +24,6 @@ from tidelog.clients.errors import Closed, ConfigError, Interrupted, InvalidStat
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.transaction_values import OffsetToCommit
 from tidelog.errors import OffsetOutOfRange
-from tidelog.protocol.messages.end_txn import EndTxnRequest
 from tidelog.records.loops import Record
 
 NewName = Callable[[str], str]
@@ -258,8 +256,8 @@ def test_interceptors_see_and_change_records(bootstrap: str, single: str) -> Non
     assert odd.closed
 
 
+@pytest.mark.needs("EndTxn")
 def test_committed_readers_see_whole_transactions(bootstrap: str, single: str, new_name: NewName) -> None:
-    needs(bootstrap, EndTxnRequest)
     with Producer(bootstrap_servers=bootstrap, transactional_id=new_name("id"), linger_ms=0) as producer:
         producer.init_transactions()
         for number in range(6):

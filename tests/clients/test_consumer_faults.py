@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.clients.consuming import fill, make_topic, poll_until, read
 from tests.clients.fake_cluster import FIRST_SESSION, FakeCluster
-from tests.support.broker import Broker
+from tests.support.own_broker import OwnBrokers
 from tidelog.clients.consumer.errors import LogTruncated
 from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.consumer.partitions import TopicPartition
@@ -155,10 +154,10 @@ def test_a_throttled_consumer_waits() -> None:
 
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
 def test_a_broker_that_falls_and_comes_back_is_read_on(
-    tmp_path: Path, kill: bool, caplog: pytest.LogCaptureFixture
+    own_broker: OwnBrokers, kill: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    with Broker(tmp_path, {"group.initial.rebalance.delay.ms": "0"}) as broker:
+    with own_broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
         topic = make_topic(broker.bootstrap, "lasting", 2)
         settings = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
         with Consumer(topic, settings, enable_auto_commit=False) as consumer:
@@ -174,8 +173,8 @@ def test_a_broker_that_falls_and_comes_back_is_read_on(
             assert entry.offset == 200
 
 
-def test_close_does_not_wait_for_a_broker_that_is_gone(tmp_path: Path) -> None:
-    with Broker(tmp_path, {"group.initial.rebalance.delay.ms": "0"}) as broker:
+def test_close_does_not_wait_for_a_broker_that_is_gone(own_broker: OwnBrokers) -> None:
+    with own_broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
         topic = make_topic(broker.bootstrap, "gone")
         consumer = Consumer(topic, bootstrap_servers=broker.bootstrap, group_id="g")
         poll_until(consumer, lambda: bool(consumer.assignment()), "it is assigned")

@@ -12,7 +12,6 @@ from itertools import pairwise
 import pytest
 
 from tests.clients.consuming import fill, make_topic, poll_until, read
-from tests.clients.features import needs, needs_consumer_groups
 from tests.groups.brokers import QUICK_GROUPS
 from tests.support.broker import Broker
 from tests.support.fixtures import given_broker
@@ -25,14 +24,14 @@ from tidelog.clients.errors import CommitFailed, ConfigError
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.transaction_values import OffsetToCommit
 from tidelog.errors import FencedInstanceId, RebalanceInProgress
-from tidelog.protocol.messages.end_txn import EndTxnRequest
 
 NewName = Callable[[str], str]
 
 CLASSIC = [{"partition.assignment.strategy": name} for name in ("range", "roundrobin", "sticky")]
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 NEXT = {"group.protocol": "consumer"}
-KINDS = [*CLASSIC, COOPERATIVE, NEXT]
+OF_THE_BROKER = pytest.param(NEXT, marks=pytest.mark.needs("ConsumerGroupHeartbeat", "group.version"))
+KINDS = [*CLASSIC, COOPERATIVE, OF_THE_BROKER]
 
 
 def kind_name(kind: object) -> str:
@@ -73,8 +72,6 @@ class Group:
     """Members of one group, polled in turn."""
 
     def __init__(self, bootstrap: str, name: str, kind: dict[str, str], stack: ExitStack) -> None:
-        if kind == NEXT:
-            needs_consumer_groups(bootstrap)
         self.name = name
         self._settings: dict[str, object] = {
             "bootstrap.servers": bootstrap,
@@ -127,7 +124,7 @@ def group(bootstrap: str, new_name: NewName, request: pytest.FixtureRequest) -> 
 
 of_every_kind = pytest.mark.parametrize("group", KINDS, ids=kind_name, indirect=True)
 of_three_kinds = pytest.mark.parametrize(
-    "group", [CLASSIC[0], COOPERATIVE, NEXT], ids=kind_name, indirect=True
+    "group", [CLASSIC[0], COOPERATIVE, OF_THE_BROKER], ids=kind_name, indirect=True
 )
 
 
@@ -213,7 +210,7 @@ def test_a_slow_handler_keeps_its_place_by_heartbeats(
     assert busy.metrics()["heartbeat-total"] >= 3
 
 
-@pytest.mark.parametrize("group", [CLASSIC[0], NEXT], ids=kind_name, indirect=True)
+@pytest.mark.parametrize("group", [CLASSIC[0], OF_THE_BROKER], ids=kind_name, indirect=True)
 def test_topics_are_found_by_a_pattern_and_internal_ones_are_not(
     group: Group, bootstrap: str, new_name: NewName
 ) -> None:
@@ -229,7 +226,7 @@ def test_topics_are_found_by_a_pattern_and_internal_ones_are_not(
     assert member.subscribed() == {f"{prefix}.a", f"{prefix}.c"}
 
 
-@pytest.mark.parametrize("group", [NEXT], ids=kind_name, indirect=True)
+@pytest.mark.parametrize("group", [OF_THE_BROKER], ids=kind_name, indirect=True)
 def test_a_pattern_is_matched_by_the_broker(group: Group, bootstrap: str, new_name: NewName) -> None:
     prefix = new_name("matched")
     make_topic(bootstrap, f"{prefix}.a")
@@ -329,8 +326,8 @@ def test_interceptors_see_commits(group: Group, bootstrap: str, new_name: NewNam
 
 
 @of_three_kinds
+@pytest.mark.needs("EndTxn")
 def test_offsets_go_with_a_producers_transaction(group: Group, bootstrap: str, new_name: NewName) -> None:
-    needs(bootstrap, EndTxnRequest)
     topic = make_topic(bootstrap, new_name("from"), 1)
     fill(bootstrap, topic, 5)
     member = group.join(topic, enable_auto_commit=False)

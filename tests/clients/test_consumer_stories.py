@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.groups.brokers import running_broker
+from tests.groups.brokers import QUICK_GROUPS
 from tests.groups.story import Flavour, Story
+from tests.support.own_broker import OwnBrokers
 from tests.support.scale import scale
 
 MIXES = {
@@ -40,10 +41,20 @@ def change(story: Story, times: int) -> None:
         story.go_on(story.chance.choice([0, 1, 5]))
 
 
-@pytest.mark.parametrize("mix", MIXES)
-def test_joins_leaves_and_kills_lose_and_double_nothing(tmp_path: Path, mix: str) -> None:
+BY_THE_BROKER = pytest.mark.needs("group.version")
+
+
+@pytest.mark.parametrize(
+    "mix", [pytest.param(mix, marks=BY_THE_BROKER if mix == "consumer" else ()) for mix in MIXES]
+)
+def test_joins_leaves_and_kills_lose_and_double_nothing(
+    own_broker: OwnBrokers, tmp_path: Path, mix: str
+) -> None:
     seed = f"ours-{mix}"
-    with running_broker(tmp_path) as broker, Story(broker, tmp_path / "story", MIXES[mix], seed) as story:
+    with (
+        own_broker(QUICK_GROUPS) as broker,
+        Story(broker, tmp_path / "story", MIXES[mix], seed) as story,
+    ):
         for _ in MIXES[mix]:
             story.join()
         story.go_on(5)
@@ -51,11 +62,15 @@ def test_joins_leaves_and_kills_lose_and_double_nothing(tmp_path: Path, mix: str
         story.finish()
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "consumer:uniform"])
-def test_pauses_restarts_and_new_partitions_lose_and_double_nothing(tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize(
+    "strategy", ["range", "cooperative-sticky", pytest.param("consumer:uniform", marks=BY_THE_BROKER)]
+)
+def test_pauses_restarts_and_new_partitions_lose_and_double_nothing(
+    own_broker: OwnBrokers, tmp_path: Path, strategy: str
+) -> None:
     seed = f"alone-{strategy}"
     flavours = [Flavour("tidelog", strategy)]
-    with running_broker(tmp_path) as broker, Story(broker, tmp_path / "story", flavours, seed) as story:
+    with own_broker(QUICK_GROUPS) as broker, Story(broker, tmp_path / "story", flavours, seed) as story:
         story.join()
         story.join()
         story.go_on(5)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import doctest
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.fixtures import given_broker
+from tests.support.own_broker import OwnBrokers
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
 from tidelog.clients.consumer.face import Consumer
@@ -35,7 +35,7 @@ NO_RETRY = ErrorPolicy(retries=0)
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker that lets the first member of a group begin at once, unless another broker was given."""
-    given = os.environ.get("TIDELOG_TEST_BOOTSTRAP")
+    given = given_broker()
     if given:
         yield given
         return
@@ -337,8 +337,10 @@ def test_where_reading_began_is_committed_before_anything_is_handled(
         eventually(lambda: notes.offsets() == [5, 6, 7], "the new ones are handled", 20)
 
 
-def test_a_broker_that_goes_away_and_comes_back_costs_nothing(tmp_path: Path, new_name: NewName) -> None:
-    with Broker(tmp_path, {"group.initial.rebalance.delay.ms": "0"}) as broker:
+def test_a_broker_that_goes_away_and_comes_back_costs_nothing(
+    own_broker: OwnBrokers, new_name: NewName
+) -> None:
+    with own_broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
         topic = make_topic(broker.bootstrap, new_name("restarted"))
         write(broker.bootstrap, topic, 50)
         notes = Notes()

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.features import needs_consumer_groups
 from tests.clients.test_handlers import committed, make_topic, write
 from tests.support.scale import scale
 from tests.support.wait import eventually
@@ -148,10 +147,10 @@ def test_a_kill_loses_nothing_and_what_was_committed_is_not_done_again(crew: Cre
     assert committed(crew.bootstrap, crew.group, crew.topic, PARTITIONS) == [300] * PARTITIONS
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(
+    "protocol", ["classic", pytest.param("consumer", marks=pytest.mark.needs("group.version"))]
+)
 def test_two_processes_share_the_partitions_and_hand_them_over_in_order(crew: Crew, protocol: str) -> None:
-    if protocol == "consumer":
-        needs_consumer_groups(crew.bootstrap)
     first = crew.start(group_protocol=protocol)
     written = 0
 

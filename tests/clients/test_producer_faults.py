@@ -17,7 +17,7 @@ import pytest
 
 from tests.clients.fake_broker import HANG_UP, SILENCE, Answer, FakeBroker, Produced
 from tests.clients.reading import values
-from tests.support.broker import Broker
+from tests.support.own_broker import OwnBrokers
 from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog.clients.errors import BufferExhausted, ClientError, Closed, Timeout
@@ -479,10 +479,10 @@ def test_a_callback_may_send_and_may_close() -> None:
             producer.send("t", b"v")
 
 
-def test_a_killed_broker_costs_no_acknowledged_record_and_doubles_none(tmp_path: Path) -> None:
+def test_a_killed_broker_costs_no_acknowledged_record_and_doubles_none(own_broker: OwnBrokers) -> None:
     """kill -9 under load, several times; every record that is sent in the end is there once, in order."""
     kills = scale(3, 15)
-    with Broker(tmp_path) as broker:
+    with own_broker() as broker:
         producer = Producer(bootstrap_servers=broker.bootstrap, retry_backoff_ms=20, batch_size=2000)
         producer.send("t", b"first").result(20)
         sent: list[bytes] = []
@@ -509,10 +509,10 @@ def test_a_killed_broker_costs_no_acknowledged_record_and_doubles_none(tmp_path:
         assert values(broker.bootstrap, "t") == [b"first", *sent]
 
 
-def test_transactions_outlive_a_killed_broker(tmp_path: Path) -> None:
+def test_transactions_outlive_a_killed_broker(own_broker: OwnBrokers) -> None:
     """What was committed is there once and whole, what was not is not, whenever the broker was killed."""
     kills = scale(2, 10)
-    with Broker(tmp_path) as broker:
+    with own_broker() as broker:
         sender = Producer(bootstrap_servers=broker.bootstrap, transactional_id="id", retry_backoff_ms=20)
         committed: list[int] = []
         unknown: list[int] = []

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.clients.features import needs
 from tests.clients.reading import batches, values
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
@@ -21,17 +20,11 @@ from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, PreparedTransaction
 from tidelog.errors import InvalidTopic, ProducerFenced
-from tidelog.protocol.messages.end_txn import EndTxnRequest
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 NewName = Callable[[str], str]
-
-
-@pytest.fixture(autouse=True)
-def _transactions(bootstrap: str) -> None:
-    needs(bootstrap, EndTxnRequest)
+pytestmark = pytest.mark.needs("EndTxn")
 
 
 @pytest.fixture
@@ -211,8 +204,8 @@ def committed_offset(bootstrap: str, group: str, topic: str) -> tuple[int, str |
     return entry.committed_offset, entry.metadata
 
 
+@pytest.mark.needs("TxnOffsetCommit")
 def test_offsets_are_committed_with_the_transaction(bootstrap: str, topic: str, new_name: NewName) -> None:
-    needs(bootstrap, TxnOffsetCommitRequest)
     group = new_name("group")
     with producer(bootstrap, new_name("id")) as sender:
         with sender.transaction():

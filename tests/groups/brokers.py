@@ -1,17 +1,16 @@
-"""The broker that groups are tried on: ours, or Kafka 4.3 itself with TIDELOG_TEST_BROKER=kafka4, so that
+"""The broker that groups are tried on: ours, or Kafka itself with TIDELOG_TEST_BROKER=kafka4, so that
 whatever a test expects can be asked of Kafka first.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
-from tests.faults.client import surprises
-from tests.support.broker import Broker
+from tests.support.own_broker import OwnBroker as Running
+from tests.support.own_broker import own_broker
+
+__all__ = ["QUICK_GROUPS", "Running", "running_broker"]
 
 QUICK_GROUPS = {
     "group.initial.rebalance.delay.ms": "0",
@@ -26,43 +25,5 @@ QUICK_GROUPS = {
 }
 
 
-class Running(Protocol):
-    """A broker that is there, can be stopped or killed, and comes back on the same port."""
-
-    @property
-    def bootstrap(self) -> str: ...
-
-    def restart(self, *, kill: bool) -> None: ...
-
-    def surprises(self) -> list[str]:
-        """What it complained of that nobody caused on purpose."""
-
-
-class Ours:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._surprises: list[str] = []
-
-    @property
-    def bootstrap(self) -> str:
-        return self._broker.bootstrap
-
-    def restart(self, *, kill: bool) -> None:
-        self._surprises += surprises(self._broker.log())
-        self._broker.restart(kill=kill)
-
-    def surprises(self) -> list[str]:
-        return self._surprises + surprises(self._broker.log())
-
-
-@contextmanager
-def running_broker(folder: Path, settings: dict[str, str] | None = None) -> Iterator[Running]:
-    wanted = {**QUICK_GROUPS, **(settings or {})}
-    if os.environ.get("TIDELOG_TEST_BROKER") == "kafka4":
-        from tests.groups.real import running_kafka
-
-        with running_kafka(folder, wanted) as kafka:
-            yield kafka
-        return
-    with Broker(folder, wanted) as broker:
-        yield Ours(broker)
+def running_broker(folder: Path, settings: dict[str, str] | None = None) -> AbstractContextManager[Running]:
+    return own_broker(folder, {**QUICK_GROUPS, **(settings or {})})

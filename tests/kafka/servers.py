@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -122,6 +123,17 @@ class JavaServer:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
+    def restart(self, *, kill: bool) -> None:
+        if kill:
+            self.kill()
+        else:
+            self.stop()
+        self.start()
+
+    def surprises(self) -> list[str]:
+        """Nothing: what Kafka complains of is not ours to judge."""
+        return []
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -219,3 +231,19 @@ class Kafka4(Kafka):
             self.kind, "kafka.tools.StorageTool", "format", "-t", "b1CFs5UJTaSbmEhD5iKrHA", "-c", settings
         )
         assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def new_kafka(kind: str, folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Kafka]:
+    """A running Kafka of a kind, kafka3 with its own ZooKeeper, on an empty folder."""
+    if kind == Kafka4.kind:
+        kafka4 = Kafka4(folder / "kafka", folder / "data", settings)
+        kafka4.format()
+        with kafka4:
+            yield kafka4
+        return
+    with (
+        ZooKeeper(folder / "zookeeper") as zookeeper,
+        Kafka3(folder / "kafka", folder / "data", zookeeper, settings) as kafka3,
+    ):
+        yield kafka3

@@ -1,17 +1,22 @@
 """Fixtures for tests that need some running broker and do not mind which, as long as names do not clash.
 
-TIDELOG_TEST_BOOTSTRAP=host:port names another broker to use instead of one of ours.
+TIDELOG_TEST_BOOTSTRAP=host:port names another broker to use instead of one of ours; brokers that tests start
+for themselves are of the kind that TIDELOG_TEST_BROKER names.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.own_broker import OwnBroker, OwnBrokers
+from tests.support.own_broker import own_broker as start_own_broker
 
 
 def given_broker() -> str | None:
@@ -33,3 +38,14 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def new_name() -> Callable[[str], str]:
     """A topic name that no other test uses, here or on the broker that was given."""
     return lambda hint: f"{hint}-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> OwnBrokers:
+    """Starts brokers that nobody else uses and that may be killed, each on a folder of its own."""
+    count = iter(range(1000))
+
+    def start(settings: Mapping[str, str] | None = None) -> AbstractContextManager[OwnBroker]:
+        return start_own_broker(tmp_path / f"broker-{next(count)}", settings)
+
+    return start
