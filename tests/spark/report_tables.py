@@ -12,6 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidelog.spark.table_log import HIDDEN, VERSION
+
 START = datetime(2026, 3, 14, 8, 0, tzinfo=UTC)
 MINUTES = 300
 
@@ -51,14 +53,21 @@ EVENT = pa.schema(
 
 
 def write_table(
-    data: Path, name: str, rows: Sequence[Row], schema: pa.Schema, day: str | None = None
-) -> None:
+    data: Path, name: str, rows: Sequence[Row], schema: pa.Schema, day: str | None = None, version: int = 1
+) -> Path:
+    """One more file of a table. Tables of users are keyed by them: `version` tells which row is newer."""
     folder = data / "tables" / name
-    if day is not None:
-        folder /= f"day={day}"
-    folder.mkdir(parents=True, exist_ok=True)
-    count = len(list(folder.iterdir()))
-    pq.write_table(pa.Table.from_pylist(list(rows), schema), folder / f"part-{count}.parquet")
+    inside = folder / f"day={day}" if day is not None else folder
+    inside.mkdir(parents=True, exist_ok=True)
+    file = inside / f"part-{len(list(inside.iterdir()))}.parquet"
+    table = pa.Table.from_pylist(list(rows), schema)
+    if schema in (BALANCE, REGION):
+        table = table.append_column(VERSION, pa.array([version] * table.num_rows, pa.int64()))
+        declared = folder / HIDDEN / "schema" / "0000-1.json"
+        declared.parent.mkdir(parents=True, exist_ok=True)
+        declared.write_text(json.dumps({"keys": ["user_id"], "partition_by": [], "columns": {}}))
+    pq.write_table(table, file)
+    return file
 
 
 def event(kind: str, number: int, when: datetime, ad: str | None = None) -> Row:

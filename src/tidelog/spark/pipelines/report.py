@@ -40,12 +40,17 @@ def facts(data: str | os.PathLike[str], spark: SparkSession | None = None) -> Fa
     local = local_path(os.fspath(data))
     if local is None:
         return _facts_by_spark(os.fspath(data), spark)
-    from tidelog.spark.pipelines.report_readers import LocalReader
+    from tidelog.spark.pipelines.report_readers import READ_ATTEMPTS, LocalReader, TablesChanged
 
     if not local.is_dir():
         raise FileNotFoundError(
             f"{local} is not there: give the data folder that the pipelines write to, or run them first"
         )
+    for _ in range(READ_ATTEMPTS - 1):
+        try:
+            return gather(LocalReader(local / "tables"))
+        except TablesChanged:
+            continue
     return gather(LocalReader(local / "tables"))
 
 

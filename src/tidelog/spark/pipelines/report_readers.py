@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from tidelog.spark.pipelines.report_facts import Row
+from tidelog.spark.table_log import HIDDEN, VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,19 +22,37 @@ if TYPE_CHECKING:
     from tidelog.spark.tables import Tables
 
 MINUTE_MS = 60_000
-KEYED = {"balances": "user_id", "user_regions": "user_id"}
-"""Tables of which only the newest row of a key stands."""
+READ_ATTEMPTS = 50
+
+
+class TablesChanged(Exception):
+    """Files of a table were replaced while it was being read: begin again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTable:
+    """The files of a table at one moment, and the columns whose newest row stands."""
+
+    rows: ds.Dataset
+    keys: tuple[str, ...]
 
 
 class LocalReader:
-    """Counts in Parquet files below `root`, a folder for each table; a part of a table at a time."""
+    """Counts in Parquet files below `root`, a folder for each table; a part of a table at a time.
+
+    A reader sees each table as it was when it was first asked for it. Where files of it have been compacted
+    away since, it raises `TablesChanged`.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._seen: dict[str, LocalTable | None] = {}
 
     def columns(self, table: str) -> frozenset[str]:
-        found = self._dataset(table)
-        return frozenset() if found is None or found.head(1).num_rows == 0 else frozenset(found.schema.names)
+        found = self._table(table)
+        if found is None or found.rows.head(1).num_rows == 0:
+            return frozenset()
+        return frozenset(found.rows.schema.names)
 
     def per_minute(self, table: str) -> Counter[int]:
         counts: Counter[int] = Counter()
@@ -68,16 +89,61 @@ class LocalReader:
         return found
 
     def _batches(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        found = self._dataset(table)
-        if found is not None:
-            yield from found.to_batches(columns=list(columns))
+        found = self._table(table)
+        if found is None:
+            return
+        try:
+            if found.keys:
+                yield from _newest(found, columns).to_batches()
+            else:
+                yield from found.rows.to_batches(columns=list(columns))
+        except FileNotFoundError as error:
+            raise TablesChanged(table) from error
 
-    def _dataset(self, table: str) -> ds.Dataset | None:
-        folder = self.root / table
-        if not folder.is_dir():
-            return None
-        files = sorted(str(path) for path in folder.rglob("*.parquet") if _shown(path.relative_to(folder)))
-        return ds.dataset(files, format="parquet") if files else None
+    def _table(self, table: str) -> LocalTable | None:
+        if table not in self._seen:
+            self._seen[table] = self._open(self.root / table)
+        return self._seen[table]
+
+    def _open(self, folder: Path) -> LocalTable | None:
+        for _ in range(READ_ATTEMPTS):
+            moving = _moving(folder)
+            files = sorted(
+                str(path)
+                for path in folder.rglob("*.parquet")
+                if _shown(path.relative_to(folder)) and str(path.relative_to(folder)) not in moving
+            )
+            if _moving(folder) == moving:  # else a batch began or ended, and may be there in part
+                break
+        else:
+            raise TablesChanged(folder.name)
+        return LocalTable(ds.dataset(files, format="parquet"), _keys(folder)) if files else None
+
+
+def _moving(folder: Path) -> frozenset[str]:
+    """The files of batches that are not whole yet, as the table's own log tells."""
+    found: set[str] = set()
+    for marker in (folder / HIDDEN / "batches").glob("*.moving"):
+        try:
+            found.update(json.loads(marker.read_text())["files"])
+        except FileNotFoundError:
+            continue
+    return frozenset(found)
+
+
+def _keys(folder: Path) -> tuple[str, ...]:
+    for declared in sorted((folder / HIDDEN / "schema").glob("*.json")):
+        return tuple(json.loads(declared.read_text())["keys"])
+    return ()
+
+
+def _newest(table: LocalTable, columns: Sequence[str]) -> pa.Table:
+    """Of each key the row of the highest version."""
+    keys = list(table.keys)
+    rows = table.rows.to_table(columns=list(dict.fromkeys([*columns, *keys, VERSION]))).sort_by(VERSION)
+    places = pa.array(range(rows.num_rows), pa.int64())
+    last = rows.select(keys).append_column("place", places).group_by(keys).aggregate([("place", "max")])
+    return rows.take(last.column("place_max")).select(list(columns))
 
 
 def _shown(path: Path) -> bool:
