@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
@@ -82,6 +83,9 @@ class Files:
         ]
         return sorted(found, key=lambda entry: entry.name)
 
+    def age_ms(self, entry: Entry) -> int:
+        return int(time.time() * 1000) - entry.modified_ms
+
     def make_folder(self, path: str) -> None:
         self._system.mkdirs(self._make_path(path))
 
@@ -116,6 +120,11 @@ class Files:
     def delete(self, path: str) -> None:
         """A file or a folder with all that is in it; nothing happens where there is none."""
         self._system.delete(self._make_path(path), True)
+
+
+def join(*parts: str) -> str:
+    """A path of those parts that are not empty."""
+    return "/".join(part for part in parts if part)
 
 
 def _unless_absent(call: Callable[[], T], otherwise: T) -> T:

@@ -4,6 +4,7 @@
 - `batches/<writer>.<batch>.<attempt>.moving|done`: the files of the newest batch of each writer. A batch
   counts from the rename of its `moving` to `done` on; until then its files are moved into place, and
   whoever reads by this log leaves them out. A batch that comes again is undone first, the same way back.
+- `compactions/`, `replaced/`: see `compaction`.
 - `staging/`: files that are being written. Nothing there is part of the table.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tidelog.spark.files import Files
+from tidelog.spark.files import Files, join
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -111,7 +112,7 @@ class TableLog:
         text = _shape_to(wanted)
         known = len(self.files.entries(f"{self.hidden}/schema"))
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        self._put(f"{self.hidden}/schema", f"{known:04d}-{digest}.json", text)
+        self.put(f"{self.hidden}/schema", f"{known:04d}-{digest}.json", text)
         return merged if current is not None else wanted
 
     # -- batches
@@ -161,12 +162,12 @@ class TableLog:
         earlier = [marker for marker in self.markers() if marker.writer == slug(writer)]
         marker = Marker(slug(writer), batch, uuid.uuid4().hex[:8], done=False)
         moves = [
-            (source, "/".join(filter(None, (folder, f"{marker.stem}.{number:04d}.parquet"))))
+            (source, join(folder, f"{marker.stem}.{number:04d}.parquet"))
             for number, (source, folder) in enumerate(staged)
         ]
         # Before anything is undone: the batch's version must outlive a crash that comes after that.
         held = {"version": version, "files": [target for _, target in moves]}
-        self._put(self.batches, marker.name, json.dumps(held))
+        self.put(self.batches, marker.name, json.dumps(held))
         for old in earlier:
             if old.batch == batch or not old.done:
                 self._undo(old)
@@ -191,7 +192,7 @@ class TableLog:
             self.files.delete(f"{self.folder}/{file}")
         self.files.delete(f"{self.batches}/{replace(marker, done=False).name}")
 
-    def _put(self, folder: str, name: str, text: str) -> None:
+    def put(self, folder: str, name: str, text: str) -> None:
         """The file is there with all of its text, or not at all."""
         self.files.make_folder(folder)
         draft = f"{folder}/{uuid.uuid4().hex}.draft"

@@ -8,10 +8,13 @@ The files are plain Parquet in `table/day=YYYY-MM-DD/`, which anything that read
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
-from tidelog.spark.files import Files
+from tidelog.spark import compaction
+from tidelog.spark.files import Files, join
 from tidelog.spark.table_log import HIDDEN, VERSION, BatchFiles, Shape, TableError, TableLog, slug
 
 if TYPE_CHECKING:
@@ -20,14 +23,31 @@ if TYPE_CHECKING:
 __all__ = ["TableError", "Tables"]
 
 READ_ATTEMPTS = 50
+WAIT_SECONDS = 3.0
+"""How long a reader waits for a compaction to have moved its files, before it looks where they are."""
+COMPACT_EVERY = 20
 _TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 class Tables:
     """The tables below one folder, on any file system that Spark can write."""
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: str,
+        *,
+        target_bytes: int = compaction.TARGET_BYTES,
+        small_files: int = compaction.SMALL_FILES,
+        compact_every: int = COMPACT_EVERY,
+    ) -> None:
+        """Every `compact_every` batches of a writer (0: never) a folder that has more than `small_files`
+        small files is compacted into files of about `target_bytes`."""
         self.spark = spark
+        self.target_bytes = target_bytes
+        self.small_files = small_files
+        self.compact_every = compact_every
+        self.wait_seconds = WAIT_SECONDS
         self.files = Files(spark, root)
         self.root = self.files.root
 
@@ -53,6 +73,7 @@ class Tables:
         With `keys`, the newest row of a key stands; a batch has at most one row for each.
         """
         log = self._log(table)
+        compaction.finish_all(log)
         log.check_order(writer, batch)
         version = log.version_for(writer, batch)
         if keys:
@@ -64,6 +85,14 @@ class Tables:
         self.stage(rows, staging, partition_by)
         log.commit(writer, batch, version, self.staged(staging))
         self.files.delete(staging)
+        if self.compact_every and batch % self.compact_every == self.compact_every - 1:
+            self.compact(table)
+
+    def compact(self, table: str) -> int:
+        """Merge the small files of each folder that has many; the number of files that went."""
+        log = self._log(table)
+        compactor = compaction.Compactor(log, self._shape(log))
+        return compactor.run(self.spark, self.target_bytes, self.small_files)
 
     def read(self, table: str, *, without: tuple[str, int] | None = None) -> DataFrame:
         """All rows of whole batches; of a keyed table the newest row of each key.
@@ -73,24 +102,55 @@ class Tables:
         them compacted away, and is then to be read anew.
         """
         log = self._log(table)
-        shape = log.shape()
-        if shape is None:
-            there = ", ".join(self.names()) or "none"
-            raise TableError(f"there is no table {table} in {self.root}; there are: {there}")
+        shape = self._shape(log)
         unwanted = (slug(without[0]), without[1]) if without else None
         for _ in range(READ_ATTEMPTS):
+            merges = self._merges_at_rest(log)
             seen = log.markers()
             left_out: list[BatchFiles | None] = [
                 log.files_of(marker)
                 for marker in seen
                 if not marker.done or (marker.writer, marker.batch) == unwanted
             ]
-            frame = self.spark.read.schema(shape.schema).parquet(log.folder)
+            names = [file.rpartition("/")[2] for held in left_out if held for file in held.files]
+            frame = self._frame(log, shape, names, merges)
             # A batch that began or ended while Spark listed the folder may be there in part.
-            if log.markers() == seen:
-                names = [file.rpartition("/")[2] for held in left_out if held for file in held.files]
-                return _newest(_without_files(frame, names).select(*shape.schema.names), shape)
+            if log.markers() == seen and compaction.under_way(log) == merges:
+                return _newest(frame, shape)
         raise TableError(f"table {table} changes faster than it can be listed")
+
+    def _merges_at_rest(self, log: TableLog) -> list[compaction.Merge]:
+        """Compactions that somebody left unfinished. One at work is waited for: it only moves files."""
+        deadline = time.monotonic() + self.wait_seconds
+        merges = compaction.under_way(log)
+        while merges and time.monotonic() < deadline:
+            time.sleep(0.02)
+            merges = compaction.under_way(log)
+        return merges
+
+    def _frame(
+        self, log: TableLog, shape: Shape, without: list[str], merges: list[compaction.Merge]
+    ) -> DataFrame:
+        """The files of the folder but for some, and those that a compaction has not moved there yet."""
+        frames = []
+        names = list(without)
+        for merge in merges:
+            gone, folder = compaction.instead(log, merge)
+            waiting = {path.rpartition("/")[2] for path, _ in self.staged(folder)}
+            names += [*gone, *waiting]
+            if waiting:
+                frames.append(self.spark.read.schema(shape.schema).parquet(folder))
+        frame = self.spark.read.schema(shape.schema).parquet(log.folder)
+        frames.insert(0, _without_files(frame, names))
+        chosen = (one.select(*shape.schema.names) for one in frames)
+        return reduce(lambda one, other: one.unionByName(other), chosen)
+
+    def _shape(self, log: TableLog) -> Shape:
+        shape = log.shape()
+        if shape is None:
+            there = ", ".join(self.names()) or "none"
+            raise TableError(f"there is no table {log.name} in {self.root}; there are: {there}")
+        return shape
 
     def stage(self, rows: DataFrame, folder: str, partition_by: Sequence[str]) -> None:
         """Write the rows as Parquet files that no table has yet."""
@@ -104,7 +164,7 @@ class Tables:
         for entry in self.files.entries(folder):
             path = f"{folder}/{entry.name}"
             if entry.is_folder and not entry.name.startswith("_"):
-                yield from self.staged(path, "/".join(filter(None, (below, entry.name))))
+                yield from self.staged(path, join(below, entry.name))
             elif entry.name.endswith(".parquet"):
                 yield path, below
 
