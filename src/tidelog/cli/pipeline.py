@@ -2,8 +2,8 @@
 
 `run` goes on until Ctrl-C, SIGTERM or `stop`, each of which ends the micro-batches that are being written
 and begins no other; with --trigger available-now it ends at the end of the log. On a terminal there are live
-lines, in a pipe one now and then. Exit codes: 0 when everything ended as it should, 1 when something could not
-start or failed, 128 plus the number of the signal that ended it.
+lines, in a pipe one now and then. Exit codes: 0 when everything ended as it should, 1 when something could
+not start or failed, 128 plus the number of the signal that ended it.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ def run(
             create_topics=create_topics,
             max_offsets_per_trigger=max_offsets_per_trigger,
             stop_seconds=stop_timeout,
+            spark_log=True,
         )
         code = run_until_told(names, options, Report(interval, output))
     ctx.exit(code)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines.state import FlowStatus
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQueryProgress
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
 
 Offsets = Mapping[str, Mapping[str, int]]
 
@@ -38,70 +38,47 @@ def offsets(text: str | None) -> Offsets | None:
 
 
 class Progress:
-    """The numbers of flows by the name of their query. Spark tells from a thread of its own."""
+    """The numbers of one flow, from what its query tells."""
 
     def __init__(self) -> None:
-        self._flows: dict[str, FlowStatus] = {}
-        self._lock = threading.Lock()
+        self.flow = FlowStatus()
+        self._seen: tuple[int, str] | None = None
 
-    def expect(self, query: str) -> None:
-        self._flows[query] = FlowStatus()
+    def look(self, query: StreamingQuery) -> None:
+        """Take what the query has told since the last look."""
+        last = query.lastProgress
+        if last is None or _mark(last) == self._seen:
+            return
+        told = query.recentProgress
+        marks = [_mark(each) for each in told]
+        first = marks.index(self._seen) + 1 if self._seen in marks else 0
+        for each in told[first:]:
+            self.take(each)
+        self._seen = marks[-1]
 
-    def set_state(self, query: str, state: str) -> None:
-        with self._lock:
-            self._flows[query].state = state
+    def take(self, told: StreamingQueryProgress) -> None:
+        flow, rows = self.flow, told["numInputRows"]
+        duration = told["durationMs"].get("triggerExecution", 0)
+        flow.rows += rows
+        if rows or "addBatch" in told["durationMs"]:
+            flow.batch, flow.batch_ms = told["batchId"], duration
+        flow.rows_per_second = rows / (duration / 1000) if duration else 0.0
+        flow.late_rows_dropped += sum(state["numRowsDroppedByWatermark"] for state in told["stateOperators"])
+        flow.lag = _lag_of(told, flow.lag)
+        flow.updated_at = time.time()
 
-    def of(self, query: str) -> FlowStatus:
-        with self._lock:
-            flow = self._flows[query]
-            return FlowStatus(**{name: getattr(flow, name) for name in FlowStatus.__slots__})
 
-    def take(self, query: str, told: StreamingQueryProgress) -> None:
-        with self._lock:
-            flow = self._flows.get(query)
-            if flow is None:
-                return
-            rows = told.numInputRows
-            flow.rows += rows
-            duration = told.durationMs.get("triggerExecution", 0)
-            if rows or "addBatch" in told.durationMs:
-                flow.batch, flow.batch_ms = told.batchId, duration
-            flow.rows_per_second = rows / (duration / 1000) if duration else 0.0
-            flow.late_rows_dropped += sum(state.numRowsDroppedByWatermark for state in told.stateOperators)
-            flow.lag = _lag_of(told, flow.lag)
-            flow.updated_at = time.time()
-
-    def listener(self) -> StreamingQueryListener:
-        return _listener(self.take)
+def _mark(told: StreamingQueryProgress) -> tuple[int, str]:
+    return told["batchId"], told["timestamp"]
 
 
 def _lag_of(told: StreamingQueryProgress, before: int | None) -> int | None:
     total: int | None = None
-    for source in told.sources:
-        latest, end = offsets(source.latestOffset), offsets(source.endOffset)
+    for source in told["sources"]:
+        latest, end = offsets(source["latestOffset"]), offsets(source["endOffset"])
         if latest is not None and end is not None:
             total = (total or 0) + lag(latest, end)
     return before if total is None else total
-
-
-def _listener(take: Callable[[str, StreamingQueryProgress], None]) -> StreamingQueryListener:
-    from pyspark.sql.streaming import listener as spark_listener
-
-    class Listener(spark_listener.StreamingQueryListener):
-        def onQueryStarted(self, event: spark_listener.QueryStartedEvent) -> None:
-            pass
-
-        def onQueryProgress(self, event: spark_listener.QueryProgressEvent) -> None:
-            if event.progress.name is not None:
-                take(event.progress.name, event.progress)
-
-        def onQueryIdle(self, event: spark_listener.QueryIdleEvent) -> None:
-            pass
-
-        def onQueryTerminated(self, event: spark_listener.QueryTerminatedEvent) -> None:
-            pass
-
-    return Listener()
 
 
 def line(flows: Iterable[tuple[str, FlowStatus]]) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines.declare import Context, Flow, Sink, Table, Topic
+from tidelog.spark.pipelines.progress import Progress
+from tidelog.spark.pipelines.state import FAILED, RUNNING, STOPPED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,6 +65,7 @@ class FlowQuery:
         self._writing = False
         self._turned_away = False
         self._written = -1
+        self.progress = Progress()
 
     def start(self, trigger: Mapping[str, str | bool]) -> None:
         """The query runs from here on; its checkpoint says where."""
@@ -75,6 +78,7 @@ class FlowQuery:
         self._started = writer.start()
         self._id = str(self._started.id)
         self._has_id.set()
+        self.progress.flow.state = RUNNING
 
     def read(self) -> DataFrame:
         source = self.flow.source
@@ -151,6 +155,15 @@ class FlowQuery:
         """Whatever is going on; a micro-batch that is cut off is done again at the next start."""
         if self._started is not None and self._started.isActive:
             self._started.stop()
+
+    def look(self) -> None:
+        """Bring the flow's numbers and state up to date."""
+        if self._started is None:
+            return
+        ended = self.ended  # before the look, which then sees the last micro-batch
+        self.progress.look(self._started)
+        if ended:
+            self.progress.flow.state = STOPPED if self.failure() is None else FAILED
 
     def failure(self) -> Exception | None:
         """Why the query ended by itself; None where it has not, or was told to."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
-_PYTHON_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Failed|[A-Z]\w+)): (.+)$", re.MULTILINE)
-_SPARK_CLASS = re.compile(r"^\[([A-Z_.]+)\] (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-_NOISE = ("SparkException", "PythonException", "StreamingQueryException", "Py4JJavaError", "Traceback")
+_TAIL = "\n=== Streaming Query ==="
+_PYTHON_ERROR = re.compile(r"^((?:\w+\.)*[A-Z]\w*): (\S.*)$", re.MULTILINE)
+_SPARK_WORDS = re.compile(r"^\[[A-Z_.0-9]+\] (.+?)(?: SQLSTATE: \w+[;.]?)?$", re.DOTALL)
+# Names in front of a colon that tell nothing of what went wrong.
+_NOISE = ("PythonException", "StreamingQueryException", "Py4JException", "Py4JJavaError", "SparkException")
 
 
 class FlowFailed(RuntimeError):
@@ -21,48 +23,54 @@ class FlowFailed(RuntimeError):
 
 def flow_failed(pipeline: str, flow: str, error: Exception) -> FlowFailed:
     why = reason(str(error))
-    return FlowFailed(pipeline, flow, why.rstrip("."), advice(why))
+    failure = FlowFailed(pipeline, flow, why, advice(why))
+    failure.__cause__ = error
+    return failure
 
 
 def reason(text: str) -> str:
     """The last error of Python in a stack of them, or what Spark itself complains of."""
+    text = text.partition(_TAIL)[0].strip()
     found = [
-        match.group(2)
+        (match.group(1).rpartition(".")[2], match.group(2))
         for match in _PYTHON_ERROR.finditer(text)
-        if match.group(1) not in _NOISE
-        and not match.group(0).startswith(("Caused by", "\tat", "org.", "java."))
+        if match.group(1).rpartition(".")[2] not in _NOISE
     ]
-    if found:
-        return _spark_words(found[-1])
-    return _spark_words(text.strip().partition("\n")[0]) or "Spark gave no reason"
+    if not found:
+        return _plain(text.partition("\n")[0]) or "Spark gave no reason"
+    name, words = found[-1]
+    # A key alone says nothing, the words of our own errors and of Spark's say it all.
+    return (
+        f"{name}: {_plain(words)}" if name in ("KeyError", "AttributeError", "TypeError") else _plain(words)
+    )
 
 
-def _spark_words(text: str) -> str:
-    match = _SPARK_CLASS.match(text)
-    return (match.group(2) if match else text).strip()
+def _plain(text: str) -> str:
+    match = _SPARK_WORDS.match(text.strip())
+    return (match.group(1) if match else text).strip().rstrip(".;")
 
 
 _ADVICE = (
     (
-        ("failOnDataLoss", "no longer", "out of range", "gone"),
-        "Records were deleted before they were read: raise the topic's retention, or remove the flow's "
-        "checkpoint and its tables to begin anew with what is there",
+        ("data loss", "dataloss", "no longer", "out of range"),
+        "Records were deleted before they were read: raise the topic's retention; to begin anew with what is "
+        "there, remove the flow's checkpoint and its tables",
     ),
     (
-        ("connect", "Connection", "broker", "timed out", "not available"),
-        "See that the broker runs and can be reached, then start the pipeline again: it goes on where it was",
+        ("connect", "reach", "timed out", "not available"),
+        "See that the broker runs and can be reached, and start the pipeline again: it goes on where it was",
     ),
-    (("No space left", "disk"), "Make room, then start the pipeline again: it goes on where it was"),
+    (("no space left",), "Make room, and start the pipeline again: it goes on where it was"),
     (
-        ("memory", "heap"),
+        ("memory", "heap space"),
         "Give it more memory (--spark-conf spark.driver.memory=4g) or smaller micro-batches "
-        "(--max-offsets-per-trigger)",
+        "(--max-offsets-per-trigger 100000)",
     ),
 )
 
 
 def advice(why: str) -> str:
     for words, told in _ADVICE:
-        if any(word.lower() in why.lower() for word in words):
+        if any(word in why.lower() for word in words):
             return told
-    return "Nothing of the failed micro-batch is lost: once the cause is mended, start the pipeline again"
+    return "Nothing of the micro-batch is lost: when the cause is mended, start the pipeline again"

@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.config import ConfigError
 from tidelog.spark.pipelines import state
 from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue
-from tidelog.spark.pipelines.progress import Progress
 from tidelog.spark.pipelines.query import FlowQuery, Place, in_session
+from tidelog.spark.pipelines.quiet import spark_writes_to
 from tidelog.spark.pipelines.reasons import FlowFailed, flow_failed
 from tidelog.spark.pipelines.registry import check_flows, find_all
 from tidelog.spark.pipelines.settings import resolve
@@ -25,7 +26,6 @@ from tidelog.spark.pipelines.topics import prepare_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryListener
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_DATA = "./tidelog-pipeline"
@@ -35,6 +35,20 @@ TURN_SECONDS = 0.1
 STATUS_SECONDS = 1.0
 STOP_SECONDS = 60.0
 OLD_JVM_SECONDS = 30.0
+
+SESSION: dict[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    # State on disk, a change at a time: it may grow beyond what memory holds.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # A stop waits for the end of what cannot be interrupted, but not for ever.
+    "spark.sql.streaming.stopTimeout": "20000",
+    # Nobody asks for more of the past than the last micro-batch.
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+}
 
 _PROCESSING_TIME = re.compile(
     r"^\d+(\.\d+)? ?(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|days?)$", re.IGNORECASE
@@ -59,6 +73,8 @@ class Options:
     max_offsets_per_trigger: int = MAX_OFFSETS_PER_TRIGGER
     stop_seconds: float = STOP_SECONDS
     """How long a stop waits for the micro-batches that are being written."""
+    spark_log: bool = False
+    """Spark's own words go to `spark.log` in the status folder, not to this program's outputs."""
 
 
 def trigger_arguments(text: str) -> dict[str, str | bool]:
@@ -117,10 +133,8 @@ class Running:
         self.pipelines = pipelines
         self.options = options
         self.folder = folder
-        self.progress = Progress()
         self._spark: SparkSession | None = None
         self._owns_spark = False
-        self._listeners: list[StreamingQueryListener] = []
         self._next_status = 0.0
         self._failure: FlowFailed | None = None
 
@@ -142,17 +156,22 @@ class Running:
             wait_for_old_jvm(running.claim.before)
         self._spark, self._owns_spark = spark or new_session(self.options), spark is None
         jvm_pid = int(self._spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
-        self._listen()
         for running in self.pipelines:
             running.status.jvm_pid = jvm_pid
             context = in_session(self._context(running), self._spark, place)
             running.queries = [FlowQuery(flow, context, place) for flow in running.flows]
             for query in running.queries:
-                self.progress.expect(query.name)
-                query.start(trigger)
-                self.progress.set_state(query.name, state.RUNNING)
+                self._start(running, query, trigger)
             running.status.state = state.RUNNING
         self._write_status(force=True)
+
+    def _start(self, running: RunningPipeline, query: FlowQuery, trigger: Mapping[str, str | bool]) -> None:
+        try:
+            query.start(trigger)
+        except Exception as error:
+            failure = flow_failed(running.name, query.flow.name, error)
+            running.status.state, running.status.error = state.FAILED, str(failure)
+            raise failure from error
 
     def _context(self, running: RunningPipeline) -> Context:
         from tidelog.spark.tables import Tables
@@ -166,11 +185,6 @@ class Running:
             client=self.options.client,
         )
 
-    def _listen(self) -> None:
-        self._listeners = [self.progress.listener()]
-        for listener in self._listeners:
-            self.spark.streams.addListener(listener)
-
     def turn(self) -> bool:
         """Look after everything once, without waiting; False when all pipelines have ended.
 
@@ -179,6 +193,8 @@ class Running:
         for running in self.pipelines:
             if running.stop_deadline is None and self.folder.stop_wished(running.name):
                 self.stop(running.name)
+            for query in running.queries:
+                query.look()
             self._see_failure(running)
             self._finish(running)
         self._write_status()
@@ -197,7 +213,6 @@ class Running:
             if error is not None:
                 failure = flow_failed(running.name, query.flow.name, error)
                 running.status.state, running.status.error = state.FAILED, str(failure)
-                self.progress.set_state(query.name, state.FAILED)
                 self._failure = self._failure or failure
                 self.stop()
                 return
@@ -245,7 +260,7 @@ class Running:
 
     def flows(self, running: RunningPipeline) -> dict[str, FlowStatus]:
         """The numbers of a pipeline's flows, by their names."""
-        return {query.flow.name: self.progress.of(query.name) for query in running.queries}
+        return {query.flow.name: query.progress.flow for query in running.queries}
 
     def _write_status(self, *, force: bool = False) -> None:
         now = time.monotonic()
@@ -264,11 +279,8 @@ class Running:
                 if running.status.state not in state.ENDED:
                     running.status.state = state.STOPPED
             self._write_status(force=True)
-            if self._spark is not None:
-                for listener in self._listeners:
-                    self._spark.streams.removeListener(listener)
-                if self._owns_spark:
-                    self._spark.stop()
+            if self._spark is not None and self._owns_spark:
+                self._spark.stop()
         finally:
             for running in self.pipelines:
                 running.claim.close()
@@ -346,7 +358,13 @@ def run(
 def new_session(options: Options) -> SparkSession:
     from tidelog.spark.session import session
 
-    return session("tidelog pipeline", options.master, **options.spark_conf)
+    conf = {**SESSION, **options.spark_conf}
+    log = state.status_folder(options.data) / "spark.log"
+    with spark_writes_to(log) if options.spark_log else nullcontext():
+        spark = session("tidelog pipeline", options.master, **conf)
+    if "spark.log.level" not in options.spark_conf:
+        spark.sparkContext.setLogLevel("WARN" if options.spark_log else "OFF")
+    return spark
 
 
 def wait_for_old_jvm(before: PipelineStatus | None) -> None:

@@ -1,0 +1,33 @@
+"""Keeps Spark's own words out of a tool's output: they go to a file, for whoever looks for them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# Spark's Python side logs every failed call with its whole stack; what failed is told by the pipeline.
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+
+@contextmanager
+def spark_writes_to(file: Path) -> Iterator[None]:
+    """Processes that are started meanwhile, the Java machine above all, write both outputs to the file."""
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(number) for number in (1, 2)]
+    with file.open("ab") as target:
+        try:
+            for number in (1, 2):
+                os.dup2(target.fileno(), number)
+            yield
+        finally:
+            for number, saved in zip((1, 2), kept, strict=True):
+                os.dup2(saved, number)
+                os.close(saved)
