@@ -75,8 +75,9 @@ def nice_step(span: float, count: int) -> float:
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
     """Round numbers from at most `low` to at least `high`; zero is one of them where it lies between."""
-    if high <= low:
-        high = low + 1
+    least = max(1.0, abs(low), abs(high)) * 1e-9  # closer together, floats cannot tell the marks apart
+    if high - low < least:
+        high = low + max(1.0, least)
     step = nice_step(high - low, count)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [place * step for place in range(first, last + 1)]

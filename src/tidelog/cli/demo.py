@@ -1,0 +1,268 @@
+"""`tidelog demo`: a broker, events of an app with cheaters among its users, and all pipelines over them.
+
+The broker is a process of its own (`tidelog start`) and so are the pipelines (`tidelog pipeline run all`), so
+that Spark's memory is free again once they are done. The broker stays until Ctrl-C, which ends everything.
+Without Java, or without the packages for Spark, there is the broker and a line that says what is missing.
+Exit codes: 0 after Ctrl-C or when done, 1 when the broker cannot start, ends by itself, or the pipelines fail
+with --exit-when-done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import click
+
+from tidelog.cli.output import failing
+
+READY_SECONDS = 60.0
+STOP_SECONDS = 15.0
+PIPELINES_STOP_SECONDS = 5.0
+TURN_SECONDS = 0.05
+PARTITIONS = 4
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the demonstration was asked for."""
+
+    data: Path
+    pipeline_data: Path
+    port: int
+    overrides: tuple[str, ...]
+    events: int
+    seed: int
+
+    @property
+    def report(self) -> Path:
+        return self.pipeline_data / "report.html"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("tidelog-data"),
+    show_default=True,
+    help="The broker's folder.",
+)
+@click.option(
+    "--pipeline-data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("tidelog-pipeline"),
+    show_default=True,
+    help="The pipelines' folder: tables, checkpoints and the report.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9092,
+    show_default=True,
+    help="The port of the broker on 127.0.0.1; 0 for any that is free.",
+)
+@click.option(
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the broker; may be given several times.",
+)
+@click.option(
+    "--events",
+    type=click.IntRange(min=1000),
+    default=100_000,
+    show_default=True,
+    help="How many events are made where the topics are empty.",
+)
+@click.option("--seed", type=int, default=8, show_default=True, help="The same seed makes the same events.")
+@click.option("--no-spark", is_flag=True, help="Run the broker alone.")
+@click.option("--exit-when-done", is_flag=True, help="End after the report instead of staying up.")
+@click.pass_context
+def demo(
+    ctx: click.Context,
+    data: Path,
+    pipeline_data: Path,
+    port: int,
+    overrides: tuple[str, ...],
+    events: int,
+    seed: int,
+    no_spark: bool,
+    exit_when_done: bool,
+) -> None:
+    """Run a broker and show what the pipelines on Spark find in an app's events; Ctrl-C ends it."""
+    wish = Wish(data, pipeline_data, port, overrides, events, seed)
+    code = 0
+    try:
+        with failing(), signals_interrupt(), BrokerProcess(wish) as broker:
+            done = no_spark or show_pipelines(wish, broker)
+            if exit_when_done:
+                code = 0 if done else 1
+            else:
+                click.echo(f"\nThe broker goes on on {broker.address}. Ctrl-C ends it.")
+                code = broker.wait()
+    except click.exceptions.Exit as ended:
+        # Ctrl-C is how this is meant to end.
+        code = 0 if ended.exit_code == 130 else ended.exit_code
+    ctx.exit(code)
+
+
+def show_pipelines(wish: Wish, broker: BrokerProcess) -> bool:
+    """Everything beyond the broker; False where it could not be shown, and has been said why."""
+    from tidelog.spark.session import why_spark_cannot_run
+
+    missing = why_spark_cannot_run()
+    if missing is not None:
+        click.echo(f"The broker runs alone, without the pipelines. {missing}")
+        return False
+    from tidelog.cli import demo_events, demo_tables
+
+    if not demo_events.prepare(broker.address, wish.pipeline_data, wish.events, wish.seed, PARTITIONS):
+        return False
+    started = time.monotonic()
+    click.echo("\nAll five pipelines read them, in one Spark session:\n")
+    arguments = ["pipeline", "run", "all", "--trigger", "available-now"]
+    arguments += ["--bootstrap-server", broker.address, "--data", str(wish.pipeline_data)]
+    click.echo(f"  $ tidelog {' '.join(arguments)}\n")
+    arguments += ["--stop-timeout", "2", "--spark-conf", "spark.ui.enabled=false"]
+    with Process(arguments, PIPELINES_STOP_SECONDS) as pipelines:
+        code = broker.wait_with(pipelines)
+    if code:
+        click.echo(f"The pipelines ended with {code}; the lines above say why.", err=True)
+        return False
+    click.echo(f"\n{time.monotonic() - started:.0f} seconds later their tables are there:")
+    demo_tables.show(wish.pipeline_data, wish.report)
+    return True
+
+
+class Process:
+    """A tool of ours in a session of its own: Ctrl-C reaches it through us alone, and it ends with us."""
+
+    def __init__(self, arguments: Sequence[str], stop_seconds: float) -> None:
+        self._stop_seconds = stop_seconds
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "tidelog", *arguments],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_end_with_parent(),
+        )
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def poll(self) -> int | None:
+        return self._popen.poll()
+
+    def close(self) -> None:
+        """Asked to end, and after a while made to, with the processes that it started."""
+        if self._popen.poll() is None:
+            self._popen.terminate()
+            try:
+                self._popen.wait(self._stop_seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._popen.pid, signal.SIGKILL)
+                self._popen.wait()
+
+
+class BrokerProcess(Process):
+    """`tidelog start`, ready to be used once it is entered."""
+
+    def __init__(self, wish: Wish) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="tidelog-demo-")
+        self._ready = Path(self._folder.name) / "ready"
+        settings = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{wish.port}",
+            "log.dirs": str(wish.data),
+            # The exactly-once sink prepares its transactions, so that none runs out of time.
+            "transaction.two.phase.commit.enable": "true",
+        }
+        arguments = ["start", "--ready-file", str(self._ready), "--log-level", "WARN"]
+        for name, value in settings.items():
+            arguments += ["--override", f"{name}={value}"]
+        for override in wish.overrides:
+            arguments += ["--override", override]
+        super().__init__(arguments, STOP_SECONDS)
+        self.address = ""
+
+    def __enter__(self) -> BrokerProcess:
+        try:
+            self.address = self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _await_ready(self) -> str:
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            if self._ready.exists() and (text := self._ready.read_text().strip()):
+                return text
+            if self.poll() is not None:
+                raise OSError("the broker could not start; the line above says why")
+            time.sleep(TURN_SECONDS)
+        raise OSError(f"the broker did not answer within {READY_SECONDS:.0f} seconds")
+
+    def wait(self) -> int:
+        """Until the broker ends by itself, which it should not."""
+        code = self._popen.wait()
+        click.echo(f"tidelog: the broker ended with {code}", err=True)
+        return code or 1
+
+    def wait_with(self, other: Process) -> int:
+        """The exit code of the other process; an error if the broker ends before it."""
+        while (code := other.poll()) is None:
+            if (own := self.poll()) is not None:
+                raise OSError(f"the broker ended with {own} while the pipelines ran")
+            time.sleep(TURN_SECONDS)
+        return code
+
+    def close(self) -> None:
+        super().close()
+        self._folder.cleanup()
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the program as Ctrl-C does: in order."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # only that one is told of signals
+        yield
+        return
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """What a child calls before it becomes our tool; on Linux it is then told when we are killed."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def ask() -> None:
+        library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return ask

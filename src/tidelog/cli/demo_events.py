@@ -1,0 +1,64 @@
+"""Events for the demonstration, made where the topics are still empty."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from tidelog.clients.adminclient import Admin
+from tidelog.spark.pipelines.events import EVENTS
+from tidelog.spark.pipelines.generator import DAY, Plan
+from tidelog.spark.pipelines.generator_writer import write
+
+HOUR = 3_600_000
+LATEST = -1
+
+
+def prepare(bootstrap: str, pipeline_data: Path, events: int, seed: int, partitions: int) -> bool:
+    """Have events in the topics. False where the pipelines' folder belongs to another log."""
+    there = records(bootstrap)
+    if there:
+        click.echo(f"\nThe topics have {there:,} records already: no more are made.")
+        return True
+    checkpoints = pipeline_data / "checkpoints"
+    if checkpoints.is_dir() and any(checkpoints.iterdir()):
+        click.echo(
+            f"\nThe broker runs alone: its topics are empty, and {pipeline_data} has checkpoints of "
+            "another log. Remove that folder, or give another one with --pipeline-data."
+        )
+        return False
+    plan = Plan(
+        events=events,
+        start=(int(time.time() * 1000) - DAY) // HOUR * HOUR,
+        seed=seed,
+        late=0.02,
+        out_of_order=0.05,
+        broken=0.005,
+        duplicates=0.01,
+    )
+    click.echo(f"\nMaking {events:,} events of {plan.user_count:,} users (seed {seed}) ...")
+    started = time.monotonic()
+    truth = write(plan, bootstrap, partitions=partitions)
+    good, broken = sum(truth.events.values()), sum(truth.broken.values())
+    click.echo(
+        f"{good:,} good events and {broken:,} broken ones are in {len(EVENTS)} topics after "
+        f"{time.monotonic() - started:.1f} s; {sum(map(len, truth.cheaters.values())):,} cheaters are among "
+        "the users."
+    )
+    return True
+
+
+def records(bootstrap: str) -> int:
+    """How many records were ever written to the topics of the events."""
+    with Admin(bootstrap_servers=bootstrap, client_id="tidelog-demo") as admin:
+        names = [name for name in admin.list_topics() if name in EVENTS]
+        if not names:
+            return 0
+        wanted = {
+            (name, partition.partition): LATEST
+            for name, topic in admin.describe_topics(names).items()
+            for partition in topic.partitions
+        }
+        return sum(info.offset for info in admin.list_offsets(wanted).values())

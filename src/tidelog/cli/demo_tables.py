@@ -1,0 +1,95 @@
+"""What the demonstration shows of the pipelines' tables: counts, alerts with evidence, balances, regions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tidelog.spark.pipelines import report
+from tidelog.spark.pipelines.report_facts import EVENT_TABLES, Alert, Facts, text
+
+ALERTS_OF_A_RULE = 2
+BALANCES_SHOWN = 5
+COUNTRIES_SHOWN = 6
+EVIDENCE_WIDTH = 160
+
+
+def show(data: Path, page: Path) -> None:
+    """Print the tables, and write the report."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=120)
+    facts = report.facts(data)
+    for table in (counts(facts), alerts(facts), balances(facts), regions(facts)):
+        console.print()
+        console.print(table)
+    written = report.write(data, page)
+    console.print("\nThe report, with plots of all this:")
+    console.print(Text(f"  {written}"), soft_wrap=True)
+
+
+def made(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name, justify in columns:
+        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
+    for row in rows:
+        # What comes from the tables is text, whatever brackets are in it.
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def counts(facts: Facts) -> Table:
+    rows = [(name, f"{facts.events[name].total():,}") for name in EVENT_TABLES if name in facts.events]
+    rows.append(("quarantine", f"{facts.bad_count:,}"))
+    for pipeline, name in (("device-watch", "device_alerts"), ("invite-watch", "invite_alerts")):
+        rows.append((name, f"{sum(n for (of, _), n in facts.rules.items() if of == pipeline):,}"))
+    rows += [("user_regions", f"{facts.regions.total():,}"), ("balances", f"{len(facts.balances):,}")]
+    return made("Tables", (("table", ""), ("rows", "right")), rows)
+
+
+def alerts(facts: Facts) -> Table:
+    rows: list[tuple[str, str, str, str]] = []
+    for (pipeline, rule), count in facts.rules.most_common():
+        found = [alert for alert in facts.alerts if (alert.pipeline, alert.rule) == (pipeline, rule)]
+        for place, alert in enumerate(found[:ALERTS_OF_A_RULE]):
+            first = place == 0
+            rows.append(
+                (rule if first else "", f"{count:,}" if first else "", alert.subject, evidence(alert))
+            )
+    columns = (("rule", ""), ("alerts", "right"), ("for example", ""), ("evidence", ""))
+    return made("Alerts", columns, rows)
+
+
+def evidence(alert: Alert) -> str:
+    value = alert.evidence
+    if isinstance(value, Mapping):
+        words = ", ".join(
+            f"{name}: {item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)}"
+            for name, item in value.items()
+        )
+    else:
+        words = str(value)
+    return words if len(words) <= EVIDENCE_WIDTH else words[: EVIDENCE_WIDTH - 2] + " …"
+
+
+def balances(facts: Facts) -> Table:
+    rows = [
+        (text(row["user_id"]), f"{int(str(row['balance'])):,}", f"{int(str(row['events'])):,}")
+        for row in facts.richest[:BALANCES_SHOWN]
+    ]
+    title = f"Balances: the largest of {len(facts.balances):,}, {sum(facts.balances):,} units in all"
+    return made(title, (("user", ""), ("balance", "right"), ("events", "right")), rows)
+
+
+def regions(facts: Facts) -> Table:
+    users: dict[str, int] = {}
+    for (country, _), count in facts.regions.items():
+        users[country or "unknown"] = users.get(country or "unknown", 0) + count
+    ordered = sorted(users.items(), key=lambda item: -item[1])[:COUNTRIES_SHOWN]
+    title = f"Regions: the countries with most users of {len(users):,}"
+    return made(title, (("country", ""), ("users", "right")), [(name, f"{n:,}") for name, n in ordered])
