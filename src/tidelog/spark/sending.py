@@ -143,9 +143,7 @@ class RowSender:
         keys = rows.column(KEY).to_pylist() if self._target.has_key else [None] * rows.num_rows
         values = rows.column(VALUE).to_pylist()
         for key, value, headers in zip(keys, values, rows.column(HEADERS).to_pylist(), strict=True):
-            self._sent.append(
-                self._producer.send(topic, value, key, tuple(_headers(headers)), partition)
-            )
+            self._sent.append(self._producer.send(topic, value, key, tuple(_headers(headers)), partition))
 
 
 def _headers(given: list[dict[str, object]] | None) -> Iterator[tuple[str, bytes | None]]:

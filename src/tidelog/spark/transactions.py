@@ -1,0 +1,179 @@
+"""The sink's way to transaction coordinators: end what tasks prepared, shut producers out, find what is open.
+
+A prepared transaction is ended with the producer id and epoch that it was written with. Every broker takes
+that, and takes it again where the answer was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from tidelog.clients.adminclient.base import PASSING
+from tidelog.clients.adminclient.client import AsyncAdmin
+from tidelog.clients.adminclient.configs import ConfigResource, ResourceType
+from tidelog.clients.adminclient.results import error_from
+from tidelog.clients.blocking import LoopThread
+from tidelog.clients.network import TRANSACTION
+from tidelog.clients.producer.transaction_values import PreparedTransaction
+from tidelog.clients.settings import admin_definition
+from tidelog.errors import ConcurrentTransactions, KafkaError
+from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+
+FEATURE = "transaction.version"
+LAST_CLASSIC_END = 4
+ONGOING = "Ongoing"
+EMPTY = "Empty"
+TWO_PHASE = "transaction.two.phase.commit.enable"
+MAX_TIMEOUT = "transaction.max.timeout.ms"
+# Kafka's own default, where a broker does not tell its limit.
+USUAL_MAX_TIMEOUT_MS = 900_000
+AGAIN = (*PASSING, ConcurrentTransactions)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a broker lets a transaction be open: as long as it likes, or for so many milliseconds."""
+
+    two_phase: bool
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIds:
+    """The transactional ids of a name: of its decisions, and of its tasks by generation.
+
+    Those of a later generation are never used by a task of an earlier one, so that nobody who was left behind
+    can touch what goes on now.
+    """
+
+    prefix: str
+    name: str
+
+    @property
+    def decision(self) -> str:
+        return f"{self.prefix}-{self.name}-decision"
+
+    def of_task(self, generation: int, partition: int, attempt: str) -> str:
+        return f"{self.prefix}-{self.name}-g{generation}-p{partition}-a{attempt}"
+
+    def generation(self, transactional_id: str) -> int | None:
+        """The generation of a task's id; None for an id of anybody else."""
+        start = f"{self.prefix}-{self.name}-"
+        if not transactional_id.startswith(start):
+            return None
+        match = re.fullmatch(r"g(\d+)-p\d+-a[\d.]+", transactional_id[len(start) :], re.ASCII)
+        return None if match is None else int(match[1])
+
+
+class EndingAdmin(AsyncAdmin):
+    """An admin that ends transactions."""
+
+    async def end_transactions(
+        self, transactions: Iterable[PreparedTransaction], *, commit: bool
+    ) -> dict[PreparedTransaction, KafkaError | None]:
+        """How each ended: None where it is committed, or aborted, as asked."""
+        deadline = self._deadline(None)
+        by_id = {transaction.transactional_id: transaction for transaction in transactions}
+
+        async def end(node: int, transaction: PreparedTransaction) -> KafkaError | None:
+            connection = await self._client.connection(node, timeout=deadline.left)
+            classic = connection.features.get(FEATURE, 0) < 2
+            answer = await connection.call(
+                EndTxnRequest(
+                    transactional_id=transaction.transactional_id,
+                    producer_id=transaction.producer_id,
+                    producer_epoch=transaction.epoch,
+                    committed=commit,
+                ),
+                EndTxnResponse,
+                version=connection.version_for(EndTxnRequest, at_most=LAST_CLASSIC_END if classic else None),
+                timeout=self._request_timeout(deadline),
+            )
+            return error_from(answer.error_code, None, f"transactional id {transaction.transactional_id!r}")
+
+        async def ask(node: int, ids: list[str]) -> Mapping[str, KafkaError | None]:
+            ended = await asyncio.gather(*(end(node, by_id[name]) for name in ids))
+            return dict(zip(ids, ended, strict=True))
+
+        outcomes = await self._by_coordinator(by_id, deadline, ask, kind=TRANSACTION, again=AGAIN)
+        return {by_id[name]: outcome for name, outcome in outcomes.items()}
+
+    async def limits(self) -> Limits:
+        """What brokers allow; a guess that is right for Kafka's defaults where they do not tell."""
+        deadline = self._deadline(None)
+        node = ConfigResource(ResourceType.BROKER, str((await self._nodes(deadline))[0]))
+        try:
+            found = (await self.describe_configs([node], names=(TWO_PHASE, MAX_TIMEOUT)))[node]
+        except KafkaError as error:
+            if isinstance(error, PASSING):
+                raise
+            return Limits(False, USUAL_MAX_TIMEOUT_MS)
+        two_phase, most = found.get(TWO_PHASE), found.get(MAX_TIMEOUT)
+        return Limits(
+            two_phase is not None and two_phase.value == "true",
+            int(most.value) if most is not None and most.value else USUAL_MAX_TIMEOUT_MS,
+        )
+
+
+class TransactionDesk:
+    """The same, blocking, for the tasks of one name."""
+
+    def __init__(self, client: Mapping[str, str]) -> None:
+        names = admin_definition()
+        self.admin = EndingAdmin({name: value for name, value in client.items() if name in names})
+        self.thread = LoopThread("tidelog-spark transactions")
+        self._limits: Limits | None = None
+
+    def close(self) -> None:
+        if not self.thread.closed:
+            self.thread.run(self.admin.close(), timeout=5.0)
+            self.thread.close()
+
+    @property
+    def limits(self) -> Limits:
+        if self._limits is None:
+            self._limits = self.thread.run(self.admin.limits())
+        return self._limits
+
+    def end(
+        self, transactions: Collection[PreparedTransaction], *, commit: bool
+    ) -> dict[PreparedTransaction, KafkaError | None]:
+        if not transactions:
+            return {}
+        return self.thread.run(self.admin.end_transactions(transactions, commit=commit))
+
+    def not_open(self, transactions: Collection[PreparedTransaction]) -> list[str]:
+        """Those that are not there to be committed any more."""
+        ids = [entry.transactional_id for entry in transactions]
+        found = self.thread.run(self.admin.describe_transactions(ids))
+        return [
+            entry.transactional_id
+            for entry in transactions
+            if (known := found[entry.transactional_id]).state != ONGOING
+            or (known.producer_id, known.producer_epoch) != (entry.producer_id, entry.epoch)
+        ]
+
+    def abort_open(self, ids: TaskIds, generation: int, keep: Collection[str] = ()) -> list[str]:
+        """Abort the open transactions of tasks up to a generation, all but some; the ids of those."""
+        listed = self.thread.run(self.admin.list_transactions(states=(ONGOING,)))
+        return self._fence(ids, generation, keep, [found.transactional_id for found in listed])
+
+    def shut_out(self, ids: TaskIds, generation: int) -> list[str]:
+        """Let no task of an earlier generation write any more; what it has open is aborted."""
+        listed = self.thread.run(self.admin.list_transactions())
+        return self._fence(
+            ids, generation - 1, (), [found.transactional_id for found in listed if found.state != EMPTY]
+        )
+
+    def _fence(self, ids: TaskIds, generation: int, keep: Collection[str], listed: list[str]) -> list[str]:
+        chosen = [
+            name
+            for name in listed
+            if name not in keep and (found := ids.generation(name)) is not None and found <= generation
+        ]
+        if chosen:
+            self.thread.run(self.admin.fence_producers(chosen))
+        return chosen
