@@ -426,6 +426,24 @@ def stop(ctx: click.Context, names: tuple[str, ...], data: str, timeout: float) 
     ctx.exit(1 if left else 0)
 
 
+@tool_command("report")
+@data_option
+@click.option(
+    "--out",
+    metavar="FILE",
+    default=None,
+    help="The file to write; report.html in the data folder where that is on this machine, else here.",
+)
+def report(data: str, out: str | None) -> None:
+    """Write one page with plots of what the pipelines have found."""
+    with pipeline_failing():
+        from tidelog.spark.pipelines.report import write
+        from tidelog.spark.pipelines.state import local_path
+
+        local = local_path(data)
+        click.echo(write(data, out or (local / "report.html" if local is not None else "report.html")))
+
+
 def stopped(folder: StateFolder, name: str) -> bool:
     """One of several pipelines of a process can have ended while the process, and its lock, goes on."""
     from tidelog.spark.pipelines.state import ENDED
@@ -458,5 +476,5 @@ def pipeline_failing() -> Iterator[None]:
             ctx.exit(1)
 
 
-for command in (run, list_, describe, status, stop):
+for command in (run, list_, describe, status, stop, report):
     pipeline.add_command(command)

@@ -152,9 +152,9 @@ PIPELINE = Pipeline(
     doc=f"""\
 Adds up the credit events of every user, in all and by day, and the steps of tasks that were done. An event
 that is in the log twice counts once; one that comes late restates the balance and the day that it belongs to.
-Balances are those that a computation over the whole log gives, to the last unit. The tables balances (by user),
-daily_earnings (by user and day) and task_progress (by user and task) hold the newest state of each; the
-topics ml_balances and ml_task_progress (compacted) get every change, in transactions.
+Balances are those that a computation over the whole log gives, to the last unit. The tables balances (by
+user), daily_earnings (by user and day) and task_progress (by user and task) hold the newest state of each;
+the topics ml_balances and ml_task_progress (compacted) get every change, in transactions.
 
 Events that are no JSON, lack a field or have an unknown version are not counted; tasks have at most
 {MOST_STEPS} steps. The ids of all events are remembered on the state store's disk, about 100 bytes each.""",

@@ -154,7 +154,8 @@ def lookup(language: str) -> Callable[[Column, Column], Column]:
         "countries": pandas.Series,
         "return": pandas.DataFrame,
     }
-    found: Callable[[Column, Column], Column] = pandas_udf(look_up, returnType=RESULT)
+    # PySpark's stubs know no function of several columns that gives a struct.
+    found: Callable[[Column, Column], Column] = pandas_udf(look_up, returnType=RESULT)  # type: ignore[call-overload]
     return found
 
 
@@ -219,8 +220,8 @@ PIPELINE = Pipeline(
     title="The region of each user, from the phone number that was verified last.",
     doc="""\
 Takes the newest verification of every user and finds country, region (state, province or city, where the
-number tells) and type of the number. A number that cannot be one has a null country, and the reason says why. Table
-user_regions and topic ml_user_regions (compacted), by user; phone numbers are in neither.""",
+number tells) and type of the number. A number that cannot be one has a null country, and the reason says why.
+Table user_regions and topic ml_user_regions (compacted), by user; phone numbers are in neither.""",
     flows=flows,
     settings=(
         Setting("verified_only", True, "Only numbers whose code was entered rightly count."),

@@ -131,7 +131,7 @@ def _travels_by_value(module: ModuleType) -> None:
         from pyspark import cloudpickle
     except ImportError:
         return
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def check_flows(pipeline: Pipeline, flows: tuple[Flow, ...]) -> None:

@@ -7,6 +7,7 @@ A setting has the type of its default. `name` sets it in every pipeline of the r
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -74,14 +75,16 @@ def _as_type(default: SettingValue, value: object) -> SettingValue | None:
         return str(value).lower() if isinstance(default, str) else None
     if isinstance(default, str):
         return str(value)
-    kind = int if isinstance(default, int) else float
-    if kind is int and isinstance(value, float) and not value.is_integer():
+    if not isinstance(value, str | int | float):
         return None
     try:
-        number = kind(value.replace("_", "")) if isinstance(value, str) else kind(value)  # type: ignore[call-overload]
-    except (TypeError, ValueError, OverflowError):
+        if isinstance(default, float):
+            real = float(value)
+            return real if math.isfinite(real) else None
+        number = int(value)
+    except (ValueError, OverflowError):
         return None
-    return number if number == number and abs(number) != float("inf") else None
+    return number if isinstance(value, str) or number == value else None
 
 
 def _wanted(setting: Setting) -> str:
