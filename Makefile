@@ -10,7 +10,7 @@ JOBS   ?= auto
 help:            ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml setup.py src/tidelog/records/_speed.pyx
+$(STAMP): pyproject.toml setup.py src/tidelog/records/_speed.pyx src/tidelog/records/_json.pyx
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@$(BIN)/python -m compileall -q src
@@ -42,4 +42,4 @@ docs: $(STAMP)   ## docs/configuration.md from the definitions
 
 clean:           ## remove what was built
 	rm -rf $(VENV) build bench/build src/*.egg-info
-	find src -name '*.so' -o -name '_speed.c' | xargs -r rm -f
+	find src -name '*.so' -o -name '_speed.c' -o -name '_json.c' | xargs -r rm -f

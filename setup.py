@@ -1,4 +1,4 @@
-"""Builds the compiled twin of the record loops.
+"""Builds the compiled twins of the record loops and of the reader of JSON values.
 
 Without a C compiler or Cython the install goes on without it: `tidelog.records` then uses its plain Python
 functions, which do the same.
@@ -8,18 +8,22 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-SOURCE = "src/tidelog/records/_speed.pyx"
+TWINS = ("_speed", "_json")
 
 
 def extensions() -> list[Extension]:
-    if not Path(__file__).with_name("src").joinpath("tidelog/records/_speed.pyx").exists():
+    folder = "src/tidelog/records"
+    if not Path(__file__).parent.joinpath(folder, "_speed.pyx").exists():
         return []
     try:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    twin = Extension("tidelog.records._speed", [SOURCE], extra_compile_args=["-O3"], optional=True)
-    built: list[Extension] = cythonize([twin], language_level=3)
+    twins = [
+        Extension(f"tidelog.records.{name}", [f"{folder}/{name}.pyx"], extra_compile_args=["-O3"])
+        for name in TWINS
+    ]
+    built: list[Extension] = cythonize(twins, language_level=3)
     for extension in built:
         extension.optional = True  # Cython makes new objects and forgets this one
     return built

@@ -1,0 +1,9 @@
+from tidelog.records._pure import Buffer
+from tidelog.records._pure_json import Column, Field, RowError
+
+class JsonReader:
+    def __init__(self, fields: tuple[Field, ...]) -> None: ...
+    def read(
+        self, ends: Buffer, data: Buffer, bits: Buffer | None, first: int, rows: int
+    ) -> list[RowError]: ...
+    def take(self) -> list[Column]: ...
