@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tidelog.clients.consumer.interceptors import ConsumerInterceptor as ConsumerInterceptor
     from tidelog.clients.consumer.listener import RebalanceListener as RebalanceListener
     from tidelog.clients.consumer.partitions import TopicPartition as TopicPartition
+    from tidelog.clients.handlers.consumer import HandlerConsumer as HandlerConsumer
+    from tidelog.clients.handlers.plan import ErrorPolicy as ErrorPolicy
+    from tidelog.clients.handlers.plan import Reject as Reject
     from tidelog.clients.producer.face import Producer as Producer
     from tidelog.clients.producer.interceptors import ProducerInterceptor as ProducerInterceptor
     from tidelog.clients.producer.interceptors import ProducerRecord as ProducerRecord
@@ -34,6 +37,8 @@ _CLIENTS = {
     "AsyncProducer": "tidelog.clients.producer.producer",
     "Consumer": "tidelog.clients.consumer.face",
     "ConsumerInterceptor": "tidelog.clients.consumer.interceptors",
+    "ErrorPolicy": "tidelog.clients.handlers.plan",
+    "HandlerConsumer": "tidelog.clients.handlers.consumer",
     "NewTopic": "tidelog.clients.adminclient.topics",
     "PreparedTransaction": "tidelog.clients.producer.transaction_values",
     "Producer": "tidelog.clients.producer.face",
@@ -42,6 +47,7 @@ _CLIENTS = {
     "RebalanceListener": "tidelog.clients.consumer.listener",
     "Record": "tidelog.records.loops",
     "RecordMetadata": "tidelog.records._pure_client",
+    "Reject": "tidelog.clients.handlers.plan",
     "TopicPartition": "tidelog.clients.consumer.partitions",
 }
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import importlib.util
 import sys
+import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
-from tests.clients.consuming import fill, make_topic, poll_until, read
+from tests.clients.consuming import LIMIT, fill, make_topic, poll_until, read
 from tidelog.clients.consumer.consumer import AsyncConsumer
 from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.producer.face import Producer
@@ -18,6 +19,7 @@ from tidelog.clients.producer.face import Producer
 pa = pytest.importorskip("pyarrow")
 
 NewName = Callable[[str], str]
+Frame = TypeVar("Frame")
 
 
 def from_start(bootstrap: str, *topics: str, **settings: object) -> Consumer:
@@ -121,17 +123,85 @@ def test_coroutines_get_columns(bootstrap: str, new_name: NewName) -> None:
     assert asyncio.run(main()) == 300
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_data_frames_are_one_call_away(bootstrap: str, new_name: NewName, library: str) -> None:
+@pytest.fixture
+def varied(bootstrap: str, new_name: NewName) -> str:
+    """A topic with nulls, headers and bytes that are no text."""
     topic = make_topic(bootstrap, new_name("frame"))
-    fill(bootstrap, topic, 20)
-    with from_start(bootstrap, topic) as consumer:
-        poll = consumer.poll_pandas if library == "pandas" else consumer.poll_polars
-        if importlib.util.find_spec(library) is None:
-            with pytest.raises(ImportError, match=f"pip install {library}"):
-                poll(10)
-        else:
-            assert list(poll(10)["offset"]) == list(range(20))
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send(topic, b"one", key=b"k", timestamp_ms=1_700_000_000_123, headers=[("h", b"\xff")])
+        producer.send(topic, None, key=b"\x00\xff", timestamp_ms=1_700_000_000_124)
+        producer.send(topic, b"", timestamp_ms=1_700_000_000_125, headers=[("n", None), ("n", b"")])
+    return topic
+
+
+def all_rows(poll: Callable[[float], Frame], join: Callable[[list[Frame]], Frame]) -> Frame:
+    """The three rows of the topic, however many polls they took."""
+    frames: list[Frame] = []
+    until = time.monotonic() + LIMIT
+    while sum(map(len, frames)) < 3:
+        assert time.monotonic() < until
+        if len(frame := poll(1.0)):
+            frames.append(frame)
+    return join(frames)
+
+
+def test_a_data_frame_of_pandas_is_one_call_away(bootstrap: str, varied: str) -> None:
+    pd = pytest.importorskip("pandas")
+    with from_start(bootstrap, varied) as consumer:
+        frame = all_rows(consumer.poll_pandas, lambda frames: pd.concat(frames, ignore_index=True))
+        empty = consumer.poll_pandas(0)
+    assert list(frame["topic"]) == [varied] * 3
+    assert frame["topic"].dtype == "category"
+    assert frame["partition"].dtype == "int32"
+    assert list(frame["offset"]) == [0, 1, 2]
+    assert list(frame["value"]) == [b"one", None, b""]
+    assert list(frame["key"]) == [b"k", b"\x00\xff", None]
+    assert frame["timestamp"][0] == pd.Timestamp(1_700_000_000_123, unit="ms", tz="UTC")
+    assert [[*map(dict, row)] for row in frame["headers"]] == [
+        [{"key": "h", "value": b"\xff"}],
+        [],
+        [{"key": "n", "value": None}, {"key": "n", "value": b""}],
+    ]
+    assert list(empty.columns) == list(frame.columns)
+    assert len(empty) == 0
+
+
+def test_a_data_frame_of_polars_is_one_call_away(bootstrap: str, varied: str) -> None:
+    pl = pytest.importorskip("polars")
+    with from_start(bootstrap, varied) as consumer:
+        frame = all_rows(consumer.poll_polars, pl.concat)
+        empty = consumer.poll_polars(0)
+    assert frame["topic"].to_list() == [varied] * 3
+    assert frame["offset"].to_list() == [0, 1, 2]
+    assert frame["value"].to_list() == [b"one", None, b""]
+    assert frame["key"].to_list() == [b"k", b"\x00\xff", None]
+    assert frame.schema["timestamp"] == pl.Datetime("ms", "UTC")
+    assert frame["timestamp"].dt.epoch("ms").to_list() == [1_700_000_000_123 + number for number in range(3)]
+    assert frame["headers"].to_list()[2] == [{"key": "n", "value": None}, {"key": "n", "value": b""}]
+    assert empty.schema == frame.schema
+    assert len(empty) == 0
+
+
+def test_coroutines_get_data_frames(bootstrap: str, varied: str) -> None:
+    settings = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest"}
+
+    async def main() -> list[int]:
+        async with AsyncConsumer(varied, settings) as consumer:
+            first = await consumer.poll_pandas(30.0, max_records=1)
+            second = await consumer.poll_polars(30.0, max_records=1)
+        return [*first["offset"], *second["offset"]]
+
+    assert asyncio.run(main()) == [0, 1]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_without_the_library_of_a_frame_the_error_says_what_to_install(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(ImportError, match=f"pip install {library}"):
+            getattr(consumer, f"poll_{library}")(0)
 
 
 def test_without_pyarrow_the_error_says_what_to_install(

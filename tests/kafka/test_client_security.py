@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.kafka.certificates import Certificates, make_certificates
 from tests.kafka.jars import run_tool
 from tests.kafka.servers import Kafka4, free_port
+from tidelog.cli.main import main
 from tidelog.clients.errors import TlsFailed
 from tidelog.clients.producer.face import Producer
 from tidelog.errors import KafkaError, SaslAuthenticationFailed, UnsupportedSaslMechanism
@@ -176,3 +179,76 @@ def test_a_session_is_renewed_before_it_ends(kafka: Secured) -> None:
         while time.monotonic() < end:
             producer.send("secured", b"v").result(10)
         assert producer.metrics()["record-retry-total"] == 0
+
+
+TOOLS = [
+    ("topics", "--list"),
+    ("topics", "--describe", "--topic", "secured"),
+    ("groups", "--list"),
+    ("consumer-groups", "--list"),
+    ("log-dirs", "--describe"),
+    ("configs", "--describe", "--topic", "secured"),
+    ("get-offsets", "--topic", "secured"),
+    ("broker-api-versions",),
+    ("console-consumer", "--topic", "secured", "--from-beginning", "--max-messages", "1"),
+    ("end-to-end-latency", "--topic", "secured", "--num-records", "5", "--record-size", "10"),
+]
+
+
+def command_config(kafka: Secured, folder: Path, listener: str, password: str = PASSWORD) -> str:
+    """A file of settings as people give it to Kafka's tools."""
+    lines = [f"security.protocol={listener}", f"ssl.truststore.location={kafka.certificates.authority}"]
+    if listener == "SSL":
+        lines.append(f"ssl.keystore.location={kafka.certificates.client}")
+    else:
+        module = f"{MODULES}.plain.PlainLoginModule"
+        lines.append("sasl.mechanism=PLAIN")
+        lines.append(f'sasl.jaas.config={module} required username="alice" password="{password}";')
+    file = folder / "client.properties"
+    file.write_text("\n".join(lines))
+    return str(file)
+
+
+@pytest.mark.parametrize("listener", ["SSL", "SASL_SSL"])
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: "-".join(tool[:2]))
+def test_every_tool_takes_the_settings_of_a_file(
+    kafka: Secured, tmp_path: Path, tool: tuple[str, ...], listener: str
+) -> None:
+    produce(
+        bootstrap_servers=kafka.address("SSL"),
+        security_protocol="SSL",
+        ssl_truststore_location=str(kafka.certificates.authority),
+        ssl_keystore_location=str(kafka.certificates.client),
+    )
+    name, *flags = tool
+    where = ["--bootstrap-server", kafka.address(listener)]
+    file = command_config(kafka, tmp_path, listener)
+    result = CliRunner().invoke(main, [name, *where, "--command-config", file, *flags])
+    assert result.exit_code == 0, result.output
+    assert result.stdout or name in ("groups", "consumer-groups")
+
+
+def test_records_are_deleted_and_transactions_listed_with_the_settings_of_a_file(
+    kafka: Secured, tmp_path: Path
+) -> None:
+    file = command_config(kafka, tmp_path, "SASL_SSL")
+    where = ["--bootstrap-server", kafka.address("SASL_SSL"), "--command-config", file]
+    offsets = tmp_path / "offsets.json"
+    offsets.write_text('{"partitions": [{"topic": "secured", "partition": 0, "offset": 0}]}')
+    deleted = CliRunner().invoke(main, ["delete-records", *where, "--offset-json-file", str(offsets)])
+    assert deleted.exit_code == 0, deleted.output
+    listed = CliRunner().invoke(main, ["transactions", *where, "list"])
+    assert listed.exit_code == 0, listed.output
+
+
+@pytest.mark.parametrize("tool", TOOLS[:6], ids=lambda tool: "-".join(tool[:2]))
+def test_a_tool_says_in_one_line_that_it_was_not_let_in(
+    kafka: Secured, tmp_path: Path, tool: tuple[str, ...]
+) -> None:
+    name, *flags = tool
+    file = command_config(kafka, tmp_path, "SASL_SSL", "wrong")
+    where = ["--bootstrap-server", kafka.address("SASL_SSL"), "--command-config", file]
+    result = CliRunner().invoke(main, [name, *where, *flags])
+    assert result.exit_code == 1
+    assert "Authentication failed" in result.output
+    assert "Traceback" not in result.output

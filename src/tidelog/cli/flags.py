@@ -6,13 +6,16 @@ Scripts that call Kafka's tools look at the exit code and at standard output, so
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from tidelog.clients.admin import Admin
 from tidelog.config.properties import read_properties
 from tidelog.errors import ErrorCode, KafkaError, error_name
+
+if TYPE_CHECKING:
+    from tidelog.clients.security import Security
 
 T = TypeVar("T")
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -97,9 +100,12 @@ def admin_for(bootstrap: str, command_config: str | None, timeout: float | None 
     No request takes longer than the timeout, in seconds, where one is given.
     """
     settings = read_properties(command_config) if command_config else {}
-    protocol = settings.get("security.protocol", "PLAINTEXT").upper()
-    if protocol != "PLAINTEXT":
-        raise ValueError(f"security.protocol={protocol} in {command_config}: only PLAINTEXT is served here")
+    security: Security | None = None
+    if settings.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
+        from tidelog.clients.security import Security
+        from tidelog.clients.settings import admin_settings
+
+        security = Security(admin_settings({**settings, "bootstrap.servers": bootstrap}))
     connect_timeout = milliseconds(settings, "socket.connection.setup.timeout.ms", 10_000)
     request_timeout = milliseconds(settings, "request.timeout.ms", 30_000)
     if timeout is not None:
@@ -109,6 +115,7 @@ def admin_for(bootstrap: str, command_config: str | None, timeout: float | None 
         client_id=settings.get("client.id", "tidelog-admin"),
         connect_timeout=connect_timeout,
         request_timeout=request_timeout,
+        security=security,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.clients.connection import Connection, split_address
 from tidelog.errors import (
@@ -37,6 +37,9 @@ from tidelog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+if TYPE_CHECKING:
+    from tidelog.clients.security import Security
 
 R = TypeVar("R", bound=Message)
 Partition = tuple[str, int]
@@ -143,8 +146,10 @@ class Admin:
         client_id: str = "tidelog-admin",
         connect_timeout: float = 10.0,
         request_timeout: float = 30.0,
+        security: Security | None = None,
     ) -> None:
         self._client_id = client_id
+        self._security = security
         self._connect_timeout = connect_timeout
         self._request_timeout = request_timeout
         self._bootstrap = self._connect_to_any(bootstrap)
@@ -432,14 +437,16 @@ class Admin:
 
     def _connect_to_any(self, bootstrap: str) -> Connection:
         """The first of the given addresses that answers."""
-        refusals: list[str] = []
+        refusals: list[KafkaError] = []
         for address in bootstrap.split(","):
             host, port = split_address(address)
             try:
                 return self._connect(host, port)
             except KafkaError as error:
-                refusals.append(str(error))
-        raise NetworkException("; ".join(refusals))
+                refusals.append(error)
+        if len(refusals) == 1:
+            raise refusals[0]
+        raise NetworkException("; ".join(map(str, refusals)))
 
     def _connect(self, host: str, port: int) -> Connection:
         return Connection(
@@ -448,6 +455,7 @@ class Admin:
             client_id=self._client_id,
             connect_timeout=self._connect_timeout,
             request_timeout=self._request_timeout,
+            security=self._security,
         )
 
     def _call_controller(self, request: Message, answer: type[R]) -> R:

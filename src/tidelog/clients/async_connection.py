@@ -22,14 +22,13 @@ from tidelog import __version__
 from tidelog.clients.connection import api_key, api_name
 from tidelog.clients.errors import TlsFailed
 from tidelog.clients.metadata import BrokerNode
-from tidelog.clients.security import Security
+from tidelog.clients.security import Security, answer_to, authentication
 from tidelog.clients.settings import ClientSettings
 from tidelog.clients.streams import FrameReader, PlainStream, Stream, TlsStream
 from tidelog.errors import (
     KafkaError,
     NetworkException,
     RequestTimedOut,
-    SaslAuthenticationFailed,
     UnsupportedVersion,
     error_class,
 )
@@ -37,8 +36,6 @@ from tidelog.protocol import api as api_table
 from tidelog.protocol.headers import read_response_header, request_header
 from tidelog.protocol.message import Message, decode
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tidelog.protocol.wire import Buffer, ProtocolError
 
 log = logging.getLogger("tidelog.clients")
@@ -313,30 +310,13 @@ class AsyncConnection:
         return await waiter
 
     async def _authenticate(self) -> None:
-        steps = self._security.sasl_steps()
-        mechanism = self._security.mechanism
-        if steps is None or mechanism is None:
-            return
-        shake = await self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
-        if shake.error_code:
-            offered = ", ".join(shake.mechanisms)
-            raise error_class(shake.error_code)(
-                f"{self.node.address} does not take {mechanism}; it offers {offered or 'none'}"
-            )
-        message = next(steps)
-        while True:
-            answer = await self.call(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
-            if answer.error_code:
-                text = answer.error_message or "the broker refused without a reason"
-                raise error_class(answer.error_code)(f"{self.node.address}: {text}")
-            try:
-                message = steps.send(bytes(answer.auth_bytes))
-            except StopIteration:
-                break
-            except (ValueError, UnicodeDecodeError):
-                text = f"{mechanism}: {self.node.address} answered what is none"
-                raise SaslAuthenticationFailed(text) from None
-        lifetime = answer.session_lifetime_ms
+        exchange = authentication(self._security, self.node.address)
+        try:
+            request = next(exchange)
+            while True:
+                request = exchange.send(await self.call(request, answer_to(request)))
+        except StopIteration as end:
+            lifetime: int = end.value
         if lifetime > 0:
             # Kafka's clients renew a session after 85 to 95 percent of its time.
             self.reauthenticate_at = self._loop.time() + lifetime / 1000 * random.uniform(0.85, 0.95)

@@ -7,16 +7,20 @@ an answer that comes later would be taken for that of the next request.
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog import __version__
 from tidelog.errors import NetworkException, RequestTimedOut, UnsupportedVersion, error_class
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.protocol.wire import read_uvarint
+
+if TYPE_CHECKING:
+    from tidelog.clients.security import Security
 
 R = TypeVar("R", bound=Message)
 
@@ -84,6 +88,7 @@ class Connection:
         client_id: str = "tidelog",
         connect_timeout: float = 10.0,
         request_timeout: float = 30.0,
+        security: Security | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -97,7 +102,11 @@ class Connection:
             raise NetworkException(f"cannot connect to {host}:{port}: {error.strerror or error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
+            if security is not None and security.context is not None:
+                self._encrypt(security.context)
             self._agree_on_versions()
+            if security is not None:
+                self._authenticate(security)
         except BaseException:
             self.close()
             raise
@@ -149,6 +158,28 @@ class Connection:
         if answer.error_code:
             raise error_class(answer.error_code)(f"{self.host}:{self.port} refused to name its versions")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    def _encrypt(self, context: ssl.SSLContext) -> None:
+        from tidelog.clients.errors import TlsFailed
+
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=self.host)
+        except ssl.SSLError as error:
+            raise TlsFailed(f"TLS with {self.host}:{self.port} failed: {error}") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise NetworkException(f"cannot connect to {self.host}:{self.port}: {reason}") from None
+
+    def _authenticate(self, security: Security) -> None:
+        from tidelog.clients.security import answer_to, authentication
+
+        exchange = authentication(security, f"{self.host}:{self.port}")
+        try:
+            request = next(exchange)
+            while True:
+                request = exchange.send(self.call(request, answer_to(request)))
+        except StopIteration:
+            pass  # how long the session lasts does not matter to a tool
 
     def _exchange(self, request: Message, version: int, timeout: float | None) -> bytes:
         """The body of the answer to a request."""

@@ -18,9 +18,14 @@ from collections.abc import Generator
 
 from tidelog.clients.settings import ClientSettings
 from tidelog.config import ConfigError
-from tidelog.errors import SaslAuthenticationFailed
+from tidelog.errors import SaslAuthenticationFailed, error_class
+from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 Steps = Generator[bytes, bytes, None]
+Asked = SaslHandshakeRequest | SaslAuthenticateRequest
+Answered = SaslHandshakeResponse | SaslAuthenticateResponse
+Authentication = Generator[Asked, Answered, int]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 # Fewer rounds than this make a stolen exchange cheap to guess from; the standard names it as the least.
@@ -66,6 +71,39 @@ class Security:
         if self.mechanism == "PLAIN":
             return plain_steps(self.credentials)
         return scram_steps(self.credentials, self.mechanism)
+
+
+def authentication(security: Security, address: str) -> Authentication:
+    """What a broker is asked so that it lets us in: yields requests, is sent their answers, and ends with how
+    many milliseconds the session lasts, 0 for ever. Without SASL there is nothing to ask.
+    """
+    steps, mechanism = security.sasl_steps(), security.mechanism
+    if steps is None or mechanism is None:
+        return 0
+    shake = yield SaslHandshakeRequest(mechanism=mechanism)
+    assert isinstance(shake, SaslHandshakeResponse)
+    if shake.error_code:
+        offered = ", ".join(shake.mechanisms)
+        raise error_class(shake.error_code)(
+            f"{address} does not take {mechanism}; it offers {offered or 'none'}"
+        )
+    message = next(steps)
+    while True:
+        answer = yield SaslAuthenticateRequest(auth_bytes=message)
+        assert isinstance(answer, SaslAuthenticateResponse)
+        if answer.error_code:
+            text = answer.error_message or "the broker refused without a reason"
+            raise error_class(answer.error_code)(f"{address}: {text}")
+        try:
+            message = steps.send(bytes(answer.auth_bytes))
+        except StopIteration:
+            return answer.session_lifetime_ms
+        except (ValueError, UnicodeDecodeError):
+            raise SaslAuthenticationFailed(f"{mechanism}: {address} answered what is none") from None
+
+
+def answer_to(request: Asked) -> type[Answered]:
+    return SaslHandshakeResponse if isinstance(request, SaslHandshakeRequest) else SaslAuthenticateResponse
 
 
 class Credentials:

@@ -12,7 +12,9 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tidelog.records.loops import ColumnSink
@@ -50,6 +52,13 @@ def check_arrow() -> None:
         raise ImportError("columns need pyarrow: pip install 'tidelog[arrow]'") from None
 
 
+def check_frames(library: str) -> None:
+    """The same for a library of data frames, before anything is read that could not be handed out."""
+    check_arrow()
+    if sys.modules.get(library, library) is None or find_spec(library) is None:
+        raise ImportError(f"data frames of {library} need it: pip install {library}")
+
+
 def table_of(sink: ColumnSink) -> pa.Table:
     """The columns that readers filled; the sink is not to be used any more."""
     import pyarrow as pa
@@ -84,19 +93,13 @@ def table_of(sink: ColumnSink) -> pa.Table:
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
     """A data frame of pandas; topics are categories."""
-    try:
-        import pandas  # noqa: F401
-    except ImportError:
-        raise ImportError("data frames of pandas need it: pip install pandas") from None
     return table.to_pandas()
 
 
 def to_polars(table: pa.Table) -> pl.DataFrame:
     """A data frame of polars, which shares the memory of the columns where it can."""
-    try:
-        import polars
-    except ImportError:
-        raise ImportError("data frames of polars need it: pip install polars") from None
+    import polars
+
     frame = polars.from_arrow(table)
     assert isinstance(frame, polars.DataFrame)
     return frame

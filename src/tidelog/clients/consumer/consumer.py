@@ -172,14 +172,16 @@ class AsyncConsumer(ConsumerCore):
 
     async def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:
         """The same as a data frame of pandas."""
-        from tidelog.clients.consumer.columns import to_pandas
+        from tidelog.clients.consumer.columns import check_frames, to_pandas
 
+        check_frames("pandas")
         return to_pandas(await self.poll_arrow(timeout, max_records))
 
     async def poll_polars(self, timeout: float | None = 1.0, max_records: int | None = None) -> pl.DataFrame:
         """The same as a data frame of polars."""
-        from tidelog.clients.consumer.columns import to_polars
+        from tidelog.clients.consumer.columns import check_frames, to_polars
 
+        check_frames("polars")
         return to_polars(await self.poll_arrow(timeout, max_records))
 
     def __aiter__(self) -> AsyncIterator[Record]:

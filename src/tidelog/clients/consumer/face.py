@@ -173,14 +173,16 @@ class Consumer:
 
     def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:
         """The same as a data frame of pandas."""
-        from tidelog.clients.consumer.columns import to_pandas
+        from tidelog.clients.consumer.columns import check_frames, to_pandas
 
+        check_frames("pandas")
         return to_pandas(self.poll_arrow(timeout, max_records))
 
     def poll_polars(self, timeout: float | None = 1.0, max_records: int | None = None) -> pl.DataFrame:
         """The same as a data frame of polars."""
-        from tidelog.clients.consumer.columns import to_polars
+        from tidelog.clients.consumer.columns import check_frames, to_polars
 
+        check_frames("polars")
         return to_polars(self.poll_arrow(timeout, max_records))
 
     def __iter__(self) -> Iterator[Record]:
