@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.spark import report_tables as made
-from tidelog.spark.pipelines import report, report_svg
+from tidelog.spark.pipelines import report, report_readers, report_svg
 from tidelog.spark.pipelines.report_facts import ALERTS_SHOWN, Facts, gather
 from tidelog.spark.pipelines.report_readers import LocalReader, SparkReader, TablesChanged
 from tidelog.spark.table_log import HIDDEN
@@ -182,6 +182,31 @@ def test_a_batch_that_is_not_whole_yet_is_left_out(tmp_path: Path) -> None:
     batches.mkdir(parents=True)
     (batches / "w.0000000001.ab.moving").write_text(json.dumps({"version": 1, "files": [hidden.name]}))
     assert report.facts(tmp_path).event_count == 1
+
+
+def test_beside_a_compaction_that_died_every_row_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_readers, "COMPACTION_SECONDS", 0.0)
+    old = [
+        made.write_table(tmp_path, "logins", [made.event("logins", n, made.START)], made.EVENT)
+        for n in (1, 2)
+    ]
+    hidden = old[0].parent / HIDDEN
+    merged, aside = hidden / "staging" / "merged.ab" / "merged.ab.0000.parquet", hidden / "replaced" / "ab"
+    for folder in (merged.parent, aside, hidden / "compactions"):
+        folder.mkdir(parents=True)
+    both = [made.event("logins", n, made.START) for n in (1, 2)]
+    made.write_table(tmp_path, "other", both, made.EVENT).rename(merged)
+    plan = {"folder": "", "gone": [path.name for path in old], "come": [merged.name]}
+    (hidden / "compactions" / "ab.json").write_text(json.dumps(plan))
+    assert report.facts(tmp_path).event_count == 2
+    old[0].rename(aside / old[0].name)
+    assert report.facts(tmp_path).event_count == 2
+    old[1].rename(aside / old[1].name)
+    assert report.facts(tmp_path).event_count == 2
+    merged.rename(old[0].with_name(merged.name))
+    assert report.facts(tmp_path).event_count == 2
 
 
 def test_a_file_that_is_compacted_away_makes_the_reader_begin_again(tmp_path: Path) -> None:

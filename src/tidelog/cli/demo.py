@@ -33,6 +33,7 @@ PIPELINES_STOP_SECONDS = 5.0
 TURN_SECONDS = 0.05
 PARTITIONS = 4
 PR_SET_PDEATHSIG = 1
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def show_pipelines(wish: Wish, broker: BrokerProcess) -> bool:
         click.echo(f"The pipelines ended with {code}; the lines above say why.", err=True)
         return False
     click.echo(f"\n{time.monotonic() - started:.0f} seconds later their tables are there:")
-    demo_tables.show(wish.pipeline_data, wish.report)
+    demo_tables.show(wish.pipeline_data, wish.report, demo_events.planted(wish.pipeline_data))
     return True
 
 
@@ -153,7 +154,7 @@ class Process:
     def __init__(self, arguments: Sequence[str], stop_seconds: float) -> None:
         self._stop_seconds = stop_seconds
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "tidelog", *arguments],
+            [*_tool(), *arguments],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=_end_with_parent(),
@@ -238,17 +239,25 @@ class BrokerProcess(Process):
         self._folder.cleanup()
 
 
+def _tool() -> list[str]:
+    """This installation's `tidelog`, by the name that people call it."""
+    script = Path(sys.executable).with_name("tidelog")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "tidelog"]
+
+
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the program as Ctrl-C does: in order."""
+    """Ctrl-C, SIGTERM and a closed terminal all end the program in order."""
 
     def interrupt(_number: int, _frame: object) -> None:
+        for number in STOPS:  # the end is under way, and takes seconds
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():  # only that one is told of signals
         yield
         return
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, interrupt) for number in STOPS}
     try:
         yield
     finally:

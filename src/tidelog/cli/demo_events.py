@@ -9,11 +9,15 @@ import click
 
 from tidelog.clients.adminclient import Admin
 from tidelog.spark.pipelines.events import EVENTS
-from tidelog.spark.pipelines.generator import DAY, Plan
+from tidelog.spark.pipelines.generator import DAY, Plan, Truth
+from tidelog.spark.pipelines.generator_scenes import Cheaters
 from tidelog.spark.pipelines.generator_writer import write
 
 HOUR = 3_600_000
 LATEST = -1
+TRUTH = "truth.json"
+"""In the pipelines' folder: who the cheaters are, for a look at how many were found."""
+MOST_CHEATERS = 8  # of each kind
 
 
 def prepare(bootstrap: str, pipeline_data: Path, events: int, seed: int, partitions: int) -> bool:
@@ -33,6 +37,7 @@ def prepare(bootstrap: str, pipeline_data: Path, events: int, seed: int, partiti
         events=events,
         start=(int(time.time() * 1000) - DAY) // HOUR * HOUR,
         seed=seed,
+        cheaters=Cheaters.few(max(2, min(MOST_CHEATERS, events // 5000))),
         late=0.02,
         out_of_order=0.05,
         broken=0.005,
@@ -41,6 +46,8 @@ def prepare(bootstrap: str, pipeline_data: Path, events: int, seed: int, partiti
     click.echo(f"\nMaking {events:,} events of {plan.user_count:,} users (seed {seed}) ...")
     started = time.monotonic()
     truth = write(plan, bootstrap, partitions=partitions)
+    pipeline_data.mkdir(parents=True, exist_ok=True)
+    (pipeline_data / TRUTH).write_text(truth.to_json())
     good, broken = sum(truth.events.values()), sum(truth.broken.values())
     click.echo(
         f"{good:,} good events and {broken:,} broken ones are in {len(EVENTS)} topics after "
@@ -62,3 +69,11 @@ def records(bootstrap: str) -> int:
             for partition in topic.partitions
         }
         return sum(info.offset for info in admin.list_offsets(wanted).values())
+
+
+def planted(pipeline_data: Path) -> dict[str, list[str]]:
+    """By rule: who should be found, where these events were made by us."""
+    try:
+        return Truth.from_json((pipeline_data / TRUTH).read_text()).cheaters
+    except FileNotFoundError:
+        return {}

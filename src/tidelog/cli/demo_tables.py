@@ -19,13 +19,13 @@ COUNTRIES_SHOWN = 6
 EVIDENCE_WIDTH = 160
 
 
-def show(data: Path, page: Path) -> None:
-    """Print the tables, and write the report."""
+def show(data: Path, page: Path, planted: Mapping[str, Sequence[str]]) -> None:
+    """Print the tables, and write the report. `planted`, by rule: the subjects that should be found."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=120)
     facts = report.facts(data)
-    for table in (counts(facts), alerts(facts), balances(facts), regions(facts)):
+    for table in (counts(facts), alerts(facts, planted), balances(facts), regions(facts)):
         console.print()
         console.print(table)
     written = report.write(data, page)
@@ -52,16 +52,17 @@ def counts(facts: Facts) -> Table:
     return made("Tables", (("table", ""), ("rows", "right")), rows)
 
 
-def alerts(facts: Facts) -> Table:
-    rows: list[tuple[str, str, str, str]] = []
+def alerts(facts: Facts, planted: Mapping[str, Sequence[str]]) -> Table:
+    rows: list[tuple[str, ...]] = []
     for (pipeline, rule), count in facts.rules.most_common():
         found = [alert for alert in facts.alerts if (alert.pipeline, alert.rule) == (pipeline, rule)]
+        known = set(planted.get(rule, ()))
+        caught = len(known & {alert.subject for alert in found})
         for place, alert in enumerate(found[:ALERTS_OF_A_RULE]):
-            first = place == 0
-            rows.append(
-                (rule if first else "", f"{count:,}" if first else "", alert.subject, evidence(alert))
-            )
-    columns = (("rule", ""), ("alerts", "right"), ("for example", ""), ("evidence", ""))
+            truth = f"{caught} of {len(known)}" if known else ""
+            start = (rule, f"{count:,}", truth) if place == 0 else ("", "", "")
+            rows.append((*start, alert.subject, evidence(alert)))
+    columns = (("rule", ""), ("alerts", "right"), ("planted", "right"), ("for example", ""), ("evidence", ""))
     return made("Alerts", columns, rows)
 
 

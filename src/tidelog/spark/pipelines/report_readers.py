@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from tidelog.spark import compaction
+from tidelog.spark.files import Entry, Files
 from tidelog.spark.pipelines.report_facts import Row
-from tidelog.spark.table_log import HIDDEN, VERSION
+from tidelog.spark.table_log import HIDDEN, VERSION, Marker, TableLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 MINUTE_MS = 60_000
 READ_ATTEMPTS = 50
+COMPACTION_SECONDS = 2.0
 
 
 class TablesChanged(Exception):
@@ -106,29 +110,68 @@ class LocalReader:
         return self._seen[table]
 
     def _open(self, folder: Path) -> LocalTable | None:
+        log = TableLog(LocalFiles(), str(folder))
         for _ in range(READ_ATTEMPTS):
-            moving = _moving(folder)
-            files = sorted(
-                str(path)
-                for path in folder.rglob("*.parquet")
-                if _shown(path.relative_to(folder)) and str(path.relative_to(folder)) not in moving
-            )
-            if _moving(folder) == moving:  # else a batch began or ended, and may be there in part
-                break
-        else:
-            raise TablesChanged(folder.name)
-        return LocalTable(ds.dataset(files, format="parquet"), _keys(folder)) if files else None
+            merges = _merges_at_rest(log)
+            seen = log.markers()
+            files = _whole_batches(log, seen, merges)
+            # A batch that began or ended while the folder was listed may be there in part.
+            if log.markers() == seen and compaction.under_way(log) == merges:
+                return LocalTable(ds.dataset(files, format="parquet"), _keys(folder)) if files else None
+        raise TablesChanged(folder.name)
 
 
-def _moving(folder: Path) -> frozenset[str]:
-    """The files of batches that are not whole yet, as the table's own log tells."""
-    found: set[str] = set()
-    for marker in (folder / HIDDEN / "batches").glob("*.moving"):
+class LocalFiles(Files):
+    """What reading a table's log takes, without a JVM."""
+
+    def __init__(self) -> None:
+        pass
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def entries(self, folder: str) -> list[Entry]:
         try:
-            found.update(json.loads(marker.read_text())["files"])
+            paths = sorted(Path(folder).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found: list[Entry] = []
+        for path in paths:
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                continue  # gone since it was listed
+            found.append(Entry(path.name, path.is_dir(), stat.st_size, int(stat.st_mtime * 1000)))
+        return found
+
+    def read(self, path: str) -> str | None:
+        try:
+            return Path(path).read_text()
         except FileNotFoundError:
-            continue
-    return frozenset(found)
+            return None
+
+
+def _merges_at_rest(log: TableLog) -> list[compaction.Merge]:
+    """Compactions that somebody left unfinished; one at work is waited for."""
+    deadline = time.monotonic() + COMPACTION_SECONDS
+    while (merges := compaction.under_way(log)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return merges
+
+
+def _whole_batches(log: TableLog, seen: list[Marker], merges: list[compaction.Merge]) -> list[str]:
+    """The files that are the table, as its log tells."""
+    unfinished = [log.files_of(marker) for marker in seen if not marker.done]
+    without = {file.rpartition("/")[2] for held in unfinished if held for file in held.files}
+    more: list[Path] = []
+    for merge in merges:
+        gone, folder = compaction.instead(log, merge)
+        waiting = list(Path(folder).rglob("*.parquet"))
+        without.update(gone, (path.name for path in waiting))
+        more += waiting
+    table = Path(log.folder)
+    there = [path for path in table.rglob("*.parquet") if _shown(path.relative_to(table))]
+    return sorted(str(path) for path in [*more, *(path for path in there if path.name not in without)])
 
 
 def _keys(folder: Path) -> tuple[str, ...]:
