@@ -1,0 +1,215 @@
+"""What the detectors share: the names of their rules, sound events, bursts within a window, and alerts.
+
+An alert is raised once per rule, subject and episode. An episode begins with a burst, so many within a
+window; bursts that overlap it belong to it, and so do later ones of the same day (UTC). The id is made of
+rule, subject and day, so that the same events give the same ids in whatever order they arrive.
+
+The events of a subject around a day are one value in the state of a native aggregation, gone when the
+watermark has passed them. Each is marked with the micro-batch that it came in, so that the batch which
+completes a burst raises the alert at once, no later one raises it again, and a replayed one does the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+    from tidelog.spark.pipelines.events import EventSchema
+
+SWITCHING = "device-switching"
+MANY_ON_DEVICE = "many-on-device"
+MANY_ON_ADDRESS = "many-on-address"
+MANY_IN_A_MINUTE = "many-in-a-minute"
+RING = "ring"
+IDLE_INVITEES = "idle-invitees"
+RULES = (SWITCHING, MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE, RING, IDLE_INVITEES)
+
+DAY_MINUTES = 1_440
+DAY_MS, HOUR_MS = 86_400_000, 3_600_000
+AHEAD_MS = 3_600_000
+"""An event from further in the future than this, by the time of its record, is not believed: one clock that
+is wrong by a year would move the watermark past everybody else's events."""
+LISTED = 50
+"""So many names are listed in the evidence of an alert; a count tells of all."""
+FINDINGS = "array<struct<subject string, first bigint, last bigint, evidence string>>"
+
+
+class Seen(NamedTuple):
+    """An event as a rule sees it: who did it, and to whom or with what."""
+
+    ts: int
+    event_id: str
+    who: str
+    other: str
+    new: bool
+    """It came in this micro-batch."""
+
+
+class Finding(NamedTuple):
+    subject: str
+    first: int
+    last: int
+    evidence: str
+
+
+Judge = Callable[[str, str, list[Seen], int], list[Finding]]
+"""Rule, subject, its events in the order of time, the day's first millisecond: what was found in that day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """At least so many different `who`, who took turns at least so often, within a window."""
+
+    window_ms: int
+    different: int
+    switches: int = 0
+
+    def episodes(self, seen: Sequence[Seen]) -> Iterator[Sequence[Seen]]:
+        """The events of each run of bursts that overlap, for events in the order of time."""
+        within: Counter[str] = Counter()
+        left = switches = 0
+        begin = end = -1
+        for right, event in enumerate(seen):
+            switches += right > left and seen[right - 1].who != event.who
+            within[event.who] += 1
+            while event.ts - seen[left].ts >= self.window_ms:
+                gone = seen[left].who
+                within[gone] -= 1
+                if not within[gone]:
+                    del within[gone]
+                left += 1
+                switches -= seen[left].who != gone
+            if len(within) < self.different or switches < self.switches:
+                continue
+            if end < left:
+                if begin >= 0:
+                    yield seen[begin : end + 1]
+                begin = left
+            end = right
+        if begin >= 0:
+            yield seen[begin : end + 1]
+
+    def first_of_day(self, seen: Sequence[Seen], day: int) -> Sequence[Seen] | None:
+        """The first episode that begins in a day."""
+        return next((found for found in self.episodes(seen) if 0 <= found[0].ts - day < DAY_MS), None)
+
+
+def in_order(events: Iterable[Row]) -> list[Seen]:
+    """Events by time, each once: one that came twice counts from its first coming."""
+    found: dict[str, Seen] = {}
+    for event in events:
+        seen = Seen(event.ts, event.event_id, event.who, event.other, event.new)
+        before = found.get(seen.event_id)
+        if before is None or before.new:
+            found[seen.event_id] = seen
+    return sorted(found.values())
+
+
+def newly_found(judge: Judge, rule: str, subject: str, seen: list[Seen], day: int) -> list[Finding]:
+    """What is found now and was not without the events of this micro-batch."""
+    found = judge(rule, subject, seen, day)
+    if not found:
+        return []
+    before = {finding.subject for finding in judge(rule, subject, [e for e in seen if not e.new], day)}
+    return [finding for finding in found if finding.subject not in before]
+
+
+def evidence(seen: Sequence[Seen], **facts: object) -> str:
+    """Facts and the times of an alert's events, as JSON."""
+    times = {"first": iso(seen[0].ts), "last": iso(seen[-1].ts), "events": len(seen)}
+    return json.dumps({**facts, **times}, ensure_ascii=False, separators=(",", ":"))
+
+
+def listed(names: Iterable[str]) -> list[str]:
+    return sorted(set(names))[:LISTED]
+
+
+def iso(ts: int) -> str:
+    return datetime.fromtimestamp(ts / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def ring_name(members: Sequence[str]) -> str:
+    """A ring's members in the order of their invitations, beginning with the smallest name."""
+    first = members.index(min(members))
+    return ">".join([*members[first:], *members[:first]])
+
+
+# On Spark
+
+
+def sound(rows: DataFrame, schema: EventSchema) -> DataFrame:
+    """Events of a version that we know, and of a time that can be."""
+    from pyspark.sql import functions as f
+
+    ahead = f.col("ts") - f.unix_millis("timestamp")
+    return rows.where(schema.spark_error().isNull() & (ahead <= AHEAD_MS))
+
+
+def around_days(rows: DataFrame, reach_ms: int, lateness_minutes: int) -> DataFrame:
+    """The events of each rule and subject from `reach_ms` before a day to as long after it.
+
+    Takes the columns rule, subject, ts, event_id, who and other; gives rule, subject, the day's first
+    millisecond, and `seen`, whenever an event is added. To be written in the output mode update.
+    """
+    from pyspark.sql import functions as f
+
+    reach = -(-reach_ms // 60_000)
+    length, offset = DAY_MINUTES + 2 * reach, -reach % DAY_MINUTES
+    days = f.window("time", f"{length} minutes", f"{DAY_MINUTES} minutes", f"{offset} minutes")
+    now = f.unix_micros(f.current_timestamp())  # the same for a micro-batch and its replay
+    event = f.struct("ts", "event_id", "who", "other", now.alias("came"))
+    gathered = (
+        rows.withColumn("time", f.timestamp_millis("ts"))
+        .withWatermark("time", f"{lateness_minutes} minutes")
+        .groupBy("rule", "subject", days.alias("days"))
+        .agg(f.collect_list(event).alias("events"))
+    )
+
+    def marked(event: Column) -> Column:
+        fields = [event[name].alias(name) for name in ("ts", "event_id", "who", "other")]
+        return f.struct(*fields, (event["came"] == now).alias("new"))
+
+    return gathered.select(
+        "rule",
+        "subject",
+        (f.unix_millis("days.start") + reach * 60_000).alias("day_ms"),
+        f.transform("events", marked).alias("seen"),
+    )
+
+
+def raised(rows: DataFrame, judge: Judge) -> DataFrame:
+    """The alerts that the last events of `around_days` give cause for."""
+    from pyspark.sql import functions as f
+
+    def find(rule: str, subject: str, seen: list[Row], day: int) -> list[Finding]:
+        return newly_found(judge, rule, subject, in_order(seen), day)
+
+    found = f.udf(find, FINDINGS)("rule", "subject", "seen", "day_ms")
+    each = rows.select("rule", f.explode(found).alias("found"))
+    return as_alerts(each.select("rule", "found.*"))
+
+
+def as_alerts(rows: DataFrame, *, hourly: bool = False) -> DataFrame:
+    """Alerts of the columns rule, subject, first, last and evidence; episodes are days, or begin at hours."""
+    from pyspark.sql import functions as f
+
+    day = f.date_from_unix_date(f.floor(f.col("first") / DAY_MS).cast("int"))
+    hour = f.format_string("T%02d", f.floor(f.col("first") % DAY_MS / HOUR_MS))
+    episode = f.concat(day, hour) if hourly else day
+    return rows.select(
+        f.concat_ws("/", "rule", "subject", episode).alias("alert_id"),
+        "rule",
+        "subject",
+        f.timestamp_millis("first").alias("window_start"),
+        f.timestamp_millis("last").alias("window_end"),
+        f.current_timestamp().alias("raised_at"),
+        "evidence",
+        day.alias("day"),
+    )

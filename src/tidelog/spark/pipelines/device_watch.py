@@ -1,0 +1,109 @@
+"""device-watch: a device that switches accounts again and again within a window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tidelog.spark.pipelines.alerts import (
+    SWITCHING,
+    Burst,
+    Finding,
+    Seen,
+    around_days,
+    evidence,
+    listed,
+    raised,
+    sound,
+)
+from tidelog.spark.pipelines.declare import (
+    Context,
+    Flow,
+    Pipeline,
+    Setting,
+    SettingValue,
+    Source,
+    Table,
+    Topic,
+)
+from tidelog.spark.pipelines.events import LOGINS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def logins(rows: DataFrame, context: Context) -> DataFrame:
+    """The logins of each device around each day, as they grow."""
+    from pyspark.sql import functions as f
+
+    seen = sound(rows, LOGINS).select(
+        f.lit(SWITCHING).alias("rule"),
+        f.col("device_id").alias("subject"),
+        "ts",
+        "event_id",
+        f.col("user_id").alias("who"),
+        f.col("ip").alias("other"),
+    )
+    devices = around_days(seen, context.number("window_minutes") * 60_000, context.number("lateness_minutes"))
+    return devices.where(f.size("seen") > context.number("switches"))
+
+
+def alerts(rows: DataFrame, context: Context) -> DataFrame:
+    accounts, switches = context.number("accounts"), context.number("switches")
+    burst = Burst(context.number("window_minutes") * 60_000, accounts, switches)
+
+    def judge(rule: str, device: str, seen: list[Seen], day: int) -> list[Finding]:
+        found = burst.first_of_day(seen, day)
+        return [] if found is None else [switching(device, found)]
+
+    return raised(rows, judge)
+
+
+def switching(device: str, seen: Sequence[Seen]) -> Finding:
+    accounts = {login.who for login in seen}
+    facts = evidence(
+        seen,
+        switches=sum(before.who != after.who for before, after in pairwise(seen)),
+        account_count=len(accounts),
+        accounts=listed(accounts),
+        addresses=listed(login.other for login in seen),
+    )
+    return Finding(device, seen[0].ts, seen[-1].ts, facts)
+
+
+def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
+    return (
+        Flow(
+            "logins",
+            Source((LOGINS.topic,), LOGINS.spark_schema(), metadata=("timestamp",)),
+            steps=(logins, alerts),
+            sinks=(Table("device_alerts", partition_by=("day",)), Topic("ml_device_alerts", key="subject")),
+            output_mode="update",
+        ),
+    )
+
+
+def above_zero(value: SettingValue) -> bool:
+    return not isinstance(value, str) and value > 0
+
+
+PIPELINE = Pipeline(
+    name="device-watch",
+    title="Devices that switch accounts again and again",
+    doc=__doc__
+    + """
+
+Reads the logins. A device is reported when, within the window, accounts were switched at least so often and
+there were at least so many of them: a family's phone has a few accounts, a shop's is used once by many. One
+alert per device and episode, with the accounts, addresses, counts and times as evidence, to the table
+device_alerts and the topic ml_device_alerts. Logins that come later than `lateness_minutes` after the newest
+may be passed over once their day is closed.""",
+    flows=flows,
+    settings=(
+        Setting("window_minutes", 60, "The window in which switches are counted.", above_zero, "above 0"),
+        Setting("switches", 6, "So many changes of account within it.", above_zero, "above 0"),
+        Setting("accounts", 4, "So many different accounts among them.", above_zero, "above 0"),
+        Setting("lateness_minutes", 60, "How late a login may come and still count.", above_zero, "above 0"),
+    ),
+)

@@ -1,0 +1,256 @@
+"""invite-watch: invitation cheating, each case with the rule that it breaks and the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.spark.pipelines.alerts import (
+    HOUR_MS,
+    IDLE_INVITEES,
+    LISTED,
+    MANY_IN_A_MINUTE,
+    MANY_ON_ADDRESS,
+    MANY_ON_DEVICE,
+    RING,
+    Burst,
+    Finding,
+    Seen,
+    around_days,
+    as_alerts,
+    evidence,
+    listed,
+    raised,
+    sound,
+)
+from tidelog.spark.pipelines.declare import (
+    Context,
+    Flow,
+    Pipeline,
+    Setting,
+    SettingValue,
+    Source,
+    Table,
+    Topic,
+)
+from tidelog.spark.pipelines.events import (
+    INSTALLS,
+    INVITES,
+    LEFT_SWIPES,
+    RIGHT_SWIPES,
+    TASKS,
+)
+from tidelog.spark.pipelines.rings import rings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+ACTIVITY = (LEFT_SWIPES, RIGHT_SWIPES, TASKS, INSTALLS)
+"""What somebody does who uses the app: being shown an advertisement, or signed in, is not enough."""
+EVERYBODY = "*"  # rings are looked for among all invitations
+MINUTE_MS = 60_000
+
+
+def bursts(context: Context) -> dict[str, Burst]:
+    """The rules that count invitees: on a device, on an address, of an inviter."""
+    n = context.number
+    return {
+        MANY_ON_DEVICE: Burst(n("device_hours") * HOUR_MS, n("device_invitees")),
+        MANY_ON_ADDRESS: Burst(n("address_minutes") * MINUTE_MS, n("address_invitees")),
+        MANY_IN_A_MINUTE: Burst(n("minute_seconds") * 1_000, n("minute_invitees")),
+    }
+
+
+def invitations(rows: DataFrame, context: Context) -> DataFrame:
+    """The invitations of each device, address and inviter, and all of them, around each day, as they grow."""
+    from pyspark.sql import functions as f
+
+    subjects = {
+        MANY_ON_DEVICE: f.col("invitee_device_id"),
+        MANY_ON_ADDRESS: f.col("invitee_ip"),
+        MANY_IN_A_MINUTE: f.col("user_id"),
+        RING: f.lit(EVERYBODY),
+    }
+    cases = [f.struct(f.lit(rule).alias("rule"), who.alias("subject")) for rule, who in subjects.items()]
+    seen = sound(rows, INVITES).select(
+        f.explode(f.array(*cases)).alias("case"),
+        "ts",
+        "event_id",
+        f.col("invitee_id").alias("who"),
+        f.col("user_id").alias("other"),
+    )
+    rules = bursts(context)
+    reach = max(context.number("ring_hours") * HOUR_MS, *(burst.window_ms for burst in rules.values()))
+    cases_seen = around_days(
+        seen.select("case.*", "*").drop("case"), reach, context.number("lateness_minutes")
+    )
+    enough = f.lit(2)
+    for rule, burst in rules.items():
+        enough = f.when(f.col("rule") == rule, burst.different).otherwise(enough)
+    return cases_seen.where(f.size("seen") >= enough)
+
+
+def alerts(rows: DataFrame, context: Context) -> DataFrame:
+    rules = bursts(context)
+    longest, within = context.number("ring_length"), context.number("ring_hours") * HOUR_MS
+
+    def judge(rule: str, subject: str, seen: list[Seen], day: int) -> list[Finding]:
+        if rule == RING:
+            return rings(seen, longest, within, day)
+        found = rules[rule].first_of_day(seen, day)
+        return [] if found is None else [many(subject, found)]
+
+    return raised(rows, judge)
+
+
+def many(subject: str, seen: Sequence[Seen]) -> Finding:
+    invitees, inviters = {each.who for each in seen}, {each.other for each in seen}
+    facts = evidence(
+        seen,
+        invitee_count=len(invitees),
+        invitees=listed(invitees),
+        inviter_count=len(inviters),
+        inviters=listed(inviters),
+    )
+    return Finding(subject, seen[0].ts, seen[-1].ts, facts)
+
+
+def invitees(rows: DataFrame, context: Context) -> DataFrame:
+    """Every invitee of a span of `idle_hours`, and whether anything was done until the end of the next one.
+
+    It is told when the watermark has passed that end, once for each, those of a span together.
+    """
+    from pyspark.sql import functions as f
+
+    hours = context.number("idle_hours")
+    invited = f.col("topic") == INVITES.topic
+    spans = f.window("time", f"{2 * hours} hours", f"{hours} hours")
+    invitation = f.when(invited, f.struct("ts", f.col("user_id").alias("inviter")))
+    begin = f.unix_millis("span.start")
+    return (
+        sound(rows, INVITES)
+        .where(~invited | f.col("invitee_id").isNotNull())
+        .withColumn("time", f.timestamp_millis("ts"))
+        .withWatermark("time", f"{context.number('lateness_minutes')} minutes")
+        .groupBy(spans.alias("span"), f.coalesce("invitee_id", "user_id").alias("invitee"))
+        .agg(f.min(invitation).alias("invitation"), f.max(f.when(~invited, f.col("ts"))).alias("acted"))
+        .where(f.col("invitation.ts") < begin + hours * HOUR_MS)
+        .select(
+            begin.alias("first"),
+            "invitee",
+            "invitation.inviter",
+            (f.col("acted").isNull() | (f.col("acted") < f.col("invitation.ts"))).alias("idle"),
+        )
+    )
+
+
+def idle_alerts(rows: DataFrame, context: Context, batch: int) -> DataFrame:
+    """The inviters of a span most of whose invitees did nothing. The micro-batch has the span as a whole."""
+    from pyspark.sql import functions as f
+
+    names = f.sort_array(f.collect_set(f.when(f.col("idle"), f.col("invitee"))))
+    found = rows.groupBy("first", "inviter").agg(
+        f.count("*").alias("invitee_count"),
+        f.count_if("idle").alias("idle_count"),
+        f.slice(names, 1, LISTED).alias("idle_invitees"),
+    )
+    few, share = context.number("idle_invitees"), context.fraction("idle_share")
+    hours = context.number("idle_hours")
+    facts = f.struct("invitee_count", "idle_count", "idle_invitees", f.lit(hours).alias("idle_hours"))
+    return as_alerts(
+        found.where(
+            (f.col("idle_count") >= few) & (f.col("idle_count") >= share * f.col("invitee_count"))
+        ).select(
+            f.lit(IDLE_INVITEES).alias("rule"),
+            f.col("inviter").alias("subject"),
+            "first",
+            (f.col("first") + hours * HOUR_MS).alias("last"),
+            f.to_json(facts).alias("evidence"),
+        ),
+        hourly=True,
+    )
+
+
+def activity_schema() -> StructType:
+    """What is needed of an invitation, or of anything that a user did."""
+    from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+    return StructType(
+        [
+            StructField("version", IntegerType(), False),
+            StructField("ts", LongType(), False),
+            StructField("user_id", StringType(), False),
+            StructField("invitee_id", StringType(), True),
+        ]
+    )
+
+
+def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
+    sinks = (Table("invite_alerts", partition_by=("day",)), Topic("ml_invite_alerts", key="subject"))
+    return (
+        Flow(
+            "invitations",
+            Source((INVITES.topic,), INVITES.spark_schema(), metadata=("timestamp",)),
+            steps=(invitations, alerts),
+            sinks=sinks,
+            output_mode="update",
+        ),
+        Flow(
+            "idle",
+            Source(
+                (INVITES.topic, *(schema.topic for schema in ACTIVITY)),
+                activity_schema(),
+                metadata=("topic", "timestamp"),
+            ),
+            steps=(invitees,),
+            batch_steps=(idle_alerts,),
+            sinks=sinks,
+        ),
+    )
+
+
+def above_zero(value: SettingValue) -> bool:
+    return not isinstance(value, str) and value > 0
+
+
+def at_least_two(value: SettingValue) -> bool:
+    return not isinstance(value, str) and value >= 2
+
+
+def share(value: SettingValue) -> bool:
+    return not isinstance(value, str) and 0 < value <= 1
+
+
+def _count(name: str, default: int, doc: str) -> Setting:
+    return Setting(name, default, doc, above_zero, "above 0")
+
+
+PIPELINE = Pipeline(
+    name="invite-watch",
+    title="Invitation cheating: farms, bursts, rings and invitees who never act",
+    doc=__doc__
+    + """
+
+many-on-device, many-on-address, many-in-a-minute: so many different invitees sign up on one device, from one
+address, or with the code of one inviter, within a window. ring: users invite each other in a circle. Each is
+reported by the micro-batch that completes it, once per rule, subject and episode.
+idle-invitees: most of the invitees of a span of hours do nothing (no swipe, task or install) until the end of
+the next span; reported once that is known, for each inviter and span. All alerts go to the table
+invite_alerts and to the topic ml_invite_alerts.""",
+    flows=flows,
+    settings=(
+        _count("device_invitees", 5, "So many invitees on one device."),
+        _count("device_hours", 12, "Within so many hours."),
+        _count("address_invitees", 20, "So many invitees from one address."),
+        _count("address_minutes", 60, "Within so many minutes."),
+        _count("minute_invitees", 8, "So many invitees of one inviter."),
+        _count("minute_seconds", 60, "Within so many seconds."),
+        Setting("ring_length", 5, "The longest ring that is looked for.", at_least_two, "at least 2"),
+        _count("ring_hours", 12, "From a ring's first invitation to its last."),
+        _count("idle_invitees", 6, "So many invitees of one inviter and span who do nothing."),
+        Setting("idle_share", 0.8, "Of all invitees of that inviter and span.", share, "above 0, up to 1"),
+        _count("idle_hours", 6, "The length of a span; an invitee has as long or longer to act."),
+        _count("lateness_minutes", 60, "How late an event may come and still count."),
+    ),
+)
