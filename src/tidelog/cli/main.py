@@ -19,6 +19,7 @@ class Tool(NamedTuple):
 
 TOOLS: dict[str, Tool] = {
     "start": Tool("tidelog.cli.start", "start", "Run a broker."),
+    "demo": Tool("tidelog.cli.demo", "demo", "Run a broker, events for it, and all pipelines over them."),
     "console-producer": Tool(
         "tidelog.cli.console_producer", "console_producer", "Write the lines of standard input to a topic."
     ),
@@ -61,6 +62,7 @@ TOOLS: dict[str, Tool] = {
         "tidelog.cli.consume_with", "consume_with", "Run handlers of records that a file declares."
     ),
     "pipeline": Tool("tidelog.cli.pipeline", "pipeline", "Run pipelines on Spark, and look after them."),
+    "generate": Tool("tidelog.cli.generate", "generate", "Write events for the pipelines to work on."),
     "dump-log": Tool(
         "tidelog.cli.dump_log", "dump_log", "Print what segment, index and snapshot files hold."
     ),
