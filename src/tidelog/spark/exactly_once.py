@@ -183,9 +183,8 @@ class Ledger:
             try:
                 self._commit_with(held, job, prepared)
                 return
-            except FENCED as error:
-                held.close()
-                log.info("%s: the decision was held by somebody else meanwhile: %s", job.name, error)
+            except (*FENCED, PreparedRowsGone) as error:
+                log.info("%s: somebody else may have taken over: %s", job.name, error)
         elif held is not None:
             held.close()
         self._commit_with(self._take(job), job, prepared)
