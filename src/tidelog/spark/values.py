@@ -1,4 +1,9 @@
-"""What rows are made of: the columns of the source that are asked for, and values read as JSON."""
+"""What rows are made of: the columns of the source that are asked for, values read as JSON, rows let through.
+
+Options, in any case of their names: `columns`, `includeHeaders`, `filter`, `valueFormat` (json),
+`valueSchema`, `valueMode` (PERMISSIVE, DROPMALFORMED, FAILFAST). With JSON, rows are the columns of the
+schema, then `_error` and `_raw` (where bad rows are kept), then the source's columns that are named.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +11,74 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidelog.spark.ddl import parse_schema
+from tidelog.spark.filters import Condition, FilterError, columns_of, mask_of, parse_filter
 from tidelog.spark.rows import COLUMNS, arrow_schema, source_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from tidelog.records.json_columns import RowError
+
+PERMISSIVE, DROPMALFORMED, FAILFAST = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
+MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST)
+ERROR, RAW = "_error", "_raw"
+# Bytes are not compared by `filter`, so that nobody takes a text for them.
+NOT_FILTERED = frozenset(("key", "value", "headers"))
+OPTIONS = ("columns", "includeHeaders", "filter", "valueFormat", "valueSchema", "valueMode")
+
 
 class FormatError(ValueError):
-    """An option of the source that cannot be used: names it, its value and what would be right."""
+    """An option that cannot be used: names it, its value and what would be right."""
 
     def __init__(self, option: str, value: str, expected: str) -> None:
         super().__init__(f"option {option}={value!r}: {expected}")
 
 
+class BadValue(ValueError):
+    """A value that is not what `valueSchema` says, met with valueMode=FAILFAST."""
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The options that decide about columns, checked; `schema` and `prepared` do the rest."""
+    """The options that decide about rows, checked; `schema` and `prepared` do the rest."""
 
     columns: tuple[str, ...] | None = None
-    """Columns of the source by name; None for those that Spark's connector has."""
+    """Columns of the source by name; None for those of Spark's connector, or for none beside JSON's."""
     include_headers: bool = False
+    value_schema: StructType | None = None
+    """The fields of JSON values; None where values stay bytes."""
+    value_mode: str = PERMISSIVE
+    condition: Condition | None = None
+
+    @property
+    def source_columns(self) -> tuple[str, ...]:
+        if self.columns is not None:
+            names = self.columns
+        elif self.value_schema is not None:
+            names = ()
+        else:
+            names = COLUMNS[:-1]
+        return (*names, "headers") if self.include_headers and "headers" not in names else names
 
     def schema(self) -> StructType:
         """What Spark is told that rows are."""
-        from pyspark.sql.types import StructType
+        from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
         every = source_schema()
-        names = self.columns
-        if names is None:
-            names = COLUMNS if self.include_headers else COLUMNS[:-1]
-        return StructType([every[name] for name in names])
+        fields = [every[name] for name in self.source_columns]
+        if self.value_schema is None:
+            return StructType(fields)
+        # Bad rows stand as nulls, and a source is not believed that it has none.
+        typed = [StructField(f.name, f.dataType, True, f.metadata) for f in self.value_schema.fields]
+        if self.value_mode == PERMISSIVE:
+            typed += [StructField(ERROR, StringType()), StructField(RAW, BinaryType())]
+        return StructType(typed + fields)
 
     def prepared(self) -> Rows:
-        return Rows(self)
+        """What makes the rows, for one task."""
+        return Rows(self) if self.value_schema is None else JsonRows(self, self.value_schema)
 
 
 class Rows:
@@ -47,23 +86,136 @@ class Rows:
 
     def __init__(self, format: Format) -> None:
         self._schema = arrow_schema(format.schema())
-        self.needed = frozenset(self._schema.names)
+        self._condition = format.condition
+        looked_at = columns_of(format.condition) if format.condition is not None else frozenset()
+        # A field of a value hides the source's column of the same name.
+        of_source = (looked_at & frozenset(COLUMNS)) - frozenset(_value_names(format))
+        self.needed = frozenset(format.source_columns) | of_source
         """The columns of the source that `batch` wants."""
+        self._early = looked_at == of_source
 
     def batch(self, columns: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch | None:
         """The rows of the format, None where no row is left."""
         import pyarrow as pa
 
-        return pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        if self._condition is not None and self._early:
+            mask = mask_of(self._condition, columns.__getitem__)
+            if mask.true_count < rows:
+                columns = {name: column.filter(mask) for name, column in columns.items()}
+                rows = mask.true_count
+        if not rows:
+            return None
+        arrays, columns = self._arrays(columns, rows)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if self._condition is not None and not self._early:
+            return self._late(batch, columns)
+        return batch if batch.num_rows else None
+
+    def _arrays(
+        self, columns: Mapping[str, pa.Array], rows: int
+    ) -> tuple[list[pa.Array], Mapping[str, pa.Array]]:
+        """The columns of the format, and those of the source for the same rows."""
+        return [columns[name] for name in self._schema.names], columns
+
+    def _late(self, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch | None:
+        assert self._condition is not None
+        names = set(batch.schema.names)
+        mask = mask_of(self._condition, lambda name: batch.column(name) if name in names else columns[name])
+        if mask.true_count == batch.num_rows:
+            return batch
+        return batch.filter(mask) if mask.true_count else None
+
+
+class JsonRows(Rows):
+    """The same, with values read as JSON."""
+
+    def __init__(self, format: Format, value_schema: StructType) -> None:
+        from tidelog.spark.json_values import JsonColumns
+
+        super().__init__(format)
+        self._mode = format.value_mode
+        self._source = format.source_columns
+        types = self._schema.types[: len(value_schema.fields)]
+        self._json = JsonColumns(value_schema, types)
+        self.needed |= {"value"}
+        if self._mode == FAILFAST:
+            self.needed |= {"topic", "partition", "offset"}
+
+    def _arrays(
+        self, columns: Mapping[str, pa.Array], rows: int
+    ) -> tuple[list[pa.Array], Mapping[str, pa.Array]]:
+        import pyarrow as pa
+
+        values = columns["value"]
+        typed, errors = self._json.read(values)
+        if self._mode == FAILFAST and errors:
+            raise self._failure(errors[0], columns)
+        if self._mode == PERMISSIVE:
+            if errors:
+                typed += self._told(errors, values)
+            else:
+                typed += [pa.nulls(rows, pa.string()), pa.nulls(rows, pa.binary())]
+        elif errors:
+            fine = pa.array(_flags(rows, errors, found=False))
+            typed = [column.filter(fine) for column in typed]
+            columns = {name: column.filter(fine) for name, column in columns.items()}
+        return typed + [columns[name] for name in self._source], columns
+
+    def _told(self, errors: list[RowError], values: pa.Array) -> list[pa.Array]:
+        """The columns `_error` and `_raw`."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        mask = pa.array(_flags(len(values), errors, found=True))
+        raw = values.filter(mask)
+        reasons = [self._json.reason(error, value.as_py()) for error, value in zip(errors, raw, strict=True)]
+        told = pc.replace_with_mask(pa.nulls(len(values), pa.string()), mask, pa.array(reasons, pa.string()))
+        return [told, pc.if_else(mask, values, pa.scalar(None, pa.binary()))]
+
+    def _failure(self, error: RowError, columns: Mapping[str, pa.Array]) -> BadValue:
+        row = error[0]
+        where = f"{columns['topic'][row]}-{columns['partition'][row]} at offset {columns['offset'][row]}"
+        reason = self._json.reason(error, columns["value"][row].as_py())
+        return BadValue(f"{where}: {reason}; valueMode=PERMISSIVE marks such rows and reads on")
+
+
+def _value_names(format: Format) -> list[str]:
+    """The columns that are made out of values."""
+    if format.value_schema is None:
+        return []
+    return [*format.value_schema.names, ERROR, RAW]
+
+
+def _flags(rows: int, errors: list[RowError], *, found: bool) -> object:
+    import numpy
+
+    flags = numpy.full(rows, not found)
+    flags[[error[0] for error in errors]] = found
+    return flags
 
 
 def parse(options: Mapping[str, str]) -> Format:
-    """The format that options ask for, whose names are taken in any case."""
+    """The format that options ask for."""
     given = {name.lower(): value for name, value in options.items()}
     headers = given.get("includeheaders", "false").strip().lower()
     if headers not in ("true", "false"):
         raise FormatError("includeHeaders", headers, "expected true or false")
-    return Format(columns=_columns(given.get("columns")), include_headers=headers == "true")
+    value_schema = _value_schema(given)
+    mode = given.get("valuemode", PERMISSIVE).strip().upper()
+    if mode not in MODES:
+        raise FormatError("valueMode", mode, f"expected one of {', '.join(MODES)}")
+    found = Format(
+        columns=_columns(given.get("columns")),
+        include_headers=headers == "true",
+        value_schema=value_schema,
+        value_mode=mode,
+    )
+    _check_names(found)
+    text = given.get("filter", "").strip()
+    if not text:
+        return found
+    condition = _condition(text, found)
+    return Format(found.columns, found.include_headers, value_schema, mode, condition)
 
 
 def _columns(text: str | None) -> tuple[str, ...] | None:
@@ -79,3 +231,48 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
             raise FormatError("columns", text, f"{name} is named twice")
         found.append(name)
     return tuple(found)
+
+
+def _value_schema(given: Mapping[str, str]) -> StructType | None:
+    kind = given.get("valueformat", "").strip().lower()
+    text = given.get("valueschema", "").strip()
+    if kind in ("", "binary"):
+        for option in ("valueSchema", "valueMode"):
+            if given.get(option.lower()):
+                raise FormatError(option, given[option.lower()], "needs valueFormat=json beside it")
+        return None
+    if kind != "json":
+        raise FormatError("valueFormat", given["valueformat"], "expected json, or none for bytes")
+    if not text:
+        raise FormatError("valueFormat", "json", "needs valueSchema beside it, such as id STRING, n BIGINT")
+    from tidelog.spark.json_values import check
+
+    try:
+        found = parse_schema(text)
+        check(found)
+    except ValueError as error:
+        raise FormatError("valueSchema", text, str(error)) from None
+    return found
+
+
+def _check_names(found: Format) -> None:
+    names = [name.lower() for name in found.schema().names]
+    for name in names:
+        if names.count(name) > 1:
+            raise FormatError(
+                "columns",
+                ",".join(found.source_columns),
+                f"column {name} is there twice: valueSchema has a field of that name as well",
+            )
+
+
+def _condition(text: str, found: Format) -> Condition:
+    source = {field.name: field.type for field in arrow_schema(source_schema())}
+    usable = {name: kind for name, kind in source.items() if name not in NOT_FILTERED}
+    every = arrow_schema(found.schema())
+    usable |= {name: every.field(name).type for name in _value_names(found) if name in every.names}
+    usable.pop(RAW, None)
+    try:
+        return parse_filter(text, usable)
+    except FilterError as error:
+        raise FormatError("filter", text, str(error)) from None
