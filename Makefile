@@ -16,8 +16,8 @@ $(STAMP): pyproject.toml setup.py src/tidelog/records/_speed.pyx src/tidelog/rec
 	@$(BIN)/python -m compileall -q src
 	@touch $(STAMP)
 
-run: $(STAMP)    ## start a broker on 127.0.0.1:9092, data in ./tidelog-data
-	$(BIN)/tidelog start
+run: $(STAMP)    ## a broker on 127.0.0.1:9092, data in ./tidelog-data; with Java, all pipelines over events of an app
+	@$(BIN)/tidelog demo
 
 test: $(STAMP)   ## the tests, short form
 	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka and not long'
