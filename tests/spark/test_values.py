@@ -111,7 +111,8 @@ def test_schemas_are_read_from_ddl_and_from_json() -> None:
     )
     text = (
         "id string NOT NULL, n BIGINT COMMENT 'how many', price DECIMAL(12, 2), at timestamp,"
-        " local: timestamp_ntz, day DATE, `odd name` ARRAY<STRUCT<x: INT NOT NULL>>, m MAP<STRING, ARRAY<BOOLEAN>>, raw BINARY"
+        " local: timestamp_ntz, day DATE, `odd name` ARRAY<STRUCT<x: INT NOT NULL>>,"
+        " m MAP<STRING, ARRAY<BOOLEAN>>, raw BINARY"
     )
     assert parse_schema(text) == expected
     assert parse_schema(expected.json()) == expected
