@@ -60,6 +60,8 @@ READ_COMMITTED = 1
 EARLIEST = -2
 # Measured: larger answers take no less CPU, smaller ones more.
 FETCH_BYTES = 4 * 1024 * 1024
+# A topic that was just made is known everywhere after that long; one that was deleted will not come back.
+UNKNOWN_PATIENCE = 10.0
 REFUSED = (SaslAuthenticationFailed, UnsupportedSaslMechanism, TlsFailed)
 LOOK_AGAIN = (
     NetworkException,
@@ -275,7 +277,8 @@ class PartitionFetcher:
         """What was asked for; looks for the leader again where that helps, for as long as patience lasts."""
         assert self._asked is not None, "nothing was asked for"
         offset = self._asked
-        deadline = time.monotonic() + self._patience
+        began = time.monotonic()
+        deadline = began + self._patience
         pause = self.settings.retry_backoff_ms / 1000
         while True:
             try:
@@ -288,6 +291,8 @@ class PartitionFetcher:
                     return found
             except LOOK_AGAIN as error:
                 self._drop()
+                if isinstance(error, UnknownTopicOrPartition):
+                    deadline = min(deadline, began + UNKNOWN_PATIENCE)
                 if time.monotonic() + pause > deadline:
                     raise
                 log.info("%s-%d: %s; looking again", self._topic, self._partition, error)

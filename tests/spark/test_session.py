@@ -1,0 +1,67 @@
+"""The session: quick by itself, changed by who asks, and plain about what is missing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidelog.spark import session as module
+from tidelog.spark.session import SparkMissing, java_version, session, settings, why_spark_cannot_run
+
+
+def fake_java(folder: Path, says: str) -> Path:
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{says}\nEND\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_what_is_asked_for_comes_before_what_we_think_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER", raising=False)
+    found = settings(None, {"spark.sql.shuffle.partitions": "7"})
+    assert found["spark.master"] == "local[*]"
+    assert found["spark.sql.shuffle.partitions"] == "7"
+    assert found["spark.python.unix.domain.socket.enabled"] == "true"
+    assert settings("spark://host:7077", {})["spark.master"] == "spark://host:7077"
+    assert "spark.sql.shuffle.partitions" not in settings("spark://host:7077", {}), "a cluster knows better"
+
+
+def test_the_master_of_spark_submit_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER", raising=False)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--name x --master spark://host:7077 pyspark-shell")
+    assert settings(None, {})["spark.master"] == "spark://host:7077"
+
+
+def test_without_java_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(
+        SparkMissing, match="needs Java 17 or newer, and none is installed: apt-get install"
+    ) as caught:
+        session("x")
+    assert "\n" not in str(caught.value)
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "none is installed" in (why_spark_cannot_run() or "")
+
+
+def test_an_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = fake_java(tmp_path, 'openjdk version "1.8.0_402"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert java_version(str(program)) == 8
+    assert f"{program} is 8" in (why_spark_cannot_run() or "")
+
+
+@pytest.mark.parametrize(
+    ("says", "version"),
+    [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "25" 2025-09-16', 25), ("?", None)],
+)
+def test_versions_of_java_are_read(tmp_path: Path, says: str, version: int | None) -> None:
+    assert java_version(str(fake_java(tmp_path, says))) == version
+
+
+def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert why_spark_cannot_run() == f"PySpark is not installed: {module.INSTALL_SPARK}"
