@@ -1,6 +1,6 @@
 """What the tests with a real Spark share: one session, a broker, and hands to produce and to read with.
 
-The session is one for a run (one for each worker of pytest-xdist); brokers and topics belong to a test module.
+The session is one for a run (one for each worker of pytest-xdist); brokers and topics belong to a module.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class _Pushing:
     """`reader.pushFilters`. Spark refuses readers that have one where pushing is switched off, and knows them
     by the function behind the method: with the base's own, ours is used in either case."""
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: TidelogBatchReader) -> None:
         self._reader = reader

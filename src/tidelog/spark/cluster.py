@@ -138,8 +138,8 @@ class Cluster:
         names = ", ".join(sorted(missing))
         if self._options.fail_on_data_loss or not missing <= {topic for topic, _ in known}:
             raise UnknownTopicOrPartition(
-                f"the topic {names} does not exist on {self._options.bootstrap_servers}: create it, or set the"
-                " option subscribe or assign right (subscribePattern waits for topics that are not there yet)"
+                f"the topic {names} does not exist on {self._options.bootstrap_servers}: create it, or set"
+                " subscribe or assign right (subscribePattern waits for topics that are not there yet)"
             )
         log.warning("the topic %s is gone; data of it may have been lost (failOnDataLoss is false)", names)
 
