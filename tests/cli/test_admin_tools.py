@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from click.testing import CliRunner
@@ -100,7 +102,10 @@ def test_settings_of_brokers_are_described_for_one_and_for_all(tool: Tool) -> No
     assert levels.stdout.startswith("Dynamic configs for broker-logger ")
 
 
-@pytest.mark.parametrize("kind", ["topic", "broker", "group"])
+# Groups have settings where the brokers assign partitions.
+@pytest.mark.parametrize(
+    "kind", ["topic", "broker", pytest.param("group", marks=pytest.mark.needs("group.version"))]
+)
 def test_what_is_not_there_has_no_settings(tool: Tool, kind: str) -> None:
     result = tool("configs", "--describe", f"--{kind}", "4711")
     assert result.exit_code == 0
@@ -160,9 +165,11 @@ def test_versions_are_printed_api_by_api(tool: Tool) -> None:
     first, *lines, last = result.stdout.splitlines()
     assert "isFenced: false) -> (" in first
     assert last == ")"
-    assert "\tMetadata(3): 0 to 13 [usable: 13]," in lines
+    assert any(re.fullmatch(r"\tMetadata\(3\): 0 to (\d+) \[usable: \1\],", line) for line in lines)
     (broker,) = json.loads(tool("broker-api-versions", "--output", "json").stdout)
-    assert {"key": 3, "name": "Metadata", "min": 0, "max": 13, "usable": 13} in broker["apis"]
+    (metadata,) = [api for api in broker["apis"] if api["name"] == "Metadata"]
+    assert metadata == {"key": 3, "name": "Metadata", "min": 0, "max": metadata["usable"], "usable": ANY}
+    assert metadata["usable"] >= 12
 
 
 def test_versions_that_do_not_meet_are_unusable() -> None:

@@ -93,6 +93,7 @@ def test_transactions_are_listed_and_described(
     eventually(complete, "the transaction is complete")
 
 
+@pytest.mark.needs("ListTransactions v2")
 def test_transactions_are_chosen_by_duration_and_pattern(
     tool: Tool, bootstrap: str, members: Members, new_name: NewName
 ) -> None:

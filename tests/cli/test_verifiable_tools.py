@@ -41,7 +41,9 @@ def test_a_record_that_is_refused_is_told_of(tool: Tool, new_name: NewName) -> N
     assert (summary["sent"], summary["acked"]) == (1, 0)
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(
+    "protocol", ["classic", pytest.param("consumer", marks=pytest.mark.needs("group.version"))]
+)
 def test_a_member_tells_what_it_gets_reads_and_commits(tool: Tool, new_name: NewName, protocol: str) -> None:
     topic, group = make_topic(tool, new_name("t")), new_name("g")
     tool("verifiable-producer", "--topic", topic, "--max-messages", "5")

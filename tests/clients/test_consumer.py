@@ -344,7 +344,9 @@ def test_positions_are_committed_automatically(bootstrap: str, single: str, new_
     with Consumer(settings, auto_commit_interval_ms=50, max_poll_records=5) as consumer:
         consumer.assign([(single, 0)])
         read(consumer, 5)
-        assert consumer.committed([(single, 0)]) == {(single, 0): None}
+        # A poll that found nothing yet may have committed where reading begins, but none of these.
+        before = consumer.committed([(single, 0)])[TopicPartition(single, 0)]
+        assert before is None or before.offset == 0
         time.sleep(0.06)
         read(consumer, 5)
 
@@ -447,6 +449,7 @@ INTERRUPTED = """
 import os, signal, sys, threading
 from tidelog import Consumer
 consumer = Consumer(sys.argv[2], bootstrap_servers=sys.argv[1], group_id="interrupted")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where whoever started us ignores it
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 print("polling", flush=True)
 with consumer:

@@ -62,6 +62,10 @@ class JavaServer:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def log_file(self) -> Path:
         return self.folder / f"{self.name}.log"
 
@@ -119,7 +123,7 @@ class JavaServer:
         return self._process.wait(START_SECONDS)
 
     def kill(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self.running:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
@@ -147,6 +151,21 @@ class ZooKeeper(JavaServer):
     name = "zookeeper"
     main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
     heap = "-Xmx128m"
+
+    def forget_brokers(self) -> None:
+        """Delete what ends with the sessions of brokers, so that a killed one may come back."""
+        from kazoo.client import KazooClient
+
+        client = KazooClient(self.bootstrap)
+        client.start(timeout=START_SECONDS)
+        try:
+            names = client.get_children("/brokers/ids") if client.exists("/brokers/ids") else []
+            for path in (*(f"/brokers/ids/{name}" for name in names), "/controller"):
+                if client.exists(path):
+                    client.delete(path)
+        finally:
+            client.stop()
+            client.close()
 
     def settings(self) -> dict[str, str]:
         return {
@@ -202,6 +221,14 @@ class Kafka3(Kafka):
             **ONE_BROKER,
             **self.extra,
         }
+
+
+    def kill(self) -> None:
+        """And what ends with its session is gone at once, not when ZooKeeper gives the session up."""
+        was_running = self.running
+        super().kill()
+        if was_running and self.zookeeper.running:
+            self.zookeeper.forget_brokers()
 
 
 class Kafka4(Kafka):

@@ -1,6 +1,7 @@
 """What a broker has, so that a test names what it needs and is left out where that is missing.
 
-`@pytest.mark.needs("EndTxn", "group.version")` names APIs as Kafka spells them and features of the cluster.
+`@pytest.mark.needs("EndTxn", "ListGroups v5", "group.version")` names APIs as Kafka spells them, if need be
+with the least version, and features of the cluster.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ def first_lacking(bootstrap: str, needed: list[str]) -> str | None:
     with Connection(*split_address(bootstrap)) as broker:
         about_us = ApiVersionsRequest(client_software_name="tests", client_software_version="1")
         answer = broker.call(about_us, ApiVersionsResponse)
-        served = set(broker.versions)
+        served = broker.versions
     levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
     for name in needed:
         if "." in name:
             if not levels.get(name):
                 return f"the cluster does not have the feature {name}"
-        elif _KEYS[name] not in served:
+            continue
+        api, _, version = name.partition(" v")
+        _, newest = served.get(_KEYS[api], (0, -1))
+        if newest < int(version or 0):
             return f"the broker does not serve {name}"
     return None
 

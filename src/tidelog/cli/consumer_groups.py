@@ -320,6 +320,8 @@ def describe(admin: Admin, groups: GroupAdmin, ids: list[str], options: Options)
             if isinstance(description, GroupIdNotFound):
                 raise GroupIdNotFound(f"Group {group_id} not found.")
             raise description
+        if options.output == "json" and description.state == "Dead":  # what older brokers call it
+            raise GroupIdNotFound(f"Group {group_id} not found.")
         described.append(description)
     if options.output == "json":
         print_json(groups_as_json(admin, groups, described))
