@@ -28,6 +28,7 @@ test-long: $(STAMP)  ## the same tests with the full counts of seeds, kills and 
 test-kafka: $(STAMP) ## against Apache Kafka's own programs (needs Java 17+ and mvn, which downloads its jars)
 	@$(BIN)/python -m tests.kafka.jars
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m kafka
+	$(BIN)/python -m tests.kafka.client_suite
 
 check: $(STAMP)  ## lint, types, and the direction of imports
 	$(BIN)/ruff check src tests bench
