@@ -101,11 +101,11 @@ class Burst:
         return next((found for found in self.episodes(seen) if 0 <= found[0].ts - day < DAY_MS), None)
 
 
-def in_order(events: Iterable[Row]) -> list[Seen]:
+def in_order(events: Iterable[Row], now: int) -> list[Seen]:
     """Events by time, each once: one that came twice counts from its first coming."""
     found: dict[str, Seen] = {}
     for event in events:
-        seen = Seen(event.ts, event.event_id, event.who, event.other, event.new)
+        seen = Seen(event.ts, event.event_id, event.who, event.other, event.came == now)
         before = found.get(seen.event_id)
         if before is None or before.new:
             found[seen.event_id] = seen
@@ -152,52 +152,50 @@ def sound(rows: DataFrame, schema: EventSchema) -> DataFrame:
     return rows.where(schema.spark_error().isNull() & (ahead <= AHEAD_MS))
 
 
+def batch_time() -> Column:
+    """When the micro-batch began, in microseconds; the same when it is replayed."""
+    from pyspark.sql import functions as f
+
+    return f.unix_micros(f.current_timestamp())
+
+
 def around_days(rows: DataFrame, reach_ms: int, lateness_minutes: int) -> DataFrame:
     """The events of each rule and subject from `reach_ms` before a day to as long after it.
 
     Takes the columns rule, subject, ts, event_id, who and other; gives rule, subject, the day's first
-    millisecond, and `seen`, whenever an event is added. To be written in the output mode update.
+    millisecond, `seen` and `now`, whenever an event is added. To be written in the output mode update.
     """
     from pyspark.sql import functions as f
 
     reach = -(-reach_ms // 60_000)
     length, offset = DAY_MINUTES + 2 * reach, -reach % DAY_MINUTES
     days = f.window("time", f"{length} minutes", f"{DAY_MINUTES} minutes", f"{offset} minutes")
-    now = f.unix_micros(f.current_timestamp())  # the same for a micro-batch and its replay
-    event = f.struct("ts", "event_id", "who", "other", now.alias("came"))
+    now = batch_time()
     gathered = (
         rows.withColumn("time", f.timestamp_millis("ts"))
         .withWatermark("time", f"{lateness_minutes} minutes")
+        .withColumn("came", now)
         .groupBy("rule", "subject", days.alias("days"))
-        .agg(f.collect_list(event).alias("events"))
+        .agg(f.collect_list(f.struct("ts", "event_id", "who", "other", "came")).alias("seen"))
     )
-
-    def marked(event: Column) -> Column:
-        fields = [event[name].alias(name) for name in ("ts", "event_id", "who", "other")]
-        return f.struct(*fields, (event["came"] == now).alias("new"))
-
-    return gathered.select(
-        "rule",
-        "subject",
-        (f.unix_millis("days.start") + reach * 60_000).alias("day_ms"),
-        f.transform("events", marked).alias("seen"),
-    )
+    day = f.unix_millis("days.start") + reach * 60_000
+    return gathered.select("rule", "subject", day.alias("day_ms"), "seen", now.alias("now"))
 
 
 def raised(rows: DataFrame, judge: Judge) -> DataFrame:
     """The alerts that the last events of `around_days` give cause for."""
     from pyspark.sql import functions as f
 
-    def find(rule: str, subject: str, seen: list[Row], day: int) -> list[Finding]:
-        return newly_found(judge, rule, subject, in_order(seen), day)
+    def find(rule: str, subject: str, seen: list[Row], day: int, now: int) -> list[Finding]:
+        return newly_found(judge, rule, subject, in_order(seen, now), day)
 
-    found = f.udf(find, FINDINGS)("rule", "subject", "seen", "day_ms")
-    each = rows.select("rule", f.explode(found).alias("found"))
-    return as_alerts(each.select("rule", "found.*"))
+    found = f.udf(find, FINDINGS)("rule", "subject", "seen", "day_ms", "now")
+    each = rows.select("rule", "now", f.explode(found).alias("found"))
+    return as_alerts(each.select("rule", "now", "found.*"))
 
 
 def as_alerts(rows: DataFrame, *, hourly: bool = False) -> DataFrame:
-    """Alerts of the columns rule, subject, first, last and evidence; episodes are days, or begin at hours."""
+    """Alerts of the columns rule, subject, first, last, evidence, now; episodes are days, or have an hour."""
     from pyspark.sql import functions as f
 
     day = f.date_from_unix_date(f.floor(f.col("first") / DAY_MS).cast("int"))
@@ -209,7 +207,7 @@ def as_alerts(rows: DataFrame, *, hourly: bool = False) -> DataFrame:
         "subject",
         f.timestamp_millis("first").alias("window_start"),
         f.timestamp_millis("last").alias("window_end"),
-        f.current_timestamp().alias("raised_at"),
+        f.timestamp_micros("now").alias("raised_at"),
         "evidence",
         day.alias("day"),
     )

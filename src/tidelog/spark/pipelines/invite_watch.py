@@ -18,6 +18,7 @@ from tidelog.spark.pipelines.alerts import (
     Seen,
     around_days,
     as_alerts,
+    batch_time,
     evidence,
     listed,
     raised,
@@ -141,6 +142,7 @@ def invitees(rows: DataFrame, context: Context) -> DataFrame:
             "invitee",
             "invitation.inviter",
             (f.col("acted").isNull() | (f.col("acted") < f.col("invitation.ts"))).alias("idle"),
+            batch_time().alias("now"),
         )
     )
 
@@ -151,6 +153,7 @@ def idle_alerts(rows: DataFrame, context: Context, batch: int) -> DataFrame:
 
     names = f.sort_array(f.collect_set(f.when(f.col("idle"), f.col("invitee"))))
     found = rows.groupBy("first", "inviter").agg(
+        f.max("now").alias("now"),
         f.count("*").alias("invitee_count"),
         f.count_if("idle").alias("idle_count"),
         f.slice(names, 1, LISTED).alias("idle_invitees"),
@@ -164,6 +167,7 @@ def idle_alerts(rows: DataFrame, context: Context, batch: int) -> DataFrame:
         ).select(
             f.lit(IDLE_INVITEES).alias("rule"),
             f.col("inviter").alias("subject"),
+            "now",
             "first",
             (f.col("first") + hours * HOUR_MS).alias("last"),
             f.to_json(facts).alias("evidence"),
