@@ -6,6 +6,7 @@ which comes again after a failure changes nothing where it was written already.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT = "tidelog"
+
+log = logging.getLogger("tidelog.spark")
 
 
 class Stopping(Exception):
@@ -64,6 +67,7 @@ class FlowQuery:
         self._closing = False
         self._writing = False
         self._turned_away = False
+        self._given_up = False
         self._written = -1
         self.progress = Progress()
 
@@ -136,7 +140,7 @@ class FlowQuery:
 
     @property
     def ended(self) -> bool:
-        return self._started is not None and not self._started.isActive
+        return self._started is not None and (self._given_up or not self._started.isActive)
 
     def stopped_between_batches(self) -> bool:
         """Stop where nothing is half done, if that is now; called again and again after `close_gate`."""
@@ -153,8 +157,12 @@ class FlowQuery:
 
     def stop_now(self) -> None:
         """Whatever is going on; a micro-batch that is cut off is done again at the next start."""
-        if self._started is not None and self._started.isActive:
-            self._started.stop()
+        if not self.ended and self._started is not None:
+            try:
+                self._started.stop()
+            except Exception as error:  # Spark waits for so long and then throws what Java has for that
+                log.warning("%s does not stop: %s", self.name, str(error).partition("\n")[0])
+                self._given_up = True
 
     def look(self) -> None:
         """Bring the flow's numbers and state up to date."""
@@ -167,7 +175,7 @@ class FlowQuery:
 
     def failure(self) -> Exception | None:
         """Why the query ended by itself; None where it has not, or was told to."""
-        if self._started is None or self._turned_away:
+        if self._started is None or self._turned_away or self._given_up:
             return None
         return self._started.exception()
 

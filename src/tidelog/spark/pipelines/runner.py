@@ -297,7 +297,8 @@ def start(
 ) -> Running:
     """The pipelines, started: names, files, modules or declarations themselves."""
     options = options or Options()
-    names = tuple(names)
+    if spark is None:
+        check_spark()
     pipelines = find_all(names)
     settings = resolve(pipelines, options.settings)
     trigger_arguments(options.trigger)
@@ -353,6 +354,15 @@ def run(
     )
     with start([names] if isinstance(names, str) else names, options, spark=spark) as running:
         return running.wait(each_turn=each_turn)
+
+
+def check_spark() -> None:
+    """Raises what is missing to run Spark here, before anything is touched."""
+    from tidelog.spark.session import SparkMissing, why_spark_cannot_run
+
+    missing = why_spark_cannot_run()
+    if missing is not None:
+        raise SparkMissing(missing)
 
 
 def new_session(options: Options) -> SparkSession:

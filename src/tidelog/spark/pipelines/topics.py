@@ -22,7 +22,7 @@ def prepare_topics(
     from tidelog.clients.adminclient import Admin, NewTopic
 
     flows = tuple(flows)
-    settings: dict[str, object] = {"default.api.timeout.ms": "30000", **client}
+    settings: dict[str, object] = {"default.api.timeout.ms": "15000", **client}
     with Admin(settings, bootstrap_servers=bootstrap) as admin:
         there = set(admin.list_topics(list_internal=True))
         wanted = {
