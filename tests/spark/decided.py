@@ -9,6 +9,7 @@ import pyarrow as pa
 from tests.spark.hands import Hands
 from tests.support.wait import eventually
 from tidelog.clients.adminclient import OffsetSpec
+from tidelog.clients.producer.transaction_values import PreparedTransaction
 from tidelog.spark.exactly_once import Job, Ledger, Prepared, Task, write_once
 from tidelog.spark.options import sink_options
 from tidelog.spark.sending import Target
@@ -59,7 +60,7 @@ class Driver:
         self.ledger.abort(job, transactions(prepared))
 
 
-def transactions(prepared: list[Prepared]) -> list[object]:
+def transactions(prepared: list[Prepared]) -> list[PreparedTransaction]:
     return [message.transaction for message in prepared if message.transaction is not None]
 
 

@@ -159,7 +159,7 @@ def test_a_transaction_that_is_gone_before_the_decision_fails_the_batch_as_a_who
     with Driver(hands, topic, "run-1") as driver:
         job = driver.job(0)
         messages = driver.write_all(job, ["a"], ["b"])
-        hands.admin.fence_producers([messages[1].transaction.transactional_id])
+        hands.admin.fence_producers([transactions(messages)[1].transactional_id])
         with pytest.raises(PreparedRowsGone, match="1 of 2 transactions of query-q, batch 0"):
             driver.commit(job, messages)
         driver.abort(job, messages)
@@ -215,9 +215,9 @@ def test_a_write_without_a_name_that_died_after_its_decision_is_finished_by_any_
 
 def test_the_topic_of_decisions_has_to_be_compacted(hands: Hands, topic: str) -> None:
     other = hands.topic(configs={"cleanup.policy": "delete"})
-    with Driver(hands, topic, "run", decisionTopic=other) as driver:
-        with pytest.raises(OptionError, match="cleanup.policy=delete"):
-            driver.write(driver.job(0), 0, ["a"])
+    wrong = pytest.raises(OptionError, match=r"cleanup\.policy=delete")
+    with Driver(hands, topic, "run", decisionTopic=other) as driver, wrong:
+        driver.write(driver.job(0), 0, ["a"])
 
 
 def test_decisions_survive_being_written_down() -> None:
