@@ -1,0 +1,357 @@
+"""Detectors find the cheaters that were planted and nobody else, whatever order events come in.
+
+The seed of what is planted is drawn anew for each run; a failure prints it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.scale import scale
+from tidelog.spark.pipelines import device_watch, invite_watch
+from tidelog.spark.pipelines.alerts import (
+    DAY_MS,
+    IDLE_INVITEES,
+    MANY_IN_A_MINUTE,
+    MANY_ON_ADDRESS,
+    MANY_ON_DEVICE,
+    RING,
+    RULES,
+    SWITCHING,
+    Burst,
+    Finding,
+    Seen,
+    newly_found,
+    ring_name,
+)
+from tidelog.spark.pipelines.declare import Context, Pipeline
+from tidelog.spark.pipelines.events import EVENTS, EventSchema
+from tidelog.spark.pipelines.generator import Generator, Plan, Truth
+from tidelog.spark.pipelines.generator_scenes import Cheaters
+from tidelog.spark.pipelines.rings import MOST_RINGS, rings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from tests.spark.hands import Hands
+    from tidelog.testing import Broker
+
+MINUTE, HOUR = 60_000, 3_600_000
+TODAY = 20_000 * DAY_MS
+ENOUGH = 0.95
+ALERT_TOPICS = ("ml_device_alerts", "ml_invite_alerts")
+LISTED_AS = {SWITCHING: "accounts", RING: "members", IDLE_INVITEES: "idle_invitees"}
+"""Where the evidence names those who were involved."""
+
+Found = Mapping[str, set[str]]
+"""Subjects that were reported, by rule."""
+
+
+def seen(*events: tuple[int, str], day: int = TODAY) -> list[Seen]:
+    """Events of a day: minute and who."""
+    return [Seen(day + at * MINUTE, f"e{n}", who, "x", True) for n, (at, who) in enumerate(events)]
+
+
+def scores(truth: Truth, found: Found, rule: str) -> tuple[float, float]:
+    """Precision and recall."""
+    planted, reported = set(truth.cheaters[rule]), found.get(rule, set())
+    hits = len(planted & reported)
+    return hits / len(reported) if reported else 1.0, hits / len(planted)
+
+
+def assert_good(truth: Truth, found: Found, rules: Iterable[str]) -> None:
+    for rule in rules:
+        precision, recall = scores(truth, found, rule)
+        planted, reported = set(truth.cheaters[rule]), found.get(rule, set())
+        assert precision >= ENOUGH, f"seed {truth.seed}, {rule}: {reported - planted} did nothing wrong"
+        assert recall >= ENOUGH, f"seed {truth.seed}, {rule}: {planted - reported} were missed"
+    suspects = {subject for subjects in found.values() for subject in subjects}
+    for kind, names in truth.honest.items():
+        assert not suspects & set(names), f"seed {truth.seed}: false alarm for {kind}"
+
+
+# Bursts
+
+
+def test_a_burst_is_so_many_within_the_window_and_not_one_fewer() -> None:
+    burst = Burst(60 * MINUTE, different=3)
+    assert list(burst.episodes(seen((0, "a"), (30, "b"), (59, "c"))))
+    assert not list(burst.episodes(seen((0, "a"), (30, "b"), (60, "c"))))
+    assert not list(burst.episodes(seen((0, "a"), (10, "b"), (20, "a"), (30, "b"))))
+
+
+def test_switches_are_counted_between_one_event_and_the_next() -> None:
+    burst = Burst(60 * MINUTE, different=2, switches=3)
+    assert list(burst.episodes(seen((0, "a"), (1, "b"), (2, "a"), (3, "b"))))
+    assert not list(burst.episodes(seen((0, "a"), (1, "a"), (2, "b"), (3, "b"), (4, "a"))))
+
+
+def test_bursts_that_overlap_are_one_episode_and_others_are_not() -> None:
+    burst = Burst(10 * MINUTE, different=2)
+    found = list(burst.episodes(seen((0, "a"), (5, "b"), (9, "c"), (14, "a"), (100, "a"), (101, "b"))))
+    assert [[each.who for each in episode] for episode in found] == [["a", "b", "c", "a"], ["a", "b"]]
+
+
+def test_an_episode_belongs_to_the_day_it_begins_in() -> None:
+    burst = Burst(60 * MINUTE, different=2)
+    over_midnight = seen((-10, "a"), (5, "b"), (20, "c"))
+    assert burst.first_of_day(over_midnight, TODAY) is None
+    assert burst.first_of_day(over_midnight, TODAY - DAY_MS) == over_midnight
+
+
+logins = st.lists(st.tuples(st.integers(0, 300), st.sampled_from("abcde")), max_size=40)
+
+
+@given(logins, st.integers(1, 60), st.integers(1, 4), st.integers(0, 5))
+def test_episodes_are_what_a_look_at_every_window_finds(
+    events: list[tuple[int, str]], minutes: int, different: int, switches: int
+) -> None:
+    ordered = sorted(seen(*events))
+    covered: set[int] = set()
+    for right in range(len(ordered)):
+        inside = [n for n in range(right + 1) if ordered[right].ts - ordered[n].ts < minutes * MINUTE]
+        names = [ordered[n].who for n in inside]
+        changes = sum(one != other for one, other in pairwise(names))
+        if len(set(names)) >= different and changes >= switches:
+            covered.update(inside)
+    burst = Burst(minutes * MINUTE, different, switches)
+    found = [each for episode in burst.episodes(ordered) for each in episode]
+    assert found == [ordered[n] for n in sorted(covered)]
+
+
+@given(logins, st.randoms(use_true_random=False))
+def test_an_alert_is_raised_in_one_batch_only_and_is_the_same_however_events_come(
+    events: list[tuple[int, str]], chance: random.Random
+) -> None:
+    burst = Burst(60 * MINUTE, different=3, switches=3)
+
+    def judge(rule: str, subject: str, found: list[Seen], day: int) -> list[Finding]:
+        episode = burst.first_of_day(found, day)
+        return [] if episode is None else [Finding(subject, episode[0].ts, episode[-1].ts, "")]
+
+    at_once = newly_found(judge, SWITCHING, "d", sorted(seen(*events)), TODAY)
+    arrivals = [each._replace(new=False) for each in seen(*events)]
+    chance.shuffle(arrivals)
+    raised: list[Finding] = []
+    known: list[Seen] = []
+    while arrivals:
+        batch = [arrivals.pop() for _ in range(min(len(arrivals), chance.randint(1, 8)))]
+        now = sorted([*known, *(each._replace(new=True) for each in batch)])
+        first, replayed = (newly_found(judge, SWITCHING, "d", now, TODAY) for _ in range(2))
+        assert first == replayed
+        raised += first
+        known += batch
+    assert [finding.subject for finding in raised] == [finding.subject for finding in at_once]
+
+
+# Rings
+
+
+def invitations(*pairs: str, apart: int = MINUTE) -> list[Seen]:
+    """`a>b` is an invitation of b by a."""
+    found = []
+    for n, pair in enumerate(pairs):
+        inviter, invitee = pair.split(">")
+        found.append(Seen(TODAY + n * apart, f"e{n}", invitee, inviter, True))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pairs", "found"),
+    [
+        (["a>b", "b>a"], ["a>b"]),
+        (["c>a", "b>c", "a>b"], ["a>b>c"]),
+        (["a>b", "b>c", "c>d", "d>e", "e>a"], ["a>b>c>d>e"]),
+        (["a>b", "b>c", "c>d", "d>e", "e>f", "f>a"], []),
+        (["a>b", "b>c", "a>c"], []),
+        (["a>a"], []),
+        (["a>b", "b>a", "b>c", "c>b", "a>x", "y>b"], ["a>b", "b>c"]),
+        (["a>b", "a>b", "b>a"], ["a>b"]),
+    ],
+)
+def test_rings_are_circles_of_invitations(pairs: list[str], found: list[str]) -> None:
+    assert sorted(ring.subject for ring in rings(invitations(*pairs), 5, DAY_MS, TODAY)) == found
+
+
+def test_a_ring_is_closed_within_its_time_and_belongs_to_the_day_of_its_first_invitation() -> None:
+    slow = invitations("a>b", "b>a", apart=2 * HOUR)
+    assert rings(slow, 5, 2 * HOUR, TODAY)
+    assert not rings(slow, 5, 2 * HOUR - 1, TODAY)
+    assert not rings(slow, 5, 2 * HOUR, TODAY - DAY_MS)
+
+
+def test_a_crowd_that_invites_everybody_is_no_endless_search() -> None:
+    crowd = [f"u{n}" for n in range(40)]
+    everybody = [f"{one}>{other}" for one in crowd for other in crowd if one != other]
+    assert len(rings(invitations(*everybody, apart=1), 8, DAY_MS, TODAY)) == MOST_RINGS
+
+
+def test_the_name_of_a_ring_does_not_depend_on_where_it_begins() -> None:
+    assert ring_name(["b", "c", "a"]) == ring_name(["c", "a", "b"]) == "a>b>c"
+
+
+# The steps, on the rows of a whole day at once
+
+
+class Day:
+    """A generated day as data frames, by topic."""
+
+    def __init__(self, spark: SparkSession, seed: int, events: int, each: int) -> None:
+        self._spark = spark
+        generator = Generator(Plan(events, TODAY, seed, cheaters=Cheaters.few(each), duplicates=0.02))
+        self._events: dict[str, list[tuple[object, ...]]] = defaultdict(list)
+        for chunk in generator.chunks():
+            for topic in (device_watch.LOGINS.topic, invite_watch.INVITES.topic):
+                table = chunk.tables[topic]
+                for value, at in zip(table["value"].to_pylist(), table["timestamp"].to_pylist(), strict=True):
+                    event = json.loads(value)
+                    fields = [event.get(name) for name in EVENTS[topic].names]
+                    self._events[topic].append((*fields, topic, at))
+        self.truth = generator.truth
+
+    def rows(self, schema: EventSchema) -> DataFrame:
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import LongType, StringType, StructType
+
+        kind = StructType([*schema.spark_schema()]).add("topic", StringType()).add("at", LongType())
+        rows = self._spark.createDataFrame(self._events[schema.topic], kind)
+        return rows.withColumn("timestamp", f.timestamp_millis("at"))
+
+
+@pytest.fixture(scope="module")
+def day(spark: SparkSession) -> Day:
+    return Day(spark, random.randrange(1 << 32), 30_000, 6)
+
+
+def context(spark: SparkSession, pipeline: Pipeline, **settings: int) -> Context:
+    from tidelog.spark.tables import Tables
+
+    values = {setting.name: setting.default for setting in pipeline.settings}
+    return Context(spark, {**values, **settings}, Tables(spark, "unused"))
+
+
+def devices_found(spark: SparkSession, day: Day, **settings: int) -> Found:
+    given = context(spark, device_watch.PIPELINE, **settings)
+    rows = device_watch.logins(day.rows(device_watch.LOGINS), given)
+    return by_rule(device_watch.alerts(rows, given).collect())
+
+
+def invitations_found(spark: SparkSession, day: Day, **settings: int) -> Found:
+    given = context(spark, invite_watch.PIPELINE, **settings)
+    rows = invite_watch.invitations(day.rows(invite_watch.INVITES), given)
+    return by_rule(invite_watch.alerts(rows, given).collect())
+
+
+def by_rule(alerts: Sequence[Row]) -> Found:
+    assert len({alert.alert_id for alert in alerts}) == len(alerts)
+    found = defaultdict(set)
+    for alert in alerts:
+        found[alert.rule].add(alert.subject)
+    return found
+
+
+def test_devices_that_switch_are_told_from_families_and_shops(spark: SparkSession, day: Day) -> None:
+    assert_good(day.truth, devices_found(spark, day), [SWITCHING])
+
+
+def test_with_thresholds_that_are_off_device_watch_is_not_good(spark: SparkSession, day: Day) -> None:
+    """What the measure is worth: a detector that is too keen, or too mild, does not pass it."""
+    with pytest.raises(AssertionError, match=r"did nothing wrong|false alarm"):
+        assert_good(day.truth, devices_found(spark, day, accounts=2, switches=2), [SWITCHING])
+    with pytest.raises(AssertionError, match="were missed"):
+        assert_good(day.truth, devices_found(spark, day, switches=30), [SWITCHING])
+
+
+def test_farms_bursts_and_rings_are_told_from_families_offices_and_chains(
+    spark: SparkSession, day: Day
+) -> None:
+    rules = [MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE, RING]
+    assert_good(day.truth, invitations_found(spark, day), rules)
+
+
+def test_with_thresholds_that_are_off_invite_watch_is_not_good(spark: SparkSession, day: Day) -> None:
+    keen = invitations_found(spark, day, device_invitees=2, address_invitees=8, minute_invitees=3)
+    mild = invitations_found(
+        spark, day, device_invitees=50, address_invitees=90, minute_invitees=50, ring_hours=0
+    )
+    for rule in (MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE):
+        with pytest.raises(AssertionError, match=r"did nothing wrong|false alarm"):
+            assert_good(day.truth, keen, [rule])
+    for rule in (MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE, RING):
+        with pytest.raises(AssertionError, match=f"seed {day.truth.seed}, {rule}"):
+            assert_good(day.truth, mild, [rule])
+
+
+# The pipelines
+
+
+def forget_last_commits(checkpoints: Path) -> None:
+    """As if the driver had been killed when the last micro-batch was written, but before Spark noted it."""
+    for commits in checkpoints.glob("*/*/commits"):
+        batches = sorted(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+        for path in (commits / str(batches[-1]), commits / f".{batches[-1]}.crc"):
+            path.unlink(missing_ok=True)
+
+
+def test_pipelines_find_every_kind_of_cheater_across_a_restart_and_a_replay(
+    spark: SparkSession, broker: Broker, hands: Hands, tmp_path: Path
+) -> None:
+    """Late, shuffled, duplicate and broken events; the second run begins with the last batch of the first."""
+    from tidelog import Producer
+    from tidelog.spark.pipelines.generator_writer import Writer
+    from tidelog.spark.pipelines.runner import run
+    from tidelog.spark.tables import Tables
+
+    seed = random.randrange(1 << 32)
+    plan = Plan(
+        events=scale(40_000, 1_000_000),
+        start=TODAY,
+        seed=seed,
+        late=0.05,
+        late_by=20 * MINUTE,
+        out_of_order=0.1,
+        duplicates=0.02,
+        broken=0.01,
+        cheaters=Cheaters.few(scale(6, 40)),
+        chunk=scale(5_000, 125_000),
+    )
+    bootstrap, data = broker.bootstrap_servers, str(tmp_path / "data")
+    Writer(plan, {"bootstrap.servers": bootstrap}).create_topics(2)
+    generator = Generator(plan)
+    chunks = list(generator.chunks())
+    cut = random.Random(seed).randint(1, len(chunks) - 1)
+    for part in (chunks[:cut], chunks[cut:]):
+        with Producer(bootstrap_servers=bootstrap) as producer:
+            for chunk in part:
+                for topic, table in chunk.tables.items():
+                    producer.send_arrow(table, topic).result(60)
+        run(
+            ["device-watch", "invite-watch"],
+            bootstrap=bootstrap,
+            data=data,
+            trigger="available-now",
+            spark=spark,
+        )
+        forget_last_commits(tmp_path / "data" / "checkpoints")
+
+    tables = Tables(spark, f"{data}/tables")
+    alerts = [*tables.read("device_alerts").collect(), *tables.read("invite_alerts").collect()]
+    assert_good(generator.truth, by_rule(alerts), RULES)
+    told = [json.loads(value) for topic in ALERT_TOPICS for value in hands.values(topic)]
+    assert sorted(each["alert_id"] for each in told) == sorted(alert.alert_id for alert in alerts), (
+        f"seed {seed}"
+    )
+    for alert in alerts:
+        assert alert.window_start <= alert.window_end
+        assert alert.day == alert.window_start.date()
+        assert len(json.loads(alert.evidence)[LISTED_AS.get(alert.rule, "invitees")]) >= 2
