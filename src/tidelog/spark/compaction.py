@@ -88,7 +88,7 @@ class Compactor:
         paths = [join(self._log.folder, folder, file.name) for file in chosen]
         staging = join(staged(self._log, merge_id), folder)
         count = max(1, round(sum(file.size for file in chosen) / target_bytes))
-        self._collapsed(spark, paths).coalesce(count).write.parquet(staging)
+        self._collapsed(spark, paths).coalesce(count).write.option("compression", "zstd").parquet(staging)
         merge = Merge(merge_id, folder, tuple(f.name for f in chosen), self._name_staged(staging, merge_id))
         text = json.dumps({"folder": merge.folder, "gone": merge.gone, "come": merge.come})
         self._log.put(_markers(self._log), f"{merge_id}.json", text)

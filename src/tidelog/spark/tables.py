@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,13 @@ READ_ATTEMPTS = 50
 WAIT_SECONDS = 3.0
 """How long a reader waits for a compaction to have moved its files, before it looks where they are."""
 COMPACT_EVERY = 20
+OPEN_FILES = 32
+WRITE_OPTIONS = {
+    "compression": "zstd",
+    # Files are moved into the table by the table's log; moving them within the staging folder is in vain.
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
 _TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -72,6 +80,48 @@ class Tables:
 
         With `keys`, the newest row of a key stands; a batch has at most one row for each.
         """
+        with self._written(rows, table, writer, batch, tuple(partition_by), tuple(keys)):
+            pass
+
+    @contextmanager
+    def write_aside(
+        self,
+        rows: DataFrame,
+        table: str,
+        *,
+        writer: str,
+        batch: int,
+        partition_by: Sequence[str] = (),
+        aside: str,
+    ) -> Iterator[DataFrame | None]:
+        """Write the rows whose column `aside` is 0 and give the others, read back from files; None for none.
+
+        The rows are computed once for both. Those given have the table's columns and are gone afterwards.
+        """
+        with self._written(rows, table, writer, batch, tuple(partition_by), (), aside) as folder:
+            others = f"{folder}/{aside}=1"
+            schema = rows.drop(aside).schema
+            yield self.spark.read.schema(schema).parquet(others) if self.files.exists(others) else None
+
+    def clear(self, table: str, *, writer: str, batch: int) -> None:
+        """This batch has no rows for the table: what it wrote there before, if anything, goes."""
+        log = self._log(table)
+        markers = log.markers()
+        if any((marker.writer, marker.batch) == (slug(writer), batch) for marker in markers):
+            log.commit(writer, batch, log.version_for(writer, batch), ())
+
+    @contextmanager
+    def _written(
+        self,
+        rows: DataFrame,
+        table: str,
+        writer: str,
+        batch: int,
+        partition_by: tuple[str, ...],
+        keys: tuple[str, ...],
+        aside: str = "",
+    ) -> Iterator[str]:
+        """The rows are in the table; while this lasts, other files of the write are in the folder given."""
         log = self._log(table)
         compaction.finish_all(log)
         log.check_order(writer, batch)
@@ -80,10 +130,11 @@ class Tables:
             from pyspark.sql import functions as F
 
             rows = rows.withColumn(VERSION, F.lit(version).cast("long"))
-        log.declare(Shape(rows.schema, tuple(partition_by), tuple(keys)))
+        log.declare(Shape(rows.drop(aside).schema if aside else rows.schema, partition_by, keys))
         staging = log.staging(writer, batch)
-        self.stage(rows, staging, partition_by)
-        log.commit(writer, batch, version, self.staged(staging))
+        self.stage(rows, staging, (aside, *partition_by) if aside else partition_by)
+        log.commit(writer, batch, version, self.staged(f"{staging}/{aside}=0" if aside else staging))
+        yield staging
         self.files.delete(staging)
         if self.compact_every and batch % self.compact_every == self.compact_every - 1:
             self.compact(table)
@@ -154,10 +205,10 @@ class Tables:
 
     def stage(self, rows: DataFrame, folder: str, partition_by: Sequence[str]) -> None:
         """Write the rows as Parquet files that no table has yet."""
-        writer = rows.write.mode("overwrite").option("mapreduce.fileoutputcommitter.algorithm.version", "2")
-        writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").partitionBy(
-            *partition_by
-        ).parquet(folder)
+        # A file for each folder is kept open, up to so many: otherwise the rows are sorted by folder first.
+        rows.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(OPEN_FILES))
+        writer = rows.write.mode("overwrite").options(**WRITE_OPTIONS)
+        writer.partitionBy(*partition_by).parquet(folder)
 
     def staged(self, folder: str, below: str = "") -> Iterator[tuple[str, str]]:
         """The files below a staging folder: (path, folder inside the table)."""

@@ -1,0 +1,328 @@
+"""Events in Cassandra: of a user, of a device and of an advertisement, each by day.
+
+Keyspace, tables and columns are made where they are missing. Rows are upserts whose key ends with the
+event's id: a micro-batch that comes again, or an event that was sent twice, changes nothing. A Cassandra
+that is away is waited for; one that stays away stops the micro-batch, which comes again at the next start.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, cast
+
+from tidelog.config import ConfigError
+from tidelog.spark.pipelines.declare import Setting, SettingValue
+from tidelog.spark.pipelines.events import EVENTS, EventSchema, Kind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+TYPES = {Kind.STRING: "text", Kind.LONG: "bigint", Kind.INT: "int", Kind.BOOLEAN: "boolean"}
+TABLES = {"events_by_user": "user_id", "events_by_device": "device_id", "events_by_ad": "ad_id"}
+"""Tables, and the column whose events of a day are together in one."""
+KEY_COLUMNS = ("day", "ts", "event_id")
+CHUNK = 2_000
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 10.0
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
+
+Value = str | int | bool | None
+
+
+class CassandraError(RuntimeError):
+    """Cassandra could not be written; the text says why."""
+
+
+class _Session(Protocol):
+    """What is used of the driver's session."""
+
+    def execute(self, query: str) -> object: ...
+    def prepare(self, query: str) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to write, and how."""
+
+    contact_points: tuple[str, ...]
+    port: int
+    keyspace: str
+    username: str
+    password: str = field(repr=False)
+    datacenter: str
+    replication: int
+    consistency: str
+    concurrency: int
+    wait_seconds: float
+
+    @classmethod
+    def of(cls, settings: Mapping[str, SettingValue]) -> Target:
+        text = {name: str(value) for name, value in settings.items()}
+        points = [point.strip() for point in text["cassandra.contact.points"].split(",")]
+        return cls(
+            tuple(point for point in points if point),
+            int(settings["cassandra.port"]),
+            text["cassandra.keyspace"],
+            text["cassandra.username"],
+            text["cassandra.password"],
+            text["cassandra.datacenter"],
+            int(settings["cassandra.replication"]),
+            text["cassandra.consistency"].upper(),
+            int(settings["cassandra.concurrency"]),
+            float(settings["cassandra.wait.seconds"]),
+        )
+
+    @property
+    def where(self) -> str:
+        return f"{', '.join(self.contact_points)}, port {self.port}"
+
+
+LEVELS = ("ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL")
+SETTINGS = (
+    Setting("cassandra.contact.points", "", "Hosts of a Cassandra to write events to as well; empty: none."),
+    Setting(
+        "cassandra.port",
+        9042,
+        "Cassandra's port.",
+        lambda value: 0 < int(value) < 65536,
+        "a port, 1 to 65535",
+    ),
+    Setting(
+        "cassandra.keyspace",
+        "tidelog",
+        "The keyspace, made where it is missing.",
+        lambda value: _NAME.fullmatch(str(value)) is not None,
+        "small letters, digits and underscores, at most 48",
+    ),
+    Setting("cassandra.username", "", "Who signs in; empty: nobody."),
+    Setting("cassandra.password", "", "With which password. Better in a file of settings than in a command."),
+    Setting(
+        "cassandra.datacenter",
+        "",
+        "The data centre to write in and to keep the keyspace in; empty: any.",
+        lambda value: re.fullmatch(r"[A-Za-z0-9_.-]*", str(value)) is not None,
+        "letters, digits, dots, dashes and underscores",
+    ),
+    Setting(
+        "cassandra.replication",
+        1,
+        "How many nodes keep a row, where the keyspace is made.",
+        lambda value: int(value) > 0,
+        "a whole number above 0",
+    ),
+    Setting(
+        "cassandra.consistency",
+        "LOCAL_QUORUM",
+        "How many of these have to have a row before it counts as written.",
+        lambda value: str(value).upper() in LEVELS,
+        f"one of {', '.join(LEVELS)}",
+    ),
+    Setting(
+        "cassandra.concurrency",
+        64,
+        "So many rows are on their way at a time, for each task.",
+        lambda value: 0 < int(value) <= 4096,
+        "a whole number, 1 to 4096",
+    ),
+    Setting(
+        "cassandra.wait.seconds",
+        60.0,
+        "How long to wait for a Cassandra that is away, before the micro-batch is given up.",
+        lambda value: float(value) >= 0,
+        "a number of seconds, 0 or more",
+    ),
+)
+
+
+def write_events(events: DataFrame, schema: EventSchema, target: Target) -> int:
+    """Write events of one kind, columns of the schema and `day`; the number of rows that were written."""
+    from pyspark.sql import functions as F
+
+    with connected(target) as session:
+        make_tables(session, target)
+    written = events.mapInArrow(partition_writer(schema, target), "rows long").agg(F.sum("rows")).first()
+    return int(written[0] or 0) if written is not None else 0
+
+
+def partition_writer(
+    schema: EventSchema, target: Target
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task does with its part of the events: one connection for it, rows in bounded number."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        written = 0
+        with connected(target) as session:
+            statements = {
+                table: session.prepare(insert_statement(table, schema, target)) for table in tables_of(schema)
+            }
+            for batch in batches:
+                for start in range(0, batch.num_rows, CHUNK):
+                    part = batch.slice(start, CHUNK)
+                    for table, statement in statements.items():
+                        rows = rows_for(table, schema, part)
+                        put(session, statement, rows, target)
+                        written += len(rows)
+        yield pa.RecordBatch.from_pydict({"rows": pa.array([written], pa.int64())})
+
+    return write
+
+
+def tables_of(schema: EventSchema) -> tuple[str, ...]:
+    return tuple(table for table, subject in TABLES.items() if subject in schema.names)
+
+
+def columns_of(schema: EventSchema) -> tuple[str, ...]:
+    return ("kind", "day", *schema.names)
+
+
+def rows_for(table: str, schema: EventSchema, batch: pa.RecordBatch) -> list[tuple[Value, ...]]:
+    """The values of an insert for each event that the table has to do with."""
+    columns: list[list[Value]] = [[schema.table] * batch.num_rows]
+    columns += [cast(list[Value], batch.column(name).to_pylist()) for name in columns_of(schema)[1:]]
+    subject = columns_of(schema).index(TABLES[table])
+    return [row for row in zip(*columns, strict=True) if row[subject] is not None]
+
+
+def insert_statement(table: str, schema: EventSchema, target: Target) -> str:
+    names = columns_of(schema)
+    marks = ", ".join("?" for _ in names)
+    return f"INSERT INTO {target.keyspace}.{table} ({', '.join(names)}) VALUES ({marks})"
+
+
+def make_tables(session: _Session, target: Target) -> None:
+    """Keyspace, tables and columns, where they are missing."""
+    strategy = (
+        f"'NetworkTopologyStrategy', '{target.datacenter}'"
+        if target.datacenter
+        else "'SimpleStrategy', 'replication_factor'"
+    )
+    session.execute(
+        f"CREATE KEYSPACE IF NOT EXISTS {target.keyspace} "
+        f"WITH replication = {{'class': {strategy}: {target.replication}}}"
+    )
+    columns = {"kind": "text", "day": "date"}
+    for schema in EVENTS.values():
+        columns |= {field.name: TYPES[field.kind] for field in schema.fields}
+    columns["ts"] = "timestamp"
+    for table, subject in TABLES.items():
+        names = ("kind", subject, *(name for name in KEY_COLUMNS))
+        declared = ", ".join(f"{name} {columns[name]}" for name in names)
+        session.execute(
+            f"CREATE TABLE IF NOT EXISTS {target.keyspace}.{table} ({declared}, "
+            f"PRIMARY KEY (({subject}, day), ts, event_id)) WITH CLUSTERING ORDER BY (ts DESC, event_id ASC)"
+        )
+        for name, kind in columns.items():
+            if name not in names:
+                session.execute(f"ALTER TABLE {target.keyspace}.{table} ADD IF NOT EXISTS {name} {kind}")
+
+
+def put(session: _Session, statement: object, rows: list[tuple[Value, ...]], target: Target) -> None:
+    """Write rows; those that Cassandra does not take for the moment are tried again until the time is up."""
+    from cassandra.concurrent import execute_concurrent_with_args
+
+    deadline = time.monotonic() + target.wait_seconds
+    wait = FIRST_WAIT
+    while rows:
+        results = execute_concurrent_with_args(
+            session, statement, rows, concurrency=target.concurrency, raise_on_first_error=False
+        )
+        failed = [(row, result) for row, (good, result) in zip(rows, results, strict=True) if not good]
+        if not failed:
+            return
+        error = cast(Exception, failed[0][1])
+        if not passes_by(error):
+            raise CassandraError(f"Cassandra ({target.where}) refuses a row: {_in_words(error)}")
+        if time.monotonic() + wait > deadline:
+            raise away(target, error)
+        time.sleep(wait)
+        wait = min(2 * wait, LONGEST_WAIT)
+        rows = [row for row, _ in failed]
+
+
+@contextmanager
+def connected(target: Target) -> Iterator[_Session]:
+    """A session of the driver, once Cassandra answers; closed at the end."""
+    from cassandra.cluster import Cluster
+
+    deadline = time.monotonic() + target.wait_seconds
+    wait = FIRST_WAIT
+    while True:
+        cluster = _cluster(target)
+        try:
+            session = cluster.connect()
+            break
+        except Exception as error:
+            cluster.shutdown()
+            if not passes_by(error):
+                raise CassandraError(f"Cassandra ({target.where}): {_in_words(error)}") from error
+            if time.monotonic() + wait > deadline:
+                raise away(target, error) from error
+        time.sleep(wait)
+        wait = min(2 * wait, LONGEST_WAIT)
+    assert isinstance(cluster, Cluster)
+    try:
+        yield cast(_Session, session)
+    finally:
+        cluster.shutdown()
+
+
+def _cluster(target: Target):  # type: ignore[no-untyped-def]  # the driver has no types
+    from cassandra.auth import PlainTextAuthProvider
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+    from cassandra.policies import DCAwareRoundRobinPolicy, RoundRobinPolicy, TokenAwarePolicy
+
+    from cassandra import ConsistencyLevel
+
+    nearest = DCAwareRoundRobinPolicy(target.datacenter) if target.datacenter else RoundRobinPolicy()
+    profile = ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(nearest),
+        consistency_level=ConsistencyLevel.name_to_value[target.consistency],
+    )
+    signs_in = PlainTextAuthProvider(target.username, target.password) if target.username else None
+    return Cluster(
+        list(target.contact_points),
+        port=target.port,
+        auth_provider=signs_in,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        # Tables are known from here: asking for the schema of the whole cluster takes longer than to connect.
+        schema_metadata_enabled=False,
+    )
+
+
+def passes_by(error: Exception) -> bool:
+    """Whether it is worth to try again: a Cassandra that is away or busy, not one that refuses."""
+    from cassandra.cluster import NoHostAvailable
+    from cassandra.connection import ConnectionException
+
+    from cassandra import AuthenticationFailed, OperationTimedOut, Timeout, Unavailable
+
+    if isinstance(error, NoHostAvailable):
+        causes = error.errors.values() if isinstance(error.errors, dict) else error.errors
+        return not any(isinstance(cause, AuthenticationFailed) for cause in causes)
+    return isinstance(error, OperationTimedOut | Timeout | Unavailable | ConnectionException | OSError)
+
+
+def away(target: Target, error: Exception) -> CassandraError:
+    return CassandraError(
+        f"Cassandra ({target.where}) has not answered for {target.wait_seconds:g} s ({_in_words(error)}); "
+        "nothing is lost, the micro-batch comes again"
+    )
+
+
+def _in_words(error: Exception) -> str:
+    """One line of what the driver says, its name where it says nothing."""
+    text = " ".join(str(error).split())
+    return text[:300] or type(error).__name__
+
+
+def check_target(settings: Mapping[str, SettingValue]) -> None:
+    """ConfigError where a user name has no password, or the other way round."""
+    if bool(settings["cassandra.username"]) != bool(settings["cassandra.password"]):
+        raise ConfigError("cassandra.username", None, "a user name and a password come together, or neither")
