@@ -44,6 +44,8 @@ SESSION: dict[str, str] = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Every query starts a Python process of its own, which on a busy machine takes longer than 15 seconds.
+    "spark.python.authenticate.socketTimeout": "120s",
     # A stop waits for the end of what cannot be interrupted, but not for ever.
     "spark.sql.streaming.stopTimeout": "20000",
     # Nobody asks for more of the past than the last micro-batch.
