@@ -32,6 +32,7 @@ from tidelog.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicationFactor,
+    MismatchedEndpointType,
     NetworkException,
     NonEmptyGroup,
     OffsetOutOfRange,
@@ -459,8 +460,33 @@ def test_close_leaves_no_thread_and_ends_the_client(bootstrap: str) -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         Admin()
-    with pytest.raises(ConfigError, match=r"bootstrap.controllers.*brokers alone"):
-        Admin(bootstrap_controllers="localhost:9093")
+    with pytest.raises(ConfigError, match=r"bootstrap.controllers.*or bootstrap.servers alone"):
+        Admin(bootstrap_controllers="localhost:9093", bootstrap_servers="localhost:9092")
+
+
+def test_a_broker_that_is_taken_for_a_controller_says_so(bootstrap: str) -> None:
+    advice = "name controllers of a KRaft cluster in bootstrap.controllers, brokers in bootstrap.servers"
+    with Admin(bootstrap_controllers=bootstrap, default_api_timeout_ms=20_000) as client:
+        for call in (client.describe_cluster, client.list_topics):
+            with pytest.raises(MismatchedEndpointType) as raised:
+                call()
+            assert str(raised.value) == f"{bootstrap} is no controller: {advice}"
+
+
+def test_numbers_tell_what_went_over_the_wire(bootstrap: str) -> None:
+    with Admin(bootstrap_servers=bootstrap) as client:
+        assert client.metrics()["request-total"] == 0
+        client.list_topics()
+        before = client.metrics()
+        client.list_topics()
+        after = client.metrics()
+    assert before["connection-count"] == after["connection-count"] >= 1
+    assert after["request-total"] > before["request-total"] >= 2
+    assert after["request-total"] == after["response-total"]
+    assert after["outgoing-byte-total"] > before["outgoing-byte-total"] > 0
+    assert after["incoming-byte-total"] > before["incoming-byte-total"] > 0
+    assert after["request-latency-max"] >= after["request-latency-avg"] > 0
+    assert client.metrics()["connection-count"] == 0
 
 
 def test_results_show_both_sides() -> None:

@@ -230,6 +230,7 @@ CALLS: dict[api.ApiKey, Callable[[Admin], object]] = {
     api.ApiKey.REMOVE_RAFT_VOTER: lambda admin: admin.remove_raft_voter(1, "A" * 22),
     api.ApiKey.UNREGISTER_BROKER: lambda admin: admin.unregister_broker(1),
     api.ApiKey.UPDATE_FEATURES: lambda admin: admin.update_features({}),
+    api.ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: lambda admin: admin.client_instance_id(),
     api.ApiKey.SHARE_GROUP_DESCRIBE: lambda admin: admin.describe_share_groups(["g"]),
     api.ApiKey.STREAMS_GROUP_DESCRIBE: lambda admin: admin.describe_streams_groups(["g"]),
     api.ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: lambda admin: admin.list_share_group_offsets(["g"]),

@@ -50,6 +50,8 @@ class JavaServer:
     name = "server"
     main_class = ""
     heap = "-Xmx256m"
+    plugins: Path | None = None
+    """A folder with classes of a test's own."""
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +97,7 @@ class JavaServer:
             self.heap,
             f"-Dlog4j.configuration=file:{loudness}",
             "-cp",
-            class_path(self.kind),
+            class_path(self.kind) if self.plugins is None else f"{class_path(self.kind)}:{self.plugins}",
             self.main_class,
             str(self.write_settings()),
         ]

@@ -22,6 +22,7 @@ from tidelog import __version__
 from tidelog.clients.connection import api_key, api_name
 from tidelog.clients.errors import TlsFailed
 from tidelog.clients.metadata import BrokerNode
+from tidelog.clients.network_metrics import NetworkMetrics
 from tidelog.clients.security import Security, answer_to, authentication
 from tidelog.clients.settings import ClientSettings
 from tidelog.clients.streams import FrameReader, PlainStream, Stream, TlsStream
@@ -29,6 +30,8 @@ from tidelog.errors import (
     KafkaError,
     NetworkException,
     RequestTimedOut,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanism,
     UnsupportedVersion,
     error_class,
 )
@@ -52,13 +55,17 @@ class _InFlight:
     version: int
     deadline: float
     done: Done
+    sent: float
 
 
 class AsyncConnection:
     """`connection = await AsyncConnection.open(node, settings, security)`, then `call` or `send`."""
 
-    def __init__(self, node: BrokerNode, settings: ClientSettings, security: Security) -> None:
+    def __init__(
+        self, node: BrokerNode, settings: ClientSettings, security: Security, metrics: NetworkMetrics
+    ) -> None:
         self.node = node
+        self.metrics = metrics
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
         """Features in force in the cluster and their levels, such as transaction.version."""
@@ -81,10 +88,16 @@ class AsyncConnection:
 
     @classmethod
     async def open(
-        cls, node: BrokerNode, settings: ClientSettings, security: Security, *, timeout: float = 10.0
+        cls,
+        node: BrokerNode,
+        settings: ClientSettings,
+        security: Security,
+        *,
+        timeout: float = 10.0,
+        metrics: NetworkMetrics | None = None,
     ) -> AsyncConnection:
         """Connect, agree on versions, authenticate; NetworkException where that fails or takes too long."""
-        connection = cls(node, settings, security)
+        connection = cls(node, settings, security, metrics or NetworkMetrics())
         try:
             async with asyncio.timeout(timeout):
                 await connection._connect()
@@ -174,14 +187,17 @@ class AsyncConnection:
         now = self.last_used = self._loop.time()
         if done is not None:
             deadline = now + (self._timeout if timeout is None else timeout)
-            self._in_flight.append(_InFlight(self._correlation_id, key, version, deadline, done))
+            self._in_flight.append(_InFlight(self._correlation_id, key, version, deadline, done, now))
             if self._timer is None or self._timer.when() > deadline:
                 self._set_timer(deadline)
+        self.metrics.request_total += 1
+        self.metrics.outgoing_byte_total += size + 4
         self._stream.write((size.to_bytes(4, "big") + header, *body))
 
     def throttle(self, milliseconds: int) -> None:
         """The broker asked to be left alone for a while: callers see it in `throttled_until`."""
         if milliseconds > 0:
+            self.metrics.throttle_time.add(milliseconds / 1000)
             self.throttled_until = max(self.throttled_until, self._loop.time() + milliseconds / 1000)
 
     def close(self, reason: str = "it was closed") -> None:
@@ -192,6 +208,7 @@ class AsyncConnection:
         if self._timer is not None:
             self._timer.cancel()
         if self._stream is not None:
+            self.metrics.connection_close_total += 1
             self._stream.close()
         waiting, self._in_flight = self._in_flight, deque()
         for request in waiting:
@@ -229,7 +246,11 @@ class AsyncConnection:
         if correlation_id != request.correlation_id:
             self._in_flight.appendleft(request)
             raise ValueError(f"answer {correlation_id} came where {request.correlation_id} was due")
-        self.last_used = self._loop.time()
+        now = self.last_used = self._loop.time()
+        metrics = self.metrics
+        metrics.response_total += 1
+        metrics.incoming_byte_total += len(frame) + 4
+        metrics.request_latency.add(now - request.sent)
         request.done(frame[start:], None)
 
     # Setting up
@@ -271,6 +292,7 @@ class AsyncConnection:
         context = self._security.context
         if context is None:
             self._stream = PlainStream(self._loop, sock, self._reader, self.close)
+            self.metrics.connection_creation_total += 1
             return
         _, stream = await self._loop.create_connection(
             lambda: TlsStream(self._reader, self.close),
@@ -279,6 +301,7 @@ class AsyncConnection:
             server_hostname=self.node.host,
         )
         self._stream = stream
+        self.metrics.connection_creation_total += 1
 
     async def _agree_on_versions(self) -> None:
         request = ApiVersionsRequest(client_software_name="tidelog", client_software_version=__version__)
@@ -317,6 +340,11 @@ class AsyncConnection:
                 request = exchange.send(await self.call(request, answer_to(request)))
         except StopIteration as end:
             lifetime: int = end.value
+        except (SaslAuthenticationFailed, UnsupportedSaslMechanism):
+            self.metrics.failed_authentication_total += 1
+            raise
+        if self._security.mechanism is not None:
+            self.metrics.successful_authentication_total += 1
         if lifetime > 0:
             # Kafka's clients renew a session after 85 to 95 percent of its time.
             self.reauthenticate_at = self._loop.time() + lifetime / 1000 * random.uniform(0.85, 0.95)

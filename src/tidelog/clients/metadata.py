@@ -106,6 +106,13 @@ class ClusterView:
         self.topic_names = {topic.topic_id: name for name, topic in self.topics.items()}
         self.topic_names.pop(ZERO_UUID, None)
 
+    def take_nodes(self, nodes: Iterable[BrokerNode], controller_id: int, cluster_id: str | None) -> None:
+        """Take over who is there, where topics are not told of."""
+        self.version += 1
+        self.nodes = {node.id: node for node in nodes}
+        self.controller_id = controller_id
+        self.cluster_id = cluster_id
+
     def _take_topic(self, topic: MetadataResponse.MetadataResponseTopic, known: dict[str, TopicView]) -> None:
         name = topic.name
         if name is None:

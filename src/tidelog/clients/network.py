@@ -11,22 +11,26 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from tidelog.clients.async_connection import AsyncConnection, Done
 from tidelog.clients.connection import api_name, split_address
+from tidelog.clients.controllers import learn_controllers
 from tidelog.clients.errors import Closed, ConfigError, NoBroker, Timeout, TlsFailed
 from tidelog.clients.metadata import BrokerNode, ClusterView, TopicView
+from tidelog.clients.network_metrics import NetworkMetrics
 from tidelog.clients.security import Security
 from tidelog.clients.settings import ClientSettings
 from tidelog.errors import (
     CoordinatorNotAvailable,
     KafkaError,
+    MismatchedEndpointType,
     NetworkException,
     RebootstrapRequired,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanism,
+    UnsupportedVersion,
     error_class,
 )
 from tidelog.protocol.message import Message
@@ -42,7 +46,13 @@ R = TypeVar("R", bound=Message)
 GROUP = 0
 TRANSACTION = 1
 # Errors that no other broker and no later attempt will answer differently.
-REFUSED = (SaslAuthenticationFailed, UnsupportedSaslMechanism, TlsFailed)
+REFUSED = (
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanism,
+    TlsFailed,
+    MismatchedEndpointType,
+    UnsupportedVersion,
+)
 FOREVER = 365 * 86400.0
 
 
@@ -79,12 +89,17 @@ class NetworkClient:
     """`await client.start()`, then `call`, `call_any`, `topic`, `coordinator`; `close` ends it.
 
     Everything runs on the loop that `start` was called on. `on_change` functions are called after the
-    metadata changed, a connection was made or lost, or a pause before a new attempt is over.
+    metadata changed, a connection was made or lost, or a pause before a new attempt is over. With the
+    addresses of `controllers`, those are the nodes that are spoken with, and topics are not known.
     """
 
-    def __init__(self, settings: ClientSettings, *, allow_auto_create: bool = False) -> None:
+    def __init__(
+        self, settings: ClientSettings, *, allow_auto_create: bool = False, controllers: Sequence[str] = ()
+    ) -> None:
         self.settings = settings
         self.view = ClusterView()
+        self.metrics = NetworkMetrics()
+        self.speaks_with_controllers = bool(controllers)
         self.all_topics = False
         """Whether the metadata of every topic is kept, not only of those in `topics`."""
         self.topics: dict[str, float] = {}
@@ -102,7 +117,7 @@ class NetworkClient:
         )
         self._bootstrap = [
             BrokerNode(-1 - index, *_bootstrap_address(address))
-            for index, address in enumerate(settings.bootstrap_servers)
+            for index, address in enumerate(controllers or settings.bootstrap_servers)
         ]
         self._links: dict[int, _Link] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
@@ -292,7 +307,9 @@ class NetworkClient:
         try:
             await asyncio.sleep(max(0.0, link.retry_at - self._now()))
             limit = self._setup.delay(link.failures)
-            connection = await AsyncConnection.open(link.node, self.settings, self.security, timeout=limit)
+            connection = await AsyncConnection.open(
+                link.node, self.settings, self.security, timeout=limit, metrics=self.metrics
+            )
         except (KafkaError, ConfigError) as error:
             link.failures += 1
             link.retry_at = self._now() + self._reconnect.delay(link.failures - 1)
@@ -419,6 +436,18 @@ class NetworkClient:
             pass
 
     async def _refresh_once(self) -> None:
+        if self.speaks_with_controllers:
+            await learn_controllers(await self.any_connection(), self.view)
+        else:
+            await self._refresh_topics()
+        if self.last_error is not None and self._unreachable:
+            log.warning("the cluster can be reached again")
+        self.last_error = self._failing_since = None
+        self._unreachable = False
+        self._drop_gone_brokers()
+        self._changed()
+
+    async def _refresh_topics(self) -> None:
         asked: list[str] | None = None
         if not self.all_topics:
             self._drop_idle_topics()
@@ -433,12 +462,6 @@ class NetworkClient:
         if not answer.brokers:
             raise NetworkException("the broker does not know of any broker yet")
         self.view.update(answer, asked=asked)
-        if self.last_error is not None and self._unreachable:
-            log.warning("the cluster can be reached again")
-        self.last_error = self._failing_since = None
-        self._unreachable = False
-        self._drop_gone_brokers()
-        self._changed()
 
     def _refresh_failed(self, error: KafkaError) -> None:
         self.last_error = error
@@ -450,7 +473,7 @@ class NetworkClient:
             self._rebootstrap()
         if not self._unreachable:
             self._unreachable = True
-            log.warning("%s; trying again", error)
+            log.warning("%s" if isinstance(error, REFUSED) else "%s; trying again", error)
         self._wake_waiters()
 
     def _rebootstrap(self) -> None:

@@ -17,6 +17,7 @@ from tidelog.clients.connection import api_name
 from tidelog.clients.errors import Closed, ConfigError, NoBroker, Timeout
 from tidelog.clients.network import GROUP, NetworkClient
 from tidelog.clients.settings import admin_settings
+from tidelog.clients.telemetry import Telemetry
 from tidelog.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -82,13 +83,13 @@ class AdminBase:
 
     def __init__(self, config: Mapping[str, object] | None = None, /, **settings: object) -> None:
         self.settings = admin_settings(config, **settings)
-        if not self.settings.bootstrap_servers:
+        controllers = self.settings.bootstrap_controllers
+        if controllers and self.settings.bootstrap_servers:
             raise ConfigError(
-                "bootstrap.controllers",
-                ",".join(self.settings.bootstrap_controllers),
-                "brokers alone are spoken with: expected bootstrap.servers",
+                "bootstrap.controllers", ",".join(controllers), "expected alone, or bootstrap.servers alone"
             )
-        self._client = NetworkClient(self.settings)
+        self._client = NetworkClient(self.settings, controllers=controllers)
+        self._telemetry = Telemetry(self._client)
 
     async def start(self) -> None:
         """Begin; `async with` and the first call do it. Nobody is connected to before the first question."""
@@ -98,6 +99,18 @@ class AdminBase:
 
     async def close(self) -> None:
         await self._client.close()
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers under Kafka's names, such as request-total; times in milliseconds."""
+        return self._client.metrics.snapshot()
+
+    async def client_instance_id(self, *, timeout: float | None = None) -> str:
+        """The id under which the broker knows this client, as Kafka writes ids.
+
+        UnsupportedVersion where the broker does not collect metrics of clients.
+        """
+        await self.start()
+        return await self._telemetry.client_instance_id(self._deadline(timeout).seconds)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -151,7 +164,10 @@ class AdminBase:
         await self.start()
 
         async def ask() -> R:
-            return await self._client.call_any(request, answer, timeout=self._request_timeout(deadline))
+            timeout = self._request_timeout(deadline)
+            if self._client.speaks_with_controllers:
+                return await self._client.call_controller(request, answer, timeout=timeout)
+            return await self._client.call_any(request, answer, timeout=timeout)
 
         return await self._retrying(deadline, api_name(type(request)), ask)
 

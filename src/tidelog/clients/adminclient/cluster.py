@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tidelog.clients.adminclient.acls import AclOperation, operations_of
 from tidelog.clients.adminclient.base import AdminBase, Outcomes, Partition, by_topic
 from tidelog.clients.adminclient.results import Results, error_from, raise_for, settled
+from tidelog.clients.controllers import CONTROLLERS
 from tidelog.clients.metadata import BrokerNode
 from tidelog.errors import ElectionNotNeeded, KafkaError, UnsupportedVersion
 from tidelog.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
@@ -149,7 +150,7 @@ class ClusterAdmin(AdminBase):
         include_fenced_brokers: bool = False,
         timeout: float | None = None,
     ) -> ClusterDescription:
-        """The brokers of the cluster, its id and its controller."""
+        """The cluster's id, its brokers (with bootstrap.controllers its controllers) and its controller."""
         deadline = self._deadline(timeout)
         await self.start()
         connection = await self._retrying(deadline, "describe_cluster", self._client.any_connection)
@@ -166,6 +167,8 @@ class ClusterAdmin(AdminBase):
             include_cluster_authorized_operations=include_authorized_operations,
             include_fenced_brokers=include_fenced_brokers,
         )
+        if self._client.speaks_with_controllers:
+            request.endpoint_type = CONTROLLERS
         answer = await self._ask_any(request, DescribeClusterResponse, deadline)
         raise_for(answer.error_code, answer.error_message, "the cluster")
         return ClusterDescription(

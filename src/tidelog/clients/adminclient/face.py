@@ -54,6 +54,10 @@ class Admin:
             finally:
                 self._thread.close()
 
+    def metrics(self) -> dict[str, float]:
+        """Numbers under Kafka's names, such as request-total; times in milliseconds."""
+        return self._admin.metrics()
+
     def __enter__(self) -> Self:
         return self
 
@@ -61,6 +65,8 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    client_instance_id = _blocking(AsyncAdmin.client_instance_id)
 
     # Topics, partitions, records
     create_topics = _blocking(AsyncAdmin.create_topics)

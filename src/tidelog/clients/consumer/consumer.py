@@ -342,9 +342,17 @@ class AsyncConsumer(ConsumerCore):
         finally:
             self.client.all_topics = before
 
+    async def client_instance_id(self, timeout: float | None = None) -> str:
+        """The id under which the broker knows this client, as Kafka writes ids.
+
+        UnsupportedVersion where the broker does not collect metrics of clients.
+        """
+        await self.start()
+        return await self.telemetry.client_instance_id(self._limit(timeout))
+
     def metrics(self) -> dict[str, float]:
         """Numbers under Kafka's names, such as records-consumed-total; times in milliseconds."""
-        numbers = self.metrics_of.snapshot()
+        numbers = self.client.metrics.snapshot() | self.metrics_of.snapshot()
         lags = [self.lag(name) for name in self.subscription.states] if not self.closed else []
         numbers["records-lag-max"] = max((lag for lag in lags if lag is not None), default=0)
         numbers["assigned-partitions"] = len(self.subscription.states)

@@ -37,6 +37,7 @@ from tidelog.clients.network import REFUSED, NetworkClient
 from tidelog.clients.producer.transaction_values import OffsetToCommit
 from tidelog.clients.serialization import Deserialize, deserializer
 from tidelog.clients.settings import ConsumerSettings
+from tidelog.clients.telemetry import Telemetry
 from tidelog.errors import KafkaError, error_class
 from tidelog.records.loops import ColumnSink, Record
 
@@ -62,6 +63,7 @@ class ConsumerCore:
         self.settings = settings
         check_settings(settings)
         self.client = NetworkClient(self.settings, allow_auto_create=self.settings.allow_auto_create_topics)
+        self.telemetry = Telemetry(self.client)
         self.subscription = Subscription()
         self.metrics_of = ConsumerMetrics()
         self.interceptors = Interceptors(self.settings.interceptor_classes)

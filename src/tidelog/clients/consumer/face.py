@@ -326,6 +326,13 @@ class Consumer:
         """Numbers under Kafka's names, such as records-consumed-total; times in milliseconds."""
         return self._inner.metrics()
 
+    def client_instance_id(self, timeout: float | None = None) -> str:
+        """The id under which the broker knows this client, as Kafka writes ids.
+
+        UnsupportedVersion where the broker does not collect metrics of clients.
+        """
+        return self._call(self._inner.client_instance_id(timeout))
+
     def close(self, timeout: float | None = None) -> None:
         """Commit, where that is done automatically, leave the group and end; takes at most `timeout` seconds.
 

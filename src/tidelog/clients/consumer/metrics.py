@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidelog.clients.producer.metrics import Average
+from tidelog.clients.network_metrics import Average
 
 
 @dataclass(slots=True)

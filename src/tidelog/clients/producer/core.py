@@ -27,6 +27,7 @@ from tidelog.clients.producer.transaction_values import State
 from tidelog.clients.producer.transactions import Transactions
 from tidelog.clients.serialization import Serialize, as_bytes, serializer
 from tidelog.clients.settings import ProducerSettings
+from tidelog.clients.telemetry import Telemetry
 from tidelog.errors import KafkaError
 from tidelog.records._pure_client import EncodedHeaders, RecordMetadata
 from tidelog.records.codecs import Codec
@@ -69,6 +70,7 @@ class ProducerCore:
         self.client = NetworkClient(settings, allow_auto_create=True)
         self.client.topic_idle_ms = settings.metadata_max_idle_ms
         self.metrics = ProducerMetrics()
+        self.telemetry = Telemetry(self.client)
         codec = Codec[settings.compression_type.upper()]
         self.accumulator = Accumulator(settings, codec)
         self.transactions: Transactions | None = None
@@ -427,7 +429,7 @@ class ProducerCore:
     def numbers(self) -> dict[str, float]:
         """The metrics by Kafka's names."""
         memory = self.accumulator.memory
-        found = self.metrics.snapshot()
+        found = self.client.metrics.snapshot() | self.metrics.snapshot()
         found["buffer-total-bytes"] = memory.total
         found["buffer-available-bytes"] = memory.available
         found["buffer-exhausted-total"] = memory.exhausted_total
@@ -435,7 +437,6 @@ class ProducerCore:
         found["requests-in-flight"] = sum(
             link.connection.in_flight for link in self.client.links() if link.connection is not None
         )
-        found["connection-count"] = sum(1 for link in self.client.links() if link.connection is not None)
         return found
 
 

@@ -165,6 +165,14 @@ class Producer:
         """Numbers under Kafka's names, such as record-send-total; times in milliseconds."""
         return self._core.numbers()
 
+    def client_instance_id(self, timeout: float | None = None) -> str:
+        """The id under which the broker knows this client, as Kafka writes ids.
+
+        UnsupportedVersion where the broker does not collect metrics of clients.
+        """
+        seconds = self._core.settings.max_block_ms / 1000 if timeout is None else timeout
+        return self._thread.run(self._core.telemetry.client_instance_id(seconds))
+
     def close(self, timeout: float | None = None) -> None:
         """Write what waits and end; after `timeout` seconds the rest fails. Aborts an open transaction.
 

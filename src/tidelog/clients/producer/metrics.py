@@ -4,24 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-
-@dataclass(slots=True)
-class Average:
-    """The mean and the greatest of what was seen."""
-
-    count: int = 0
-    total: float = 0.0
-    greatest: float = 0.0
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.total += value
-        if value > self.greatest:
-            self.greatest = value
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.count if self.count else 0.0
+from tidelog.clients.network_metrics import Average
 
 
 @dataclass(slots=True)

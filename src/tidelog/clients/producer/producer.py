@@ -147,6 +147,15 @@ class AsyncProducer:
         """Numbers under Kafka's names, such as record-send-total; times in milliseconds."""
         return self._core.numbers()
 
+    async def client_instance_id(self, timeout: float | None = None) -> str:
+        """The id under which the broker knows this client, as Kafka writes ids.
+
+        UnsupportedVersion where the broker does not collect metrics of clients.
+        """
+        await self.start()
+        seconds = self._core.settings.max_block_ms / 1000 if timeout is None else timeout
+        return await self._core.telemetry.client_instance_id(seconds)
+
     async def close(self, timeout: float | None = None) -> None:
         """Write what waits and end; after `timeout` seconds the rest fails. Aborts an open transaction."""
         await self._core.close(timeout)

@@ -1,0 +1,32 @@
+"""Controllers to speak with instead of brokers (bootstrap.controllers): who they are, which one is active."""
+
+from __future__ import annotations
+
+from tidelog.clients.async_connection import AsyncConnection
+from tidelog.clients.metadata import BrokerNode, ClusterView
+from tidelog.errors import MismatchedEndpointType, UnsupportedEndpointType, UnsupportedVersion, error_class
+from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+
+CONTROLLERS = 2
+FIRST_VERSION_WITH_ENDPOINTS = 1
+
+
+async def learn_controllers(connection: AsyncConnection, view: ClusterView) -> None:
+    """Take over what a controller says of its quorum; raises, with what to do, where it is none."""
+    address = connection.node.address
+    advice = "name controllers of a KRaft cluster in bootstrap.controllers, brokers in bootstrap.servers"
+    if (
+        not connection.serves(DescribeClusterRequest)
+        or connection.version_for(DescribeClusterRequest) < FIRST_VERSION_WITH_ENDPOINTS
+    ):
+        raise UnsupportedVersion(f"{address} knows of no controllers to speak with: {advice}")
+    answer = await connection.call(
+        DescribeClusterRequest(endpoint_type=CONTROLLERS), DescribeClusterResponse
+    )
+    kind = error_class(answer.error_code) if answer.error_code else None
+    if kind in (MismatchedEndpointType, UnsupportedEndpointType):
+        raise MismatchedEndpointType(f"{address} is no controller: {advice}")
+    if kind is not None:
+        raise kind(answer.error_message or f"the controllers of {address}: {kind()}")
+    nodes = [BrokerNode(node.broker_id, node.host, node.port, node.rack) for node in answer.brokers]
+    view.take_nodes(nodes, answer.controller_id, answer.cluster_id)
