@@ -1,4 +1,4 @@
-"""The administrator's client on the controllers of Kafka 4.3; clients of a broker that collects their metrics."""
+"""The administrator on the controllers of Kafka 4.3; clients of a broker that collects their metrics."""
 
 from __future__ import annotations
 
