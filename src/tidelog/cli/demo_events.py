@@ -13,7 +13,6 @@ from tidelog.spark.pipelines.generator import DAY, Plan, Truth
 from tidelog.spark.pipelines.generator_scenes import Cheaters
 from tidelog.spark.pipelines.generator_writer import write
 
-HOUR = 3_600_000
 LATEST = -1
 TRUTH = "truth.json"
 """In the pipelines' folder: who the cheaters are, for a look at how many were found."""
@@ -35,7 +34,7 @@ def prepare(bootstrap: str, pipeline_data: Path, events: int, seed: int, partiti
         return False
     plan = Plan(
         events=events,
-        start=(int(time.time() * 1000) - DAY) // HOUR * HOUR,
+        start=int(time.time() * 1000) - DAY,
         seed=seed,
         cheaters=Cheaters.few(max(2, min(MOST_CHEATERS, events // 5000))),
         late=0.02,
