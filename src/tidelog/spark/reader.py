@@ -6,7 +6,9 @@ Offsets that compaction, aborted transactions or markers have left empty are pas
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -58,6 +60,7 @@ class ReadSettings:
 
 def read_range(wanted: OffsetRange, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """The rows of a range in the order of their offsets; none where it is empty."""
+    _spare_the_collector()
     if wanted.start >= wanted.end:
         return
     fetcher = PartitionFetcher(
@@ -67,6 +70,15 @@ def read_range(wanted: OffsetRange, settings: ReadSettings) -> Iterator[pa.Recor
         yield from _RangeReader(wanted, settings, fetcher).batches()
     finally:
         fetcher.close()
+
+
+def _spare_the_collector() -> None:
+    """Leave what is imported out of garbage collections, of which Spark's workers make one after every task.
+
+    Theirs is full of modules by now, which took the collector longer than a small task takes (measured).
+    """
+    if "pyspark.worker" in sys.modules and gc.get_freeze_count() == 0:
+        gc.freeze()
 
 
 class _RangeReader:

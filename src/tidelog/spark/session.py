@@ -1,9 +1,9 @@
 """A Spark session with the settings that make the data source quick, and errors that say what to install.
 
-    from tidelog.spark.session import session
+from tidelog.spark.session import session
 
-    spark = session("orders")
-    spark.readStream.format("tidelog").option("kafka.bootstrap.servers", "localhost:9092")...
+spark = session("orders")
+spark.readStream.format("tidelog").option("kafka.bootstrap.servers", "localhost:9092")...
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ LOCAL: dict[str, str] = {
     # On one machine two hundred shuffle partitions are two hundred tasks with nothing to do.
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.showConsoleProgress": "false",
+    # Without the files of checksums beside each file: two processes fewer are started for each that is written.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
