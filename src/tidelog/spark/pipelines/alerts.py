@@ -189,7 +189,7 @@ def raised(rows: DataFrame, judge: Judge) -> DataFrame:
     def find(rule: str, subject: str, seen: list[Row], day: int, now: int) -> list[Finding]:
         return newly_found(judge, rule, subject, in_order(seen, now), day)
 
-    found = f.udf(find, FINDINGS)("rule", "subject", "seen", "day_ms", "now")
+    found = f.udf(find, FINDINGS, useArrow=False)("rule", "subject", "seen", "day_ms", "now")
     each = rows.select("rule", "now", f.explode(found).alias("found"))
     return as_alerts(each.select("rule", "now", "found.*"))
 
