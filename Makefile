@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= auto
 
-.PHONY: help run test test-long test-kafka check bench docs clean
+.PHONY: help run test test-long test-kafka test-cassandra check bench docs clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,15 +20,19 @@ run: $(STAMP)    ## a broker on 127.0.0.1:9092, data in ./tidelog-data; with Jav
 	@$(BIN)/tidelog demo
 
 test: $(STAMP)   ## the tests, short form
-	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka and not long'
+	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka and not cassandra and not long'
 
 test-long: $(STAMP)  ## the same tests with the full counts of seeds, kills and records
-	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka'
+	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka and not cassandra'
 
 test-kafka: $(STAMP) ## against Apache Kafka's own programs (needs Java 17+ and mvn, which downloads its jars)
 	@$(BIN)/python -m tests.kafka.jars
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m kafka
 	$(BIN)/python -m tests.kafka.client_suite
+
+test-cassandra: $(STAMP) ## the pipeline into a real Cassandra 5 (needs Java 17 and mvn, which downloads its jars)
+	@$(BIN)/python -m tests.cassandra.server
+	$(BIN)/python -m pytest -q -m cassandra tests/cassandra
 
 check: $(STAMP)  ## lint, types, and the direction of imports
 	$(BIN)/ruff check src tests bench
