@@ -128,6 +128,9 @@ def test_errors_say_what_is_wrong_and_what_to_set(spark: SparkSession, hands: Ha
     )
     assert "starting offset can't be latest" in failure(subscribe=topic, startingOffsets="latest")
     assert "One of the following options must be specified" in failure()
+    with pytest.raises(AnalysisException) as raised:
+        hands.read(spark, subscribe=topic).schema("id INT").load().collect()
+    assert "the source has a fixed schema" in message(raised)
 
 
 def test_a_partition_is_cut_into_as_many_tasks_as_are_asked_for(spark: SparkSession, hands: Hands) -> None:

@@ -17,6 +17,8 @@ from pyspark.sql.streaming import StreamingQuery
 from tests.spark.hands import Hands
 from tests.support.wait import eventually
 from tidelog.clients.adminclient import NewPartitions
+from tidelog.spark.lag import publish
+from tidelog.spark.offsets import to_json
 
 CONNECTOR_CHECKPOINT = Path(__file__).parent.parent / "data" / "spark" / "kafka-connector-checkpoint"
 
@@ -48,6 +50,11 @@ def stopping(spark: SparkSession) -> Iterator[None]:
     yield
     for query in spark.streams.active:
         query.stop()
+
+
+def committed(hands: Hands, group: str) -> dict[str, dict[str, int]]:
+    found = hands.admin.list_consumer_group_offsets([group])[group]
+    return to_json({key: info.offset for key, info in found.items()})
 
 
 def last_position(checkpoint: Path) -> dict[str, dict[str, int]]:
@@ -117,7 +124,8 @@ def test_a_running_query_takes_up_new_topics_and_partitions(
     rows = Rows()
     stream = hands.read_stream(spark, subscribePattern="^stream-.*", includeHeaders=True).load()
     query = stream.writeStream.foreachBatch(rows).option("checkpointLocation", str(tmp_path))
-    running = query.trigger(processingTime="50 milliseconds").start()
+    listener = publish(spark, {"bootstrap.servers": hands.bootstrap}, lambda name: f"{name}-group")
+    running = query.queryName("watched").trigger(processingTime="50 milliseconds").start()
     eventually(lambda: (tmp_path / "commits" / "0").exists(), "it started", 60)
     hands.produce(topic, ["after"])
     eventually(lambda: "after" in rows.all, "a new record comes", 60)
@@ -128,7 +136,11 @@ def test_a_running_query_takes_up_new_topics_and_partitions(
     expected = ["after", "another partition", "another topic"]
     eventually(lambda: rows.all == expected, "what is new comes", 60)
     running.stop()
-    assert last_position(tmp_path) == {topic: {"0": 2, "1": 1}, other: {"0": 1}}
+    position = {topic: {"0": 2, "1": 1}, other: {"0": 1}}
+    assert last_position(tmp_path) == position
+    eventually(lambda: committed(hands, "watched-group") == position, "the group has the position", 30)
+    spark.streams.removeListener(listener)
+    listener.close()
 
 
 def test_lost_records_end_a_query_unless_they_may_be_lost(

@@ -58,25 +58,56 @@ class OffsetAdmin(AsyncAdmin):
         return found, missing
 
 
+class AdminLink:
+    """One admin on a thread of its own, made when first used; after `close` the next use makes another."""
+
+    def __init__(self, client: Mapping[str, str]) -> None:
+        names = admin_definition()
+        self._settings = {name: value for name, value in client.items() if name in names}
+        self._open: tuple[LoopThread, OffsetAdmin] | None = None
+
+    def run(self, ask: Callable[[OffsetAdmin], Coroutine[object, object, T]]) -> T:
+        thread, admin = self._opened()
+        return thread.run(ask(admin))
+
+    def commit(self, group: str, offsets: Mapping[Partition, int], failed: Callable[[str], None]) -> None:
+        """Begin to write the position of a group, without waiting; `failed` is called where that fails."""
+        thread, admin = self._opened()
+
+        async def write() -> None:
+            try:
+                await admin.alter_consumer_group_offsets(group, offsets)
+            except KafkaError as error:
+                failed(str(error))
+
+        thread.submit(write())
+
+    def close(self) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            thread, admin = opened
+            try:
+                thread.run(admin.close(), timeout=5.0)
+            finally:
+                thread.close()
+
+    def _opened(self) -> tuple[LoopThread, OffsetAdmin]:
+        if self._open is None:
+            self._open = (LoopThread("tidelog-spark-offsets"), OffsetAdmin(self._settings))
+        return self._open
+
+
 class Cluster:
     """`partitions()` and `offsets()` of the chosen topics, blocking. It connects when first asked."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        names = admin_definition()
-        self._settings = {name: value for name, value in options.client.items() if name in names}
-        self._thread: LoopThread | None = None
-        self._admin: OffsetAdmin | None = None
+        self.link = AdminLink(options.client)
         self._cached: tuple[float, set[Partition]] | None = None
 
     def close(self) -> None:
-        thread, admin = self._thread, self._admin
-        self._thread = self._admin = None
         self._cached = None
-        if thread is not None:
-            if admin is not None:
-                thread.run(admin.close(), timeout=5.0)
-            thread.close()
+        self.link.close()
 
     def partitions(self, *, known: Set[Partition] = frozenset()) -> set[Partition]:
         """The partitions that are chosen and there.
@@ -97,8 +128,8 @@ class Cluster:
             return {}
 
         def ask() -> Offsets:
-            admin = self._open()
-            infos = self._run(admin.list_offsets(wanted, isolation_level=self._options.isolation_level))
+            level = self._options.isolation_level
+            infos = self.link.run(lambda admin: admin.list_offsets(wanted, isolation_level=level))
             return {partition: info.offset for partition, info in infos.items()}
 
         return self._retrying(ask)
@@ -108,23 +139,9 @@ class Cluster:
         there = self.partitions(known=wanted.keys())
         return self.offsets({key: spec for key, spec in wanted.items() if key in there})
 
-    def commit(self, group: str, offsets: Mapping[Partition, int], failed: Callable[[str], None]) -> None:
-        """Begin to write the position of a group, without waiting; `failed` is called where that fails."""
-        admin = self._open()
-        thread = self._thread
-        assert thread is not None
-
-        async def write() -> None:
-            try:
-                await admin.alter_consumer_group_offsets(group, offsets)
-            except KafkaError as error:
-                failed(str(error))
-
-        thread.submit(write())
-
     def _chosen(self, known: Set[Partition]) -> set[Partition]:
         selection = self._options.selection
-        found, missing = self._run(self._open().partitions(_names(selection)))
+        found, missing = self.link.run(lambda admin: admin.partitions(_names(selection)))
         if missing:
             self._check_missing(missing, known)
         if isinstance(selection, SubscribePattern):
@@ -142,16 +159,6 @@ class Cluster:
                 " subscribe or assign right (subscribePattern waits for topics that are not there yet)"
             )
         log.warning("the topic %s is gone; data of it may have been lost (failOnDataLoss is false)", names)
-
-    def _open(self) -> OffsetAdmin:
-        if self._admin is None:
-            self._thread = LoopThread("tidelog-spark-offsets")
-            self._admin = OffsetAdmin(self._settings)
-        return self._admin
-
-    def _run(self, work: Coroutine[object, object, T]) -> T:
-        assert self._thread is not None
-        return self._thread.run(work)
 
     def _retrying(self, ask: Callable[[], T]) -> T:
         attempt = 1

@@ -32,14 +32,20 @@ class TidelogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from tidelog.spark.batch import TidelogBatchReader
         from tidelog.spark.options import batch_options
+        from tidelog.spark.tasks import check_schema
 
-        return TidelogBatchReader(batch_options(self.options))
+        options = batch_options(self.options)
+        check_schema(options, schema)
+        return TidelogBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from tidelog.spark.options import stream_options
         from tidelog.spark.stream import TidelogStreamReader
+        from tidelog.spark.tasks import check_schema
 
-        return TidelogStreamReader(stream_options(self.options))
+        options = stream_options(self.options)
+        check_schema(options, schema)
+        return TidelogStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tidelog.spark.sink import batch_writer

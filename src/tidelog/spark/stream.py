@@ -42,7 +42,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.settings = read_settings(options)
         self._cluster = Cluster(options)
-        self._publisher = GroupPublisher(options.publish_group, self._cluster)
+        self._publisher = GroupPublisher(options.publish_group, self._cluster.link)
         self._initial: positions.Position | None = None
         self._latest: Offsets | None = None
         self._target: Offsets | None = None

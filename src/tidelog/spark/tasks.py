@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import InputPartition
 
-from tidelog.spark.options import SourceOptions
+from tidelog.spark.options import OptionError, SourceOptions
 from tidelog.spark.reader import OffsetRange, ReadSettings
 from tidelog.spark.values import parse
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 class RangePartition(InputPartition):
@@ -24,3 +29,13 @@ def read_settings(options: SourceOptions) -> ReadSettings:
         fail_on_data_loss=options.fail_on_data_loss,
         poll_timeout_ms=options.poll_timeout_ms,
     )
+
+
+def check_schema(options: SourceOptions, given: StructType) -> None:
+    """The columns follow from the options: `schema(...)` may repeat them but not change them."""
+    fixed = parse(options.given).schema().simpleString()
+    if given.simpleString() != fixed:
+        raise OptionError(
+            f"the source has a fixed schema and cannot be set with a custom one: it has {fixed}, and"
+            f" {given.simpleString()} was given; for columns of JSON values set valueFormat and valueSchema"
+        )
