@@ -39,8 +39,6 @@ LOCAL: dict[str, str] = {
     # On one machine two hundred shuffle partitions are two hundred tasks with nothing to do.
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.showConsoleProgress": "false",
-    # Without files of checksums: two processes fewer are started for each file that is written.
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
