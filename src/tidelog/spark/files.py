@@ -34,7 +34,6 @@ class _Status(Protocol):
 class _FileSystem(Protocol):
     """What is used of org.apache.hadoop.fs.FileSystem."""
 
-    def getScheme(self) -> str: ...
     def getRaw(self) -> _FileSystem: ...
     def makeQualified(self, path: _Path) -> _Path: ...
     def exists(self, path: _Path) -> bool: ...
@@ -68,7 +67,8 @@ class Files:
         system = path.getFileSystem(context.hadoopConfiguration())
         # The local file system keeps a checksum file beside each file, which a rename moves in a second
         # step: a crash in between would leave a file with another one's checksum.
-        self._system = system.getRaw() if system.getScheme() == "file" else system
+        checked = system.getClass().getSimpleName() == "LocalFileSystem"
+        self._system = system.getRaw() if checked else system
         self.root = system.makeQualified(path).toString()
 
     def exists(self, path: str) -> bool:
