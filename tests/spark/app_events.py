@@ -124,8 +124,7 @@ class App:
         for event in self.events(TASKS):
             done[str(event["user_id"]), str(event["task_id"])].add(event["step"])
         return {
-            (user, task, str(len(steps)), "70", str(len(steps) == 70))
-            for (user, task), steps in done.items()
+            (user, task, str(len(steps)), "70", str(len(steps) == 70)) for (user, task), steps in done.items()
         }
 
     def regions(self) -> set[tuple[str, ...]]:

@@ -32,7 +32,7 @@ def pipeline(name: str = "mine", *settings: Setting) -> Pipeline:
     return Pipeline(name, "title", "doc", no_flows, settings)
 
 
-WINDOW = Setting("window_seconds", 60, "a window", lambda value: int(value) > 0, "a number of seconds above 0")
+WINDOW = Setting("window_seconds", 60, "", lambda value: int(value) > 0, "a number of seconds above 0")
 SHARE = Setting("share", 0.5, "a share")
 STRICT = Setting("strict", False, "a switch")
 COUNTRY = Setting("country", "", "a text")
@@ -75,7 +75,7 @@ def test_a_setting_is_for_all_pipelines_that_have_it_or_for_one() -> None:
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(ConfigError, match="window_second: .*did you mean window_seconds"):
+    with pytest.raises(ConfigError, match=r"window_second: .*did you mean window_seconds"):
         resolve([pipeline("mine", WINDOW)], {"window_second": 1})
     with pytest.raises(ConfigError, match=r"mine\.windw_seconds: .*did you mean mine\.window_seconds"):
         resolve([pipeline("mine", WINDOW)], {"mine.windw_seconds": 1})

@@ -63,9 +63,7 @@ def texts(rows: DataFrame, context: Context) -> DataFrame:
     return rows.selectExpr(f"{shout} as word", "offset", "date'2025-06-15' as day")
 
 
-def declared(
-    topic: str, *sinks: Sink, name: str = "words", steps: tuple[Step, ...] = (texts,)
-) -> Pipeline:
+def declared(topic: str, *sinks: Sink, name: str = "words", steps: tuple[Step, ...] = (texts,)) -> Pipeline:
     flow = Flow("all", Source((topic,)), sinks, steps=steps)
     return Pipeline(name, "Words.", "Words.", lambda settings: (flow,), (Setting("shout", False, "Loud."),))
 
@@ -192,7 +190,7 @@ def test_a_failed_flow_names_itself_and_stops_the_others(
     both = [declared(topic, bad, name="bad"), declared(topic, good, name="good")]
     with (
         runner.start(both, options(hands, data), spark=spark) as running,
-        pytest.raises(FlowFailed, match="flow all of pipeline bad failed: the shelf is full. Nothing"),
+        pytest.raises(FlowFailed, match=r"flow all of pipeline bad failed: the shelf is full\. Nothing"),
     ):
         running.wait()
     told = StateFolder(data).read("bad")
@@ -212,7 +210,7 @@ def test_a_step_that_cannot_be_planned_names_its_flow(spark: SparkSession, hands
         return rows.select("no_such_column")
 
     topic = hands.topic()
-    with pytest.raises(FlowFailed, match="flow all of pipeline words failed: .*no_such_column"):
+    with pytest.raises(FlowFailed, match=r"flow all of pipeline words failed: .*no_such_column"):
         runner.start([declared(topic, Notes(), steps=(wrong,))], options(hands, data), spark=spark)
     assert not StateFolder(data).runs("words")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -83,6 +84,17 @@ class FlowQuery:
         self._id = str(self._started.id)
         self._has_id.set()
         self.progress.flow.state = RUNNING
+
+    def wait_for_source(self, seconds: float) -> None:
+        """Until the Python process of the source runs, or the query has failed.
+
+        Spark gives each ten seconds to start, a constant: many at once on few cores would run out of time.
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.query.isActive:
+            if not self.query.status["message"].startswith("Initializing"):
+                return
+            time.sleep(0.02)
 
     def read(self) -> DataFrame:
         source = self.flow.source

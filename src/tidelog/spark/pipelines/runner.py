@@ -35,6 +35,7 @@ TURN_SECONDS = 0.1
 STATUS_SECONDS = 1.0
 STOP_SECONDS = 60.0
 OLD_JVM_SECONDS = 30.0
+SOURCE_SECONDS = 30.0
 
 SESSION: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
@@ -170,6 +171,7 @@ class Running:
     def _start(self, running: RunningPipeline, query: FlowQuery, trigger: Mapping[str, str | bool]) -> None:
         try:
             query.start(trigger)
+            query.wait_for_source(SOURCE_SECONDS)
         except Exception as error:
             failure = flow_failed(running.name, query.flow.name, error)
             running.status.state, running.status.error = state.FAILED, str(failure)

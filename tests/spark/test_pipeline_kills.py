@@ -1,0 +1,195 @@
+"""Pipelines that are killed with SIGKILL at drawn points and started again lose no row and double none.
+
+Real processes: the tool with its Java machine, on a broker of its own, while events go on being produced. In
+the end tables and topics (read_committed) equal a plain computation over what was sent, to the last unit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.app_events import App
+from tests.spark.hands import Hands
+from tests.support.scale import scale
+from tests.support.wait import eventually
+from tidelog.spark.pipelines.report_readers import LocalReader
+from tidelog.spark.pipelines.state import StateFolder
+from tidelog.testing import Broker
+
+SECONDS = 400.0
+QUICK_START = (
+    "spark.driver.memory=768m",
+    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+)
+
+
+class Story:
+    """A broker, an app that goes on sending, and the tool that is killed and started again."""
+
+    def __init__(self, folder: Path, hands: Hands, seed: int) -> None:
+        self.folder = folder
+        self.hands = hands
+        self.draw = random.Random(seed)
+        self.app = App(hands.bootstrap, seed, users=12)
+        self.app.make_topics()
+        self.data = folder / "data"
+        self.log = folder / "output.txt"
+
+    def tool(self, plan: dict[str, object] | None, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.spark.killed", json.dumps(plan), "pipeline", *arguments]
+        command += ["--data", str(self.data)]
+        if arguments[0] == "run":
+            command += ["--bootstrap-server", self.hands.bootstrap, "--master", "local[2]"]
+            for conf in (*QUICK_START, f"spark.local.dir={self.folder / 'local'}"):
+                command += ["--spark-conf", conf]
+        with self.log.open("ab") as log:
+            log.write(f"\n$ {' '.join(command)}\n".encode())
+            log.flush()
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def run(self, plan: dict[str, object] | None, *arguments: str) -> int:
+        process = self.tool(plan, "run", "earnings", "region", *arguments)
+        try:
+            return process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end: {self.told()}") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def told(self) -> str:
+        spark_log = self.data / "status" / "spark.log"
+        return self.log.read_text()[-3000:] + (spark_log.read_text()[-3000:] if spark_log.exists() else "")
+
+    def killed_at(self, plan: dict[str, object]) -> None:
+        """A run of many small batches that does not live to see its end."""
+        print(f"killed {plan}")
+        self.app.send(self.draw.randrange(150, 300))
+        code = self.run(plan, "--trigger", "0 seconds", "--max-offsets-per-trigger", "60")
+        assert code == -signal.SIGKILL, f"ended with {code}: {self.told()}"
+
+    def finish(self) -> None:
+        code = self.run(None, "--trigger", "available-now")
+        assert code == 0, f"ended with {code}: {self.told()}"
+
+    def faults(self) -> list[str]:
+        """What is not as a plain computation over the log has it."""
+        found: list[str] = []
+        for table, columns, expected in (
+            ("balances", ("user_id", "balance", "events", "last_event_at"), self.app.balances()),
+            ("daily_earnings", ("user_id", "day", "earned", "events"), self.app.days()),
+            ("task_progress", ("user_id", "task_id", "steps_done", "steps", "completed"), self.app.tasks()),
+            ("user_regions", ("user_id", "country", "number_type"), self.app.regions()),
+        ):
+            rows = LocalReader(self.data / "tables").counts(table, columns)
+            found += [f"{table}: {row} {times} times" for row, times in rows.items() if times != 1]
+            found += [f"{table}: {row} is missing" for row in expected - set(rows)]
+            found += [f"{table}: {row} is too much" for row in set(rows) - expected]
+        return found + self.topic_faults()
+
+    def topic_faults(self) -> list[str]:
+        """Each balance in the topic is newer than the one before, and the last one is right."""
+        found: list[str] = []
+        counts: dict[str, list[int]] = defaultdict(list)
+        last: dict[str, tuple[str, ...]] = {}
+        for value in map(json.loads, self.hands.values("ml_balances")):
+            counts[value["user_id"]].append(value["events"])
+            if value["events"] == max(counts[value["user_id"]]):
+                last[value["user_id"]] = (value["user_id"], str(value["balance"]), str(value["events"]))
+        for user, events in counts.items():
+            if len(events) != len(set(events)):
+                found.append(f"ml_balances: {user} has the counts {sorted(events)}, some twice")
+        if set(last.values()) != {row[:3] for row in self.app.balances()}:
+            found.append(f"ml_balances: the last values are {sorted(last.values())}")
+        return found
+
+
+@pytest.fixture
+def hands() -> Iterator[Hands]:
+    with Broker() as broker, Hands(broker.bootstrap_servers) as hands:
+        yield hands
+
+
+def a_point(draw: random.Random) -> dict[str, object]:
+    """A kill before, after or in the midst of one of the first writes of a run."""
+    when = draw.choice(("before", "after", "during", "during"))
+    return {"write": draw.randrange(1, 12), "when": when, "seconds": round(draw.uniform(0.02, 1.5), 3)}
+
+
+def test_killed_pipelines_lose_nothing_and_double_nothing(tmp_path: Path, hands: Hands) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    story = Story(tmp_path, hands, seed)
+    for _ in range(scale(2, 12)):
+        story.killed_at(a_point(story.draw))
+    story.app.send(100)
+    story.finish()
+    assert not story.faults()
+    assert not open_transactions(hands), "no transaction is left open"
+
+
+def open_transactions(hands: Hands) -> list[str]:
+    return [
+        each.transactional_id
+        for each in hands.admin.list_transactions()
+        if str(getattr(each.state, "value", each.state)) in ("Ongoing", "PrepareCommit", "PrepareAbort")
+    ]
+
+
+@pytest.mark.long
+def test_a_sink_that_writes_again_what_it_wrote_is_found(tmp_path: Path, hands: Hands) -> None:
+    story = Story(tmp_path, hands, 7)
+    # The third sink of the flow of credits is its topic: killed behind it, the batch comes again.
+    for write in (3, 4, 5, 6):
+        story.killed_at({"write": write, "when": "after", "plain": True})
+    story.finish()
+    assert any(fault.startswith("ml_balances") for fault in story.faults())
+
+
+def test_signals_and_stop_end_it_after_the_batch(tmp_path: Path, hands: Hands) -> None:
+    story = Story(tmp_path, hands, 3)
+    story.app.send(150)
+    process = story.tool(
+        None, "run", "region", "--trigger", "0 seconds", "--output", "json", "--interval", "0.2"
+    )
+    folder = StateFolder(str(story.data))
+
+    def done() -> bool:
+        assert process.poll() is None, story.told()
+        status = folder.read("region")
+        return status is not None and status.rows > 0 and status.lag == 0
+
+    try:
+        eventually(done, f"it has read everything; {story.told()}", SECONDS, 0.2)
+        second = story.tool(None, "run", "region")
+        assert second.wait(SECONDS) == 1
+        assert f"region runs on this data folder already (process {process.pid})" in story.log.read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 128 + signal.SIGTERM, story.told()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    status = folder.read("region")
+    assert status is not None
+    assert status.state == "stopped"
+    lines = [json.loads(line) for line in story.log.read_text().splitlines() if line.startswith("{")]
+    assert lines[0]["event"] == "started"
+    assert lines[-1]["event"] == "ended"
+    assert any(line["event"] == "progress" and line["flows"]["verifications"]["rows"] for line in lines)
