@@ -14,6 +14,7 @@ import clients_consume
 import growth
 import load
 import machine
+import spark_suite
 import upkeep
 from broker import Broker
 from load import Load
@@ -247,4 +248,5 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "librdkafka": librdkafka,
     "clients": clients.clients,
     "consumers": clients_consume.consumers,
+    "spark": spark_suite.spark,
 }

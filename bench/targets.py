@@ -133,6 +133,17 @@ TARGETS: dict[str, Target] = {
     "consume columns 1000": Target(
         "our columns read to confluent-kafka, 1,000-byte records", "times", 2, at_least=True
     ),
+    "spark read": Target(
+        "Spark, 100-byte rows read into noop", "rows/s", 2_000_000, "1.3-1.55 M", at_least=True
+    ),
+    "spark write": Target("Spark, 100-byte rows written", "rows/s", 600_000, "410,000", at_least=True),
+    "spark exactly once": Target(
+        "Spark, 100-byte rows written exactly once", "rows/s", 450_000, at_least=True
+    ),
+    "spark floor": Target("Spark, micro-batch of one row", "ms", 150),
+    "spark collect": Target("collect, events into Parquet", "events/s", 150_000, at_least=True),
+    "spark connector read": Target("Spark's own connector on this broker, rows read", "rows/s"),
+    "spark connector write": Target("Spark's own connector on this broker, rows written", "rows/s"),
 }
 
 
