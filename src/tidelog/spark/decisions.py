@@ -156,8 +156,15 @@ class Decisions:
     def _end(self) -> int:
         """Where the topic ends, open transactions included: what was committed may stand behind one."""
         partition = (self.topic, 0)
-        admin = self._desk.admin
-        return self._desk.thread.run(admin.list_offsets({partition: -1}))[partition].offset
+        admin, deadline = self._desk.admin, time.monotonic() + READ_SECONDS
+        while True:
+            try:
+                return self._desk.thread.run(admin.list_offsets({partition: -1}))[partition].offset
+            except UnknownTopicOrPartition:
+                # Brokers hear of a new topic one after the other.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def _make_topic(self) -> None:
         if self._exists:
