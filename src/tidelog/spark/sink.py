@@ -97,10 +97,14 @@ def write_plain(options: SinkOptions, target: Target, batches: Iterator[pa.Recor
     """Write the rows of a task with the producer of this worker."""
     pool = _pool()
     producer = pool.take(options.client)
-    sender = RowSender(producer, target)
-    for batch in batches:
-        sender.send(batch)
-    rows = sender.finish()
+    try:
+        sender = RowSender(producer, target)
+        for batch in batches:
+            sender.send(batch)
+        rows = sender.finish()
+    except BaseException:
+        producer.close(0)
+        raise
     pool.put_back(options.client, producer)
     return Written(rows)
 
