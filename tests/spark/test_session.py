@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from tidelog.spark import session as module
-from tidelog.spark.session import SparkMissing, java_version, session, settings, why_spark_cannot_run
+from tidelog.spark.session import (
+    SparkMissing,
+    java_version,
+    session,
+    settings,
+    why_spark_cannot_run,
+    worker_python,
+)
 
 
 def fake_java(folder: Path, says: str) -> Path:
@@ -33,6 +42,25 @@ def test_the_master_of_spark_submit_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("MASTER", raising=False)
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--name x --master spark://host:7077 pyspark-shell")
     assert settings(None, {})["spark.master"] == "spark://host:7077"
+
+
+def test_workers_run_this_python_and_its_own_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    archive = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
+    program = (
+        "import sys, pyspark; print(sys.executable, pyspark.__file__, [p for p in sys.path if 'here' in p])"
+    )
+    environment = {"PYTHONPATH": f"{archive}:/somewhere/else:/over here", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [worker_python(), "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    found = f"{sys.executable} {pyspark.__file__} ['/somewhere/else', '/over here']"
+    assert done.stdout.strip() == found
+
+
+def test_another_spark_keeps_its_own_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert worker_python() == sys.executable
 
 
 def test_without_java_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
