@@ -35,8 +35,6 @@ def spark_settings(folder: Path) -> dict[str, str]:
     return {
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder / 'derby'} -XX:+UseSerialGC",
-        # On a busy machine a Python process takes longer to start than the 15 seconds that Spark gives it.
-        "spark.python.authenticate.socketTimeout": "120s",
         "spark.local.dir": str(folder / "local"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
