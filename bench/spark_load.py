@@ -149,7 +149,7 @@ def main() -> int:
     parser.add_argument("folder")
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--events", type=int, default=5_000_000)
     parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--connector", metavar="JARS")
     parser.add_argument("--only", action="append")

@@ -21,7 +21,7 @@ from targets import figure
 
 PROGRAM = Path(__file__).parent / "spark_load.py"
 ROWS = 4_000_000
-EVENTS = 2_000_000
+EVENTS = 5_000_000
 BATCHES = 50
 LIMIT = 1800.0
 KEYS = {
