@@ -25,7 +25,7 @@ from tests.support.scale import scale
 from tests.support.wait import eventually
 
 ROWS_PER_BATCH = 60
-BATCHES = 16
+BATCHES = 12
 PATIENCE = 600.0
 
 

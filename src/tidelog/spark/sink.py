@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # A task has all of its rows at once: large batches in few requests, measured at local[2].
 DEFAULTS = {
-    "batch.size": "1000000",
+    "batch.size": "500000",
     "max.request.size": "8388608",
     "linger.ms": "50",
     "client.id": "tidelog-spark",
