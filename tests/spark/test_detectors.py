@@ -33,6 +33,7 @@ from tidelog.spark.pipelines.alerts import (
     Seen,
     newly_found,
     ring_name,
+    sound,
 )
 from tidelog.spark.pipelines.declare import Context, Pipeline
 from tidelog.spark.pipelines.events import EVENTS, EventSchema
@@ -292,6 +293,20 @@ def test_with_thresholds_that_are_off_invite_watch_is_not_good(spark: SparkSessi
             assert_good(day.truth, mild, [rule])
 
 
+def test_an_event_whose_clock_is_ahead_is_not_believed(spark: SparkSession) -> None:
+    """One of them would move the watermark, and everybody else's events would be late."""
+    from pyspark.sql import functions as f
+
+    columns = "event_id string, version int, ts long, at long"
+    events = [
+        ("right", 1, TODAY, TODAY),
+        ("late", 1, TODAY - DAY_MS, TODAY),
+        ("ahead", 1, TODAY + DAY_MS, TODAY),
+    ]
+    rows = spark.createDataFrame(events, columns).withColumn("timestamp", f.timestamp_millis("at"))
+    assert [row.event_id for row in sound(rows, device_watch.LOGINS).collect()] == ["right", "late"]
+
+
 # The pipelines
 
 
@@ -335,13 +350,8 @@ def test_pipelines_find_every_kind_of_cheater_across_a_restart_and_a_replay(
             for chunk in part:
                 for topic, table in chunk.tables.items():
                     producer.send_arrow(table, topic).result(60)
-        run(
-            ["device-watch", "invite-watch"],
-            bootstrap=bootstrap,
-            data=data,
-            trigger="available-now",
-            spark=spark,
-        )
+        for name in ("device-watch", "invite-watch"):
+            run(name, bootstrap=bootstrap, data=data, trigger="available-now", spark=spark)
         forget_last_commits(tmp_path / "data" / "checkpoints")
 
     tables = Tables(spark, f"{data}/tables")
