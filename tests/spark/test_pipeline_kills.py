@@ -64,15 +64,21 @@ class Story:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
-    def run(self, plan: dict[str, object] | None, *arguments: str) -> int:
+    def run(self, plan: dict[str, object] | None, *arguments: str, sending: bool = False) -> int:
+        """The exit code; with `sending` the app goes on sending until then."""
         process = self.tool(plan, "run", "earnings", "region", *arguments)
+
+        def ended() -> bool:
+            if sending:
+                self.app.send(20)
+            return process.poll() is not None
+
         try:
-            return process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"it did not end: {self.told()}") from None
+            eventually(ended, f"it ends; {self.told()}", SECONDS, 0.5 if sending else 0.05)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
 
     def told(self) -> str:
         spark_log = self.data / "status" / "spark.log"
@@ -81,8 +87,8 @@ class Story:
     def killed_at(self, plan: dict[str, object]) -> None:
         """A run of many small batches that does not live to see its end."""
         print(f"killed {plan}")
-        self.app.send(self.draw.randrange(150, 300))
-        code = self.run(plan, "--trigger", "0 seconds", "--max-offsets-per-trigger", "60")
+        self.app.send(self.draw.randrange(100, 200))
+        code = self.run(plan, "--trigger", "0 seconds", "--max-offsets-per-trigger", "100", sending=True)
         assert code == -signal.SIGKILL, f"ended with {code}: {self.told()}"
 
     def finish(self) -> None:

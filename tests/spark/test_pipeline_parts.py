@@ -19,7 +19,7 @@ from tidelog.spark.pipelines import reasons, state
 from tidelog.spark.pipelines.declare import Flow, Pipeline, Setting, SettingValue, Source, Table
 from tidelog.spark.pipelines.progress import lag, line, offsets, together
 from tidelog.spark.pipelines.registry import UnknownPipeline, check_flows, find, find_all
-from tidelog.spark.pipelines.runner import trigger_arguments
+from tidelog.spark.pipelines.runner import SparkDied, spark_alive, trigger_arguments
 from tidelog.spark.pipelines.settings import read_settings, resolve
 from tidelog.spark.pipelines.state import AlreadyRunning, FlowStatus, StateFolder, this_process
 
@@ -281,6 +281,14 @@ def test_the_reason_of_a_failure_is_the_last_error_in_the_stack() -> None:
     assert reasons.reason("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012") == "Division by zero"
     assert reasons.reason("pack.KeyError: 'x'") == "KeyError: 'x'"
     assert reasons.reason("") == "Spark gave no reason"
+
+
+def test_an_end_of_java_is_told_as_such(tmp_path: Path) -> None:
+    with (
+        pytest.raises(SparkDied, match=r"Java process has ended: .*status/spark\.log\. Start"),
+        spark_alive(str(tmp_path)),
+    ):
+        raise ConnectionRefusedError("[Errno 111] Connection refused")
 
 
 def test_the_tool_lists_and_describes(tmp_path: Path) -> None:

@@ -148,10 +148,9 @@ def run_until_told(names: tuple[str, ...], options: Options, report: Report) -> 
     from tidelog.spark.pipelines.runner import start
 
     told = Told()
-    with Signals(told.stop):
+    with Signals(told.stop) as early:
         running = start(names, options)
         with running, Signals(told.stop) as signals:  # once more: Spark's session takes SIGINT for itself
-            told.running = running
             report.begun(running)
             with report:
                 outcome = running.wait(each_turn=told.each_turn(report))
@@ -159,16 +158,14 @@ def run_until_told(names: tuple[str, ...], options: Options, report: Report) -> 
         if not outcome.stopped_cleanly:
             click.echo("tidelog: a micro-batch was cut off; it is done again at the next start", err=True)
             return 1
-        return signals.exit_code or told.early
+        return signals.exit_code or early.exit_code
 
 
 class Told:
     """Hands the wish to stop over to the run, also one that comes before there is a run."""
 
     def __init__(self) -> None:
-        self.running: Running | None = None
         self.wished = False
-        self.early = 0
 
     def stop(self) -> None:
         if self.wished:
@@ -470,7 +467,7 @@ def pipeline_failing() -> Iterator[None]:
             )
             ctx.exit(1)
         except RuntimeError as error:
-            if type(error).__name__ not in ("SparkMissing", "FlowFailed"):
+            if type(error).__name__ not in ("SparkMissing", "SparkDied", "FlowFailed"):
                 raise
             click.echo(f"tidelog: {error}", err=True)
             ctx.exit(1)

@@ -169,10 +169,10 @@ class FlowQuery:
 
     def stop_now(self) -> None:
         """Whatever is going on; a micro-batch that is cut off is done again at the next start."""
-        if not self.ended and self._started is not None:
+        if self._started is not None and not self._given_up:
             try:
                 self._started.stop()
-            except Exception as error:  # Spark waits for so long and then throws what Java has for that
+            except Exception as error:  # it took too long, or Spark itself is gone
                 log.warning("%s does not stop: %s", self.name, str(error).partition("\n")[0])
                 self._given_up = True
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,8 @@ SESSION: dict[str, str] = {
     "spark.python.authenticate.socketTimeout": "120s",
     # A stop waits for the end of what cannot be interrupted, but not for ever.
     "spark.sql.streaming.stopTimeout": "20000",
+    # Options of source and sink hold what the clients sign in with.
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|key",
     # Nobody asks for more of the past than the last micro-batch.
     "spark.sql.streaming.numRecentProgressUpdates": "5",
 }
@@ -246,10 +248,16 @@ class Running:
 
     def wait(self, *, each_turn: Callable[[Running], None] | None = None) -> Outcome:
         """Until all pipelines have ended."""
-        while self.turn():
-            if each_turn is not None:
-                each_turn(self)
-            time.sleep(TURN_SECONDS)
+        try:
+            with spark_alive(self.options.data):
+                while self.turn():
+                    if each_turn is not None:
+                        each_turn(self)
+                    time.sleep(TURN_SECONDS)
+        except SparkDied as error:
+            for running in self.pipelines:
+                running.status.state, running.status.error = state.FAILED, str(error)
+            raise
         if each_turn is not None:
             each_turn(self)
         return self.outcome()
@@ -284,7 +292,8 @@ class Running:
                     running.status.state = state.STOPPED
             self._write_status(force=True)
             if self._spark is not None and self._owns_spark:
-                self._spark.stop()
+                with suppress(Exception):  # it may be gone already
+                    self._spark.stop()
         finally:
             for running in self.pipelines:
                 running.claim.close()
@@ -294,6 +303,24 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class SparkDied(RuntimeError):
+    """The Java process that Spark runs in has ended."""
+
+
+@contextmanager
+def spark_alive(data: str) -> Iterator[None]:
+    from py4j.protocol import Py4JNetworkError
+
+    try:
+        yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        log = state.status_folder(data) / "spark.log"
+        raise SparkDied(
+            f"Spark's Java process has ended: it was killed, or ran out of memory; its last words are in {log}."
+            " Start the pipeline again: it goes on where it was"
+        ) from error
 
 
 def start(
