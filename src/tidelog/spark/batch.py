@@ -1,8 +1,11 @@
 """The batch read: from where to where, filters that spare reading, and the tasks that read it.
 
-Filters on topic, partition, offset and timestamp narrow the ranges. Spark applies them to the rows once more,
-so a range may always be too wide. They come only where spark.sql.python.filterPushdown.enabled is true, as
-`tidelog.spark.session` has it.
+Spark plans the tasks of a frame once, however often the frame is used. So a task that begins at `earliest` or
+ends at `latest` finds out where that is when it runs, as in Spark's Kafka connector: a frame counted again
+counts what has come meanwhile.
+
+For the same reason filters narrow the ranges only where the option `pushFilters` asks for it: Spark would use
+the tasks of one filtered query for the next query on that frame, whatever its filters are.
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ from pyspark.sql.datasource import (
 )
 
 from tidelog.spark.cluster import Cluster
-from tidelog.spark.offsets import NO_OFFSET, report_data_loss, resolve
+from tidelog.spark.fetching import PartitionFetcher
+from tidelog.spark.offsets import NO_OFFSET, Position, report_data_loss, resolve
 from tidelog.spark.options import EARLIEST, LATEST, Everywhere, Partition, SourceOptions
 from tidelog.spark.planner import split
-from tidelog.spark.reader import OffsetRange, read_range
+from tidelog.spark.reader import OffsetRange, ReadSettings, read_range
 from tidelog.spark.tasks import RangePartition, read_settings
 
 if TYPE_CHECKING:
@@ -41,7 +45,8 @@ class TidelogBatchReader(DataSourceReader):
         self.options = options
         self.settings = read_settings(options)
         self._filters: list[Filter] = []
-        self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
+        if options.push_filters:
+            self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
         cluster = Cluster(self.options)
@@ -49,13 +54,12 @@ class TidelogBatchReader(DataSourceReader):
             ranges = self._ranges(cluster)
         finally:
             cluster.close()
-        parts = split(ranges, self.options.min_partitions, self.options.max_records_per_partition)
         # Where there is none Spark would make one of its own kind.
-        return [RangePartition(part) for part in parts] or [RangePartition(OffsetRange("", 0, 0, 0))]
+        return [RangePartition(part) for part in ranges] or [RangePartition(OffsetRange("", 0, 0, 0))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
-        return read_range(partition.range, self.settings)
+        return read_range(bound(partition.range, self.settings), self.settings)
 
     def take_filters(self, filters: Iterable[Filter]) -> None:
         """Those that say something about whole ranges; a column of a value's JSON may have any name."""
@@ -70,9 +74,12 @@ class TidelogBatchReader(DataSourceReader):
             for key, until in end.offsets.items()
             if key in start.offsets
         ]
-        for filter in self._filters:
-            ranges = list(_narrowed(ranges, filter))
-        return self._from_times(cluster, ranges)
+        least, most = self.options.min_partitions, self.options.max_records_per_partition
+        if self._filters:
+            for filter in self._filters:
+                ranges = list(_narrowed(ranges, filter))
+            return split(self._from_times(cluster, ranges), least, most)
+        return list(_opened(ranges, split(ranges, least, most), start, end))
 
     def _range(self, partition: Partition, start: int, end: int) -> OffsetRange:
         topic, index = partition
@@ -97,6 +104,37 @@ class TidelogBatchReader(DataSourceReader):
             for each in ranges
             if first.get((each.topic, each.partition), NO_OFFSET) != NO_OFFSET
         ]
+
+
+def bound(wanted: OffsetRange, settings: ReadSettings) -> OffsetRange:
+    """A range with the offsets that EARLIEST and LATEST are now."""
+    if wanted.start >= 0 and wanted.end >= 0:
+        return wanted
+    patience = settings.poll_timeout_ms / 1000
+    fetcher = PartitionFetcher(settings.client, wanted.topic, wanted.partition, patience)
+    try:
+        start = fetcher.log_start() if wanted.start == EARLIEST else wanted.start
+        end = fetcher.log_end() if wanted.end == LATEST else wanted.end
+    finally:
+        fetcher.close()
+    return replace(wanted, start=start, end=end)
+
+
+def _opened(
+    whole: Iterable[OffsetRange], parts: Iterable[OffsetRange], start: Position, end: Position
+) -> Iterator[OffsetRange]:
+    """The parts of each range, the first open at the beginning and the last at the end where they were."""
+    by_partition: dict[Partition, list[OffsetRange]] = {
+        (each.topic, each.partition): [each] for each in whole if each.start == each.end
+    }
+    for part in parts:
+        by_partition.setdefault((part.topic, part.partition), []).append(part)
+    for key, mine in sorted(by_partition.items()):
+        if key in start.at_earliest:
+            mine[0] = replace(mine[0], start=EARLIEST)
+        if key in end.at_latest:
+            mine[-1] = replace(mine[-1], end=LATEST)
+        yield from (part for part in mine if part.start != part.end)
 
 
 class _Pushing:

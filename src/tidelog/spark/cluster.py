@@ -11,6 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Coroutine, Mapping, Set
+from concurrent.futures import wait
 from typing import TypeVar
 
 from tidelog.clients.adminclient.client import AsyncAdmin
@@ -65,22 +66,42 @@ class AdminLink:
         names = admin_definition()
         self._settings = {name: value for name, value in client.items() if name in names}
         self._open: tuple[LoopThread, OffsetAdmin] | None = None
+        self._waiting: dict[str, Offsets] = {}
+        """Positions to write after the one that is being written, by group; the loop's own."""
 
     def run(self, ask: Callable[[OffsetAdmin], Coroutine[object, object, T]]) -> T:
         thread, admin = self._opened()
         return thread.run(ask(admin))
 
-    def commit(self, group: str, offsets: Mapping[Partition, int], failed: Callable[[str], None]) -> None:
-        """Begin to write the position of a group, without waiting; `failed` is called where that fails."""
+    def commit(
+        self, group: str, offsets: Mapping[Partition, int], failed: Callable[[str], None], patience: float
+    ) -> None:
+        """Write the position of a group: waited for at most `patience` seconds, then it goes on by itself.
+
+        `failed` is called where it fails. An older position never comes after a newer one.
+        """
         thread, admin = self._opened()
+        writing = thread.submit(self._write(admin, group, offsets, failed))
+        if patience > 0:
+            wait([writing], patience)
 
-        async def write() -> None:
-            try:
-                await admin.alter_consumer_group_offsets(group, offsets)
-            except KafkaError as error:
-                failed(str(error))
-
-        thread.submit(write())
+    async def _write(
+        self, admin: OffsetAdmin, group: str, offsets: Mapping[Partition, int], failed: Callable[[str], None]
+    ) -> None:
+        waiting = self._waiting.get(group)
+        if waiting is not None:
+            waiting.update(offsets)  # another write is on its way, and takes these along after it
+            return
+        waiting = self._waiting[group] = dict(offsets)
+        try:
+            while waiting:
+                taken = dict(waiting)
+                waiting.clear()
+                await admin.alter_consumer_group_offsets(group, taken)
+        except KafkaError as error:
+            failed(str(error))
+        finally:
+            del self._waiting[group]
 
     def close(self) -> None:
         opened, self._open = self._open, None

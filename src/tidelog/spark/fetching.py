@@ -58,6 +58,7 @@ R = TypeVar("R", bound=Message)
 FETCH_VERSION = 12
 READ_COMMITTED = 1
 EARLIEST = -2
+LATEST = -1
 # Measured: larger answers take no less CPU, smaller ones more.
 FETCH_BYTES = 4 * 1024 * 1024
 # A topic that was just made is known everywhere after that long; one that was deleted will not come back.
@@ -301,6 +302,13 @@ class PartitionFetcher:
 
     def log_start(self) -> int:
         """The first offset that the leader has now."""
+        return self._listed(EARLIEST)
+
+    def log_end(self) -> int:
+        """Where the log ends now for those who read as this does."""
+        return self._listed(LATEST)
+
+    def _listed(self, timestamp: int) -> int:
         if self._connection is None:
             self._connection = self._leader()
         request = ListOffsetsRequest(
@@ -311,7 +319,7 @@ class PartitionFetcher:
                     name=self._topic,
                     partitions=[
                         ListOffsetsRequest.ListOffsetsPartition(
-                            partition_index=self._partition, timestamp=EARLIEST
+                            partition_index=self._partition, timestamp=timestamp
                         )
                     ],
                 )
@@ -320,7 +328,7 @@ class PartitionFetcher:
         answer = self._connection.call(request, ListOffsetsResponse)
         found = answer.topics[0].partitions[0]
         if found.error_code:
-            raise error_class(found.error_code)(f"first offset of {self._topic}-{self._partition}")
+            raise error_class(found.error_code)(f"offset of {self._topic}-{self._partition}")
         return found.offset
 
     def close(self) -> None:

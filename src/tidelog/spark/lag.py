@@ -34,11 +34,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.spark")
 
 
-class GroupPublisher:
-    """`publish` writes a position that changed, in the background."""
+# Long enough that a commit is there before a query ends, short enough to be no part of a micro-batch.
+PATIENCE_SECONDS = 0.05
 
-    def __init__(self, group: str | None, link: AdminLink) -> None:
+
+class GroupPublisher:
+    """`publish` writes a position that changed; a slow broker is waited for in the background."""
+
+    def __init__(self, group: str | None, link: AdminLink, patience: float = PATIENCE_SECONDS) -> None:
         self._group = group
+        self._patience = patience
         self._link = link
         self._published: Offsets = {}
         self._complained = False
@@ -49,7 +54,7 @@ class GroupPublisher:
         changed = {key: offset for key, offset in done.items() if self._published.get(key) != offset}
         if changed:
             self._published.update(changed)
-            self._link.commit(self._group, changed, self._failed)
+            self._link.commit(self._group, changed, self._failed, self._patience)
 
     def _failed(self, why: str) -> None:
         self._published = {}
@@ -78,7 +83,7 @@ class GroupListener(StreamingQueryListener):
         group = self._group_of(name) if name else None
         if group is None:
             return
-        publisher = self._publishers.setdefault(group, GroupPublisher(group, self._link))
+        publisher = self._publishers.setdefault(group, GroupPublisher(group, self._link, patience=0))
         for source in event.progress.sources:
             publisher.publish(_position(source.endOffset))
 

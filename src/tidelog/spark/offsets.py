@@ -1,7 +1,7 @@
 """Positions of a query: their JSON, where a query starts and ends, and what is said where data is lost.
 
 The JSON is that of Spark's Kafka connector, {"topic": {"0": 23}}, so that a checkpoint can change hands.
-Positions are resolved when the query is planned; `OffsetRange`s never have an open end.
+Positions are resolved when a query is planned.
 """
 
 from __future__ import annotations
@@ -70,10 +70,11 @@ def from_json(position: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a query starts or ends; `at_latest` are the partitions whose end was taken as it was."""
+    """Where a query starts or ends, and the partitions whose end or beginning was taken as it was."""
 
     offsets: Offsets
     at_latest: frozenset[Partition] = frozenset()
+    at_earliest: frozenset[Partition] = frozenset()
 
 
 def resolve(cluster: Cluster, limit: Limit, options: SourceOptions, *, starting: bool) -> Position:
@@ -95,6 +96,7 @@ def resolve(cluster: Cluster, limit: Limit, options: SourceOptions, *, starting:
     return Position(
         {**specs, **cluster.offsets(open_ended)},
         frozenset(key for key, spec in open_ended.items() if spec == LATEST),
+        frozenset(key for key, spec in open_ended.items() if spec == EARLIEST),
     )
 
 

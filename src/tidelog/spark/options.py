@@ -108,6 +108,7 @@ class SourceOptions:
     poll_timeout_ms: int = 120_000
     metadata_cache_ms: int = -1
     publish_group: str | None = None
+    push_filters: bool = False
     given: Mapping[str, str] = field(default_factory=dict)
     """Every option as it was given, with its name in lower case."""
 
@@ -228,6 +229,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs", 1, 120_000) or 120_000,
         metadata_cache_ms=metadata_cache_ms,
         publish_group=_publish_group(given, client),
+        push_filters=given.flag("pushFilters", False),
         given=given.options,
     )
 
