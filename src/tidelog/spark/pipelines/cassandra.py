@@ -8,15 +8,16 @@ that is away is waited for; one that stays away stops the micro-batch, which com
 from __future__ import annotations
 
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, cast
 
 from tidelog.config import ConfigError
 from tidelog.spark.pipelines.declare import Setting, SettingValue
-from tidelog.spark.pipelines.events import EVENTS, EventSchema, Kind
+from tidelog.spark.pipelines.events import EventSchema, Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 TYPES = {Kind.STRING: "text", Kind.LONG: "bigint", Kind.INT: "int", Kind.BOOLEAN: "boolean"}
 TABLES = {"events_by_user": "user_id", "events_by_device": "device_id", "events_by_ad": "ad_id"}
 """Tables, and the column whose events of a day are together in one."""
-KEY_COLUMNS = ("day", "ts", "event_id")
 CHUNK = 2_000
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 10.0
@@ -41,7 +41,7 @@ class CassandraError(RuntimeError):
 class _Session(Protocol):
     """What is used of the driver's session."""
 
-    def execute(self, query: str) -> object: ...
+    def execute(self, query: str) -> Iterable[tuple[str, str]]: ...
     def prepare(self, query: str) -> object: ...
 
 
@@ -139,14 +139,30 @@ SETTINGS = (
 )
 
 
-def write_events(events: DataFrame, schema: EventSchema, target: Target) -> int:
-    """Write events of one kind, columns of the schema and `day`; the number of rows that were written."""
-    from pyspark.sql import functions as F
+class Keyspace:
+    """The tables of a run: made before the first row is written, by one flow for all of them."""
 
-    with connected(target) as session:
-        make_tables(session, target)
-    written = events.mapInArrow(partition_writer(schema, target), "rows long").agg(F.sum("rows")).first()
-    return int(written[0] or 0) if written is not None else 0
+    def __init__(self, target: Target, schemas: tuple[EventSchema, ...]) -> None:
+        self._target = target
+        self._schemas = schemas
+        self._lock = threading.Lock()
+        self._made = False
+
+    def write(self, events: DataFrame, schema: EventSchema) -> int:
+        """Write events of one kind, columns of the schema and `day`; the number of rows that were written."""
+        from pyspark.sql import functions as F
+
+        self._make()
+        rows = events.mapInArrow(partition_writer(schema, self._target), "rows long")
+        written = rows.agg(F.sum("rows")).first()
+        return int(written[0] or 0) if written is not None else 0
+
+    def _make(self) -> None:
+        with self._lock:
+            if not self._made:
+                with connected(self._target) as session:
+                    make_tables(session, self._target, self._schemas)
+                self._made = True
 
 
 def partition_writer(
@@ -196,31 +212,46 @@ def insert_statement(table: str, schema: EventSchema, target: Target) -> str:
     return f"INSERT INTO {target.keyspace}.{table} ({', '.join(names)}) VALUES ({marks})"
 
 
-def make_tables(session: _Session, target: Target) -> None:
-    """Keyspace, tables and columns, where they are missing."""
+def make_tables(session: _Session, target: Target, schemas: tuple[EventSchema, ...]) -> None:
+    """Keyspace, tables and columns, where they are missing; nothing is changed where they are there."""
     strategy = (
         f"'NetworkTopologyStrategy', '{target.datacenter}'"
         if target.datacenter
         else "'SimpleStrategy', 'replication_factor'"
     )
-    session.execute(
-        f"CREATE KEYSPACE IF NOT EXISTS {target.keyspace} "
-        f"WITH replication = {{'class': {strategy}: {target.replication}}}"
-    )
     columns = {"kind": "text", "day": "date"}
-    for schema in EVENTS.values():
+    for schema in schemas:
         columns |= {field.name: TYPES[field.kind] for field in schema.fields}
     columns["ts"] = "timestamp"
-    for table, subject in TABLES.items():
-        names = ("kind", subject, *(name for name in KEY_COLUMNS))
-        declared = ", ".join(f"{name} {columns[name]}" for name in names)
+    there = _columns_there(session, target)
+    if not there:
         session.execute(
-            f"CREATE TABLE IF NOT EXISTS {target.keyspace}.{table} ({declared}, "
-            f"PRIMARY KEY (({subject}, day), ts, event_id)) WITH CLUSTERING ORDER BY (ts DESC, event_id ASC)"
+            f"CREATE KEYSPACE IF NOT EXISTS {target.keyspace} "
+            f"WITH replication = {{'class': {strategy}: {target.replication}}}"
         )
-        for name, kind in columns.items():
-            if name not in names:
-                session.execute(f"ALTER TABLE {target.keyspace}.{table} ADD IF NOT EXISTS {name} {kind}")
+    declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    for table, subject in TABLES.items():
+        if table not in there:
+            session.execute(
+                f"CREATE TABLE IF NOT EXISTS {target.keyspace}.{table} ({declared}, PRIMARY KEY "
+                f"(({subject}, day), ts, event_id)) WITH CLUSTERING ORDER BY (ts DESC, event_id ASC)"
+            )
+            continue
+        for name in columns.keys() - there[table]:
+            session.execute(
+                f"ALTER TABLE {target.keyspace}.{table} ADD IF NOT EXISTS {name} {columns[name]}"
+            )
+
+
+def _columns_there(session: _Session, target: Target) -> dict[str, set[str]]:
+    """The columns that tables of the keyspace have, by table."""
+    found: dict[str, set[str]] = {}
+    for table, column in session.execute(
+        "SELECT table_name, column_name FROM system_schema.columns "
+        f"WHERE keyspace_name = '{target.keyspace}'"
+    ):
+        found.setdefault(table, set()).add(column)
+    return found
 
 
 def put(session: _Session, statement: object, rows: list[tuple[Value, ...]], target: Target) -> None:
@@ -240,7 +271,7 @@ def put(session: _Session, statement: object, rows: list[tuple[Value, ...]], tar
         if not passes_by(error):
             raise CassandraError(f"Cassandra ({target.where}) refuses a row: {_in_words(error)}")
         if time.monotonic() + wait > deadline:
-            raise away(target, error)
+            raise away(target) from error
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT)
         rows = [row for row, _ in failed]
@@ -263,7 +294,7 @@ def connected(target: Target) -> Iterator[_Session]:
             if not passes_by(error):
                 raise CassandraError(f"Cassandra ({target.where}): {_in_words(error)}") from error
             if time.monotonic() + wait > deadline:
-                raise away(target, error) from error
+                raise away(target) from error
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT)
     assert isinstance(cluster, Cluster)
@@ -309,10 +340,10 @@ def passes_by(error: Exception) -> bool:
     return isinstance(error, OperationTimedOut | Timeout | Unavailable | ConnectionException | OSError)
 
 
-def away(target: Target, error: Exception) -> CassandraError:
+def away(target: Target) -> CassandraError:
     return CassandraError(
-        f"Cassandra ({target.where}) has not answered for {target.wait_seconds:g} s ({_in_words(error)}); "
-        "nothing is lost, the micro-batch comes again"
+        f"Cassandra ({target.where}) has not answered for {target.wait_seconds:g} s; nothing is lost, the "
+        "micro-batch comes again"
     )
 
 

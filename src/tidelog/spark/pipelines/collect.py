@@ -123,24 +123,25 @@ class InCassandra:
     """Good events to Cassandra, each written again and again as the same rows."""
 
     schema: EventSchema
+    keyspace: cassandra.Keyspace
     name: str = "cassandra"
 
     def write(self, rows: DataFrame, context: Context, flow: str, batch: int) -> None:
-        cassandra.write_events(
-            good_events(rows, self.schema), self.schema, cassandra.Target.of(context.settings)
-        )
+        self.keyspace.write(good_events(rows, self.schema), self.schema)
 
 
 def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
     cassandra.check_target(settings)
-    return tuple(_flow(schema, bool(settings["cassandra.contact.points"])) for schema in LOGS)
+    target = cassandra.Target.of(settings)
+    keyspace = cassandra.Keyspace(target, LOGS) if target.contact_points else None
+    return tuple(_flow(schema, keyspace) for schema in LOGS)
 
 
-def _flow(schema: EventSchema, with_cassandra: bool) -> Flow:
+def _flow(schema: EventSchema, keyspace: cassandra.Keyspace | None) -> Flow:
     source = Source((schema.topic,), schema.spark_schema(), keep_bad=True, metadata=METADATA)
     sinks: tuple[Sink, ...] = (Collected(schema),)
-    if with_cassandra:
-        sinks = (*sinks, InCassandra(schema))
+    if keyspace is not None:
+        sinks = (*sinks, InCassandra(schema, keyspace))
     return Flow(schema.table, source, sinks)
 
 
