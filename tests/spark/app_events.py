@@ -141,4 +141,4 @@ class App:
 
 def shown(ts: int) -> str:
     moment = datetime.fromtimestamp(ts // 1000, UTC).replace(microsecond=ts % 1000 * 1000)
-    return str(moment)
+    return str(moment.replace(tzinfo=None))  # as the tables have it

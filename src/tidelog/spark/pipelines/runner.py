@@ -318,7 +318,7 @@ def spark_alive(data: str) -> Iterator[None]:
     except (Py4JNetworkError, ConnectionError) as error:
         log = state.status_folder(data) / "spark.log"
         raise SparkDied(
-            f"Spark's Java process has ended: it was killed, or ran out of memory; its last words are in {log}."
+            f"Spark's Java process has ended: killed, or out of memory; its last words are in {log}."
             " Start the pipeline again: it goes on where it was"
         ) from error
 
