@@ -85,16 +85,18 @@ class FlowQuery:
         self._has_id.set()
         self.progress.flow.state = RUNNING
 
-    def wait_for_source(self, seconds: float) -> None:
-        """Until the Python process of the source runs, or the query has failed.
+    def wait_for_source(self, seconds: float) -> bool:
+        """Until the Python process of the source runs; False where it came too late: start it again.
 
         Spark gives each ten seconds to start, a constant: many at once on few cores would run out of time.
         """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.query.isActive:
             if not self.query.status["message"].startswith("Initializing"):
-                return
+                return True
             time.sleep(0.02)
+        error = None if self.query.isActive else self.query.exception()
+        return error is None or "Python worker failed to connect back" not in str(error)
 
     def read(self) -> DataFrame:
         source = self.flow.source

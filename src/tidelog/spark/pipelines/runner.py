@@ -35,7 +35,8 @@ TURN_SECONDS = 0.1
 STATUS_SECONDS = 1.0
 STOP_SECONDS = 60.0
 OLD_JVM_SECONDS = 30.0
-SOURCE_SECONDS = 30.0
+SOURCE_SECONDS = 120.0
+START_ATTEMPTS = 5
 
 SESSION: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
@@ -172,8 +173,10 @@ class Running:
 
     def _start(self, running: RunningPipeline, query: FlowQuery, trigger: Mapping[str, str | bool]) -> None:
         try:
-            query.start(trigger)
-            query.wait_for_source(SOURCE_SECONDS)
+            for _ in range(START_ATTEMPTS):
+                query.start(trigger)
+                if query.wait_for_source(SOURCE_SECONDS):
+                    break
         except Exception as error:
             failure = flow_failed(running.name, query.flow.name, error)
             running.status.state, running.status.error = state.FAILED, str(failure)
