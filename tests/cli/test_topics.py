@@ -224,10 +224,10 @@ def test_settings_of_the_connection_come_from_a_file(topics: Topics, tmp_path: P
     file = tmp_path / "client.properties"
     file.write_text("client.id=ops\nrequest.timeout.ms=20000\n")
     assert topics("--list", "--command-config", str(file)).exit_code == 0
-    file.write_text("security.protocol=SASL_SSL\n")
+    file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n")
     refused = topics("--list", "--command-config", str(file))
     assert refused.exit_code == 1
-    assert "security.protocol=SASL_SSL" in refused.stdout
+    assert "sasl.username" in refused.stdout
 
 
 @pytest.mark.kafka
