@@ -154,6 +154,14 @@ def test_evidence_of_any_shape_is_shown(tmp_path: Path) -> None:
     assert "<dt>c</dt><dd>True</dd>" in page
 
 
+def test_alerts_of_a_rule_are_found_in_files_that_have_none_of_it_too(tmp_path: Path) -> None:
+    for minute, rule in enumerate(("ring", "one-device", "ring", "ring")):
+        made.write_table(tmp_path, "invite_alerts", [made.alert(rule, f"u{minute}", minute, {})], made.ALERT)
+    facts = report.facts(tmp_path)
+    assert [alert.subject for alert in facts.alerts if alert.rule == "ring"] == ["u3", "u2", "u0"]
+    assert [alert.subject for alert in facts.alerts if alert.rule == "one-device"] == ["u1"]
+
+
 def test_swipes_of_ads_regions_and_quarantine_are_counted(full: Path, page: str) -> None:
     facts = report.facts(full)
     assert sum(ad.left + ad.right for ad in facts.ads) < facts.event_count

@@ -83,7 +83,7 @@ class LocalReader:
             for name, value in where.items():
                 rows = rows.filter(pc.equal(pc.fill_null(rows[name], ""), value))
             best = rows if best is None else pa.concat_tables([best, rows])
-            best = best.take(pc.select_k_unstable(best, limit, [(by, "descending")]))
+            best = best.sort_by([(by, "descending")]).slice(0, limit)
         return [] if best is None else list(best.select(list(columns)).to_pylist())
 
     def numbers(self, table: str, column: str) -> list[int]:
