@@ -12,11 +12,13 @@ from rich.text import Text
 
 from tidelog.spark.pipelines import report
 from tidelog.spark.pipelines.report_facts import EVENT_TABLES, Alert, Facts, text
+from tidelog.spark.pipelines.report_page import TOLD_BY_THE_WINDOW
 
 ALERTS_OF_A_RULE = 2
 BALANCES_SHOWN = 5
 COUNTRIES_SHOWN = 6
 EVIDENCE_WIDTH = 160
+NAMES_SHOWN = 2
 
 
 def show(data: Path, page: Path, planted: Mapping[str, Sequence[str]]) -> None:
@@ -26,7 +28,9 @@ def show(data: Path, page: Path, planted: Mapping[str, Sequence[str]]) -> None:
         console = Console(highlight=False, width=120)
     facts = report.facts(data)
     for table in (counts(facts), alerts(facts, planted), balances(facts), regions(facts)):
+        title, table.title = table.title, None  # a title would be broken to the width of its table
         console.print()
+        console.print(title, style="bold")
         console.print(table)
     written = report.write(data, page)
     console.print("\nThe report, with plots of all this:")
@@ -34,7 +38,7 @@ def show(data: Path, page: Path, planted: Mapping[str, Sequence[str]]) -> None:
 
 
 def made(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table = Table(title=title, box=None, pad_edge=False)
     for name, justify in columns:
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
     for row in rows:
@@ -69,13 +73,20 @@ def alerts(facts: Facts, planted: Mapping[str, Sequence[str]]) -> Table:
 def evidence(alert: Alert) -> str:
     value = alert.evidence
     if isinstance(value, Mapping):
-        words = ", ".join(
-            f"{name}: {item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)}"
-            for name, item in value.items()
-        )
+        told = {name: item for name, item in value.items() if name not in TOLD_BY_THE_WINDOW}
+        words = ", ".join(f"{name.replace('_', ' ')} {in_short(item)}" for name, item in told.items())
     else:
         words = str(value)
     return words if len(words) <= EVIDENCE_WIDTH else words[: EVIDENCE_WIDTH - 2] + " …"
+
+
+def in_short(value: object) -> str:
+    """A value of the evidence; of a long list the first ones."""
+    if isinstance(value, list):
+        named = [str(item) for item in value[:NAMES_SHOWN]]
+        more = len(value) - len(named)
+        return f"{' '.join(named)} and {more} more" if more else " ".join(named)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def balances(facts: Facts) -> Table:

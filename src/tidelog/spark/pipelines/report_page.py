@@ -16,6 +16,7 @@ from tidelog.spark.pipelines.report_facts import EVENT_TABLES, Alert, Facts, tex
 from tidelog.spark.pipelines.report_style import STYLE
 
 ALERTS_OPEN = 5
+TOLD_BY_THE_WINDOW = ("first", "last")
 LEFT_COLOUR, RIGHT_COLOUR = 1, 2
 REGIONS_OF_A_COUNTRY = 6
 COUNTRIES_SHOWN = 12
@@ -238,7 +239,8 @@ def _in_short(evidence: object) -> str:
     if not isinstance(evidence, Mapping):
         words = json.dumps(evidence, ensure_ascii=False) if isinstance(evidence, list) else str(evidence)
     else:
-        words = ", ".join(f"{name} {_item_in_short(value)}" for name, value in evidence.items())
+        told = {name: value for name, value in evidence.items() if name not in TOLD_BY_THE_WINDOW}
+        words = ", ".join(f"{name.replace('_', ' ')} {_item_in_short(value)}" for name, value in told.items())
     return words if len(words) <= 90 else words[:88] + " …"
 
 
