@@ -22,7 +22,7 @@ from tidelog.spark.pipelines.report_readers import LocalReader
 from tidelog.testing import Broker
 
 SECONDS = 400.0
-SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx128m"
+SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Daemon:
@@ -55,6 +55,7 @@ class Daemon:
                 "SPARK_HOME": str(home),
                 "SPARK_CONF_DIR": str(folder),
                 "SPARK_DAEMON_JAVA_OPTS": SMALL,
+                "SPARK_DAEMON_MEMORY": "128m",
                 "SPARK_WORKER_DIR": str(folder / "work"),
                 "SPARK_LOCAL_DIRS": str(folder / "local"),
                 "SPARK_NO_DAEMONIZE": "1",
@@ -66,7 +67,8 @@ class Daemon:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        self.lines += self.process.stderr  # a line at a time, as they come
+        for line in self.process.stderr:
+            self.lines.append(line)
 
     def says(self, pattern: str) -> str:
         def found() -> str | None:
@@ -140,8 +142,8 @@ def test_a_pipeline_runs_on_a_standalone_cluster(tmp_path: Path, hands: Hands) -
             "spark.driver.memory": "768m",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": SMALL,
+            "spark.executor.extraJavaOptions": SMALL,
             "spark.sql.shuffle.partitions": "2",
             "spark.local.dir": str(tmp_path / "local"),
         }
