@@ -6,6 +6,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ import pytest
 from tests.support.scale import scale
 from tidelog.spark import compaction
 from tidelog.spark.files import Files
+from tidelog.spark.table_log import TableLog
 from tidelog.spark.tables import TableError, Tables
 
 if TYPE_CHECKING:
@@ -267,6 +269,31 @@ def test_the_newest_row_of_a_key_stands(spark: SparkSession, tmp_path: Path) -> 
     assert seen() == {"ann": 5, "ben": 2, "cat": 4}
     assert seen(2) == {"ann": 10, "ben": 2}
     assert tables.read("balances").columns == ["user_id", "balance"]
+
+
+def test_writers_that_make_a_table_at_the_same_time_do_not_mind_each_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def write(number: int) -> None:
+        tables.write(spark.range(number, number + 1), "events", writer=f"w{number}", batch=0)
+
+    tables = Tables(spark, str(tmp_path))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert sorted(row.id for row in tables.read("events").collect()) == [0, 1, 2, 3]
+    log = TableLog(RefusingFiles(spark, str(tmp_path)), f"file:{tmp_path}/events")
+    log.put(f"{log.hidden}/schema", next((tmp_path / "events/_tidelog/schema").glob("*.json")).name, "{}")
+    assert not list((tmp_path / "events/_tidelog").rglob("*.draft"))
+    assert not list((tmp_path / "events").rglob(".*.crc")), "the tables do without files of checksums"
+
+
+class RefusingFiles(Files):
+    """Renames as on HDFS: not onto a file that is there."""
+
+    def rename(self, source: str, target: str) -> bool:
+        if self.exists(target):
+            raise OSError(f"{target} is there")
+        return super().rename(source, target)
 
 
 def test_later_batches_may_have_more_columns_but_no_other_types(spark: SparkSession, tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ class Files:
     """The file system of `root`. Paths are texts below it, joined with slashes."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
+        from py4j.java_gateway import is_instance_of
+
         jvm, context = spark._jvm, spark._jsc
         assert jvm is not None, "the files are reached through the driver's JVM"
         self._make_path: Callable[[str], _Path] = jvm.org.apache.hadoop.fs.Path
@@ -67,7 +69,8 @@ class Files:
         system = path.getFileSystem(context.hadoopConfiguration())
         # The local file system keeps a checksum file beside each file, which a rename moves in a second
         # step: a crash in between would leave a file with another one's checksum.
-        checked = system.getClass().getSimpleName() == "LocalFileSystem"
+        gateway = spark.sparkContext._gateway
+        checked = is_instance_of(gateway, system, "org.apache.hadoop.fs.LocalFileSystem")
         self._system = system.getRaw() if checked else system
         self.root = system.makeQualified(path).toString()
 

@@ -99,6 +99,9 @@ class TableLog:
                 shape = _shape_from(text) if shape is None else _merged(self.name, shape, _shape_from(text))
         return shape
 
+    def declared(self) -> bool:
+        return any(entry.name.endswith(".json") for entry in self.files.entries(f"{self.hidden}/schema"))
+
     def declare(self, wanted: Shape) -> Shape:
         """Make the table, or add the columns that it lacks; refused where it is another kind of table."""
         wanted = replace(wanted, schema=_nullable(wanted.schema))
@@ -193,11 +196,17 @@ class TableLog:
         self.files.delete(f"{self.batches}/{replace(marker, done=False).name}")
 
     def put(self, folder: str, name: str, text: str) -> None:
-        """The file is there with all of its text, or not at all."""
+        """The file is there with all of its text, or not at all. The same name has the same text."""
         self.files.make_folder(folder)
         draft = f"{folder}/{uuid.uuid4().hex}.draft"
         self.files.write(draft, text)
-        self.files.rename(draft, f"{folder}/{name}")
+        try:
+            self.files.rename(draft, f"{folder}/{name}")
+        except OSError:
+            # Another writer was quicker with the same file, on a file system that does not replace one.
+            if not self.files.exists(f"{folder}/{name}"):
+                raise
+            self.files.delete(draft)
 
 
 def _nullable(schema: StructType) -> StructType:

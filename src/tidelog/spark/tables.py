@@ -64,7 +64,7 @@ class Tables:
         return [name for name in found if _TABLE_NAME.fullmatch(name) and self.exists(name)]
 
     def exists(self, table: str) -> bool:
-        return self.files.exists(f"{self._log(table).hidden}/schema")
+        return self._log(table).declared()
 
     def write(
         self,
