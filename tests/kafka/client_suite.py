@@ -7,6 +7,7 @@ the tests on it, and lists what was left out and why. It ends with 1 when a test
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ def main(arguments: list[str]) -> int:
     if unknown:
         print(f"{unknown[0]}: one of {', '.join(VERSIONS)} is possible", file=sys.stderr)
         return 2
+    # Tests send it to programs that they start, also where whoever started this run ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     codes = {kind: run(kind, others) for kind in kinds or VERSIONS}
     for kind, code in codes.items():
         print(f"the clients on Apache Kafka {VERSIONS[kind]}: {'passed' if code == 0 else 'FAILED'}")

@@ -15,6 +15,7 @@ from tests.kafka.jars import JAVA, class_path, run_tool
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin
 from tidelog.errors import KafkaError
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 START_SECONDS = 120.0
 ONE_BROKER = {
@@ -194,6 +195,9 @@ class Kafka(JavaServer):
     def answers(self) -> bool:
         try:
             with Admin(self.bootstrap, connect_timeout=2.0, request_timeout=5.0) as admin:
+                nobody = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+                if admin.any_broker.call(nobody, MetadataResponse).controller_id < 0:
+                    return False
                 topics = {topic.name for topic in admin.list_topics()}
                 return topics >= self.awaited and all(
                     partition.leader is not None
