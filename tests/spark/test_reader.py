@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import pickle
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -121,12 +120,12 @@ def test_only_committed_rows_are_seen_by_those_who_ask_for_them(broker: Broker, 
 
 
 @pytest.fixture
-def cut(broker: Broker, hands: Hands) -> Iterator[str]:
+def cut(broker: Broker, hands: Hands) -> str:
     """A topic whose first ten offsets are gone."""
     topic = hands.topic()
     hands.produce(topic, range(20))
     hands.admin.delete_records({(topic, 0): 10})
-    yield topic
+    return topic
 
 
 def test_offsets_that_are_gone_fail_the_read(broker: Broker, cut: str) -> None:
