@@ -18,7 +18,7 @@ import pytest
 from tests.support.wait import eventually
 
 NO_JAVA = {"JAVA_HOME": "/nowhere"}
-RUN_SECONDS = 240.0
+RUN_SECONDS = 600.0  # on a machine that others are busy on
 
 
 class Demo:
