@@ -120,16 +120,16 @@ class Shown:
             pattern = pattern.replace(java, value[:3] if java == "SSS" else value)
         return pattern.replace("%%", "%")
 
-    def interval(self, test: Test, before: Counts, since: float, now: float, joined_ms: int) -> None:
+    def interval(self, test: Test, before: Counts, since: float, now: float, joined_ms: int) -> str | None:
         """A line for what was read since the last one."""
         if not self.detailed or self.output == "json":
-            return
+            return None
         seconds = max(1e-9, now - since)
         size = (test.counts.bytes - before.bytes) / MEGABYTE
         records = test.counts.records - before.records
         fetch_ms = round(seconds * 1000) - joined_ms
         fetch = max(0.0, fetch_ms / 1000)
-        click.echo(
+        return (
             f"{self.time(now)}, 0, {test.counts.bytes / MEGABYTE:.4f}, {size / seconds:.4f}, "
             f"{test.counts.records}, {records / seconds:.4f}, {joined_ms}, {fetch_ms}, "
             f"{size / fetch if fetch else 0.0:.4f}, {records / fetch if fetch else 0.0:.4f}"
@@ -222,7 +222,9 @@ class Test:
                 for record in records:
                     counts.bytes += max(0, record.key_size) + max(0, record.value_size)
                 if now - last_report >= self.interval:
-                    self.shown.interval(self, before, last_report, now, self.join_ms_in_interval)
+                    text = self.shown.interval(self, before, last_report, now, self.join_ms_in_interval)
+                    if text is not None:
+                        bar.say(text)
                     self.join_ms_in_interval = 0
                     last_report, before = now, Counts(counts.records, counts.bytes)
 

@@ -152,7 +152,7 @@ def rounds(
             latencies.append(took)
             bar.advance()
             if at % REPORT_EVERY == 0 and output != "json":
-                click.echo(f"{at}\t{took}")
+                bar.say(f"{at}\t{took}")
     return latencies
 
 

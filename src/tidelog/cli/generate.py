@@ -237,7 +237,7 @@ def run(writer: Writer, plan: Plan, output: str) -> Truth:
         def on_chunk(chunk: Chunk) -> None:
             nonlocal told
             bar.advance(chunk.rows)
-            if time.monotonic() - told >= TELL_EVERY and output == "text":
+            if time.monotonic() - told >= TELL_EVERY and output == "text" and not bar.seen:
                 told = time.monotonic()
                 click.echo(f"{writer.written} of {plan.events} events written")
 

@@ -151,12 +151,23 @@ class Signals:
 
 
 class Progress(Protocol):
+    seen: bool
+    """Whether who sees standard output sees a bar as well."""
+
     def advance(self, count: int = 1) -> None: ...
+
+    def say(self, text: str) -> None:
+        """A line of standard output, above the bar where both are on a terminal."""
 
 
 class _Silent:
+    seen = False
+
     def advance(self, count: int = 1) -> None:
         pass
+
+    def say(self, text: str) -> None:
+        click.echo(text)
 
 
 @contextmanager
@@ -177,10 +188,14 @@ def progress(label: str, total: int | None) -> Iterator[Progress]:
     )
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+    console = Console(stderr=True)
+    # Standard output is left alone: it may be a pipe, and then its lines do not belong on the terminal.
+    with Bars(*columns, console=console, transient=True, redirect_stdout=False) as bars:
         task = bars.add_task(label, total=total)
 
         class Shown:
+            seen = sys.stdout.isatty()
+
             def __init__(self) -> None:
                 self._waiting = 0
                 self._next = 0.0
@@ -191,6 +206,12 @@ def progress(label: str, total: int | None) -> Iterator[Progress]:
                 if now >= self._next:  # a bar need not move a million times a second
                     bars.advance(task, self._waiting)
                     self._waiting, self._next = 0, now + 0.1
+
+            def say(self, text: str) -> None:
+                if self.seen:
+                    console.print(text, markup=False, highlight=False, soft_wrap=True)
+                else:
+                    click.echo(text)
 
         shown = Shown()
         yield shown

@@ -286,7 +286,7 @@ class Test:
                 bar.advance()
                 text = window.record(latency_ms, size)
                 if text is not None and output != "json":
-                    click.echo(text)
+                    bar.say(text)
 
             self._send_all(producer, line)
             producer.flush()
