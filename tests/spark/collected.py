@@ -24,7 +24,7 @@ from tidelog.spark.pipelines.generator_writer import Writer
 if TYPE_CHECKING:
     from tidelog.spark.tables import Tables
 
-START_SECONDS = 180.0
+START_SECONDS = 300.0
 START = 1_794_600_000_000
 Good = tuple[object, ...]
 Bad = tuple[str, int, int, bytes | None]

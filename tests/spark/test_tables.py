@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections import Counter
@@ -218,7 +219,23 @@ def test_a_compaction_killed_at_any_step_loses_and_doubles_nothing(
         tables.compact("events")
         assert numbers(tables) == in_folder(root) == everything, (at, after)
         hidden = root / "events/_tidelog"
-        assert not [*hidden.glob("compactions/*"), *hidden.glob("replaced/*")], (at, after)
+        assert not [*hidden.glob("compactions/*.json"), *hidden.glob("replaced/*")], (at, after)
+
+
+def test_what_a_dead_process_left_is_swept_away_after_a_day(spark: SparkSession, tmp_path: Path) -> None:
+    tables = prepared(spark, tmp_path)
+    put(tables, 0, 0)
+    hidden = tmp_path / "events/_tidelog"
+    (hidden / "staging/dead.0000000007").mkdir(parents=True)
+    left = [hidden / "staging/dead.0000000007", hidden / "batches/x.draft"]
+    left[1].write_text("{")
+    tables.compact("events")
+    assert all(path.exists() for path in left), "somebody may be at work on it"
+    for path in left:
+        os.utime(path, (0, 0))
+    tables.compact("events")
+    assert not any(path.exists() for path in left)
+    assert numbers(tables) == once(range(8))
 
 
 def test_of_two_compactions_of_the_same_files_one_comes_to_nothing(
@@ -242,6 +259,26 @@ def test_of_two_compactions_of_the_same_files_one_comes_to_nothing(
     assert compaction.finish(log, merges[0])
     assert not compaction.finish(log, merges[1])
     assert numbers(tables) == in_folder(tmp_path) == everything
+
+
+def test_a_compaction_whose_files_another_one_takes_meanwhile_ends_in_peace(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    tables = prepared(spark, tmp_path)
+    for batch in range(3):
+        put(tables, batch, 100 * batch)
+    everything = numbers(tables)
+    log = tables._log("events")
+    late = compaction.Compactor(log, tables._shape(log))
+    chosen = [
+        (folder, [file for file in files if ".0000000002." not in file.name])
+        for folder, files in late._folders("", 1)
+    ]
+    assert tables.compact("events") == 8
+    for folder, files in chosen:
+        assert not late._merge(spark, folder, files, tables.target_bytes)
+    assert numbers(tables) == in_folder(tmp_path) == everything
+    assert not list((tmp_path / "events/_tidelog/staging").iterdir())
 
 
 def test_the_newest_row_of_a_key_stands(spark: SparkSession, tmp_path: Path) -> None:

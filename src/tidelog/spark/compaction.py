@@ -25,7 +25,7 @@ TARGET_BYTES = 128 * 1024 * 1024
 SMALL_FILES = 16
 """A folder is compacted when it has more small files than this, small being less than half the target."""
 LEFT_BEHIND_MS = 24 * 3600 * 1000
-"""Staged files of this age belong to nobody any more."""
+"""Staged files and drafts of this age belong to nobody any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,15 @@ class Compactor:
         paths = [join(self._log.folder, folder, file.name) for file in chosen]
         staging = join(staged(self._log, merge_id), folder)
         count = max(1, round(sum(file.size for file in chosen) / target_bytes))
-        self._collapsed(spark, paths).coalesce(count).write.option("compression", "zstd").parquet(staging)
+        try:
+            rows = self._collapsed(spark, paths).coalesce(count)
+            rows.write.option("compression", "zstd").parquet(staging)
+        except Exception:
+            if all(self._files.exists(path) for path in paths):
+                raise
+            # Another compaction of the table, such as that of another writer, has taken some of the files.
+            self._files.delete(staged(self._log, merge_id))
+            return False
         merge = Merge(merge_id, folder, tuple(f.name for f in chosen), self._name_staged(staging, merge_id))
         text = json.dumps({"folder": merge.folder, "gone": merge.gone, "come": merge.come})
         self._log.put(_markers(self._log), f"{merge_id}.json", text)
@@ -125,10 +133,12 @@ class Compactor:
         for name in aside:
             if name not in alive:
                 self._files.delete(f"{replaced}/{name}")
-        staging = f"{self._log.hidden}/staging"
-        for entry in self._files.entries(staging):
-            if self._files.age_ms(entry) > LEFT_BEHIND_MS:
-                self._files.delete(f"{staging}/{entry.name}")
+        for name in ("staging", "schema", "batches", "compactions"):
+            folder = f"{self._log.hidden}/{name}"
+            for entry in self._files.entries(folder):
+                unfinished = name == "staging" or entry.name.endswith(".draft")
+                if unfinished and self._files.age_ms(entry) > LEFT_BEHIND_MS:
+                    self._files.delete(f"{folder}/{entry.name}")
 
 
 def staged(log: TableLog, merge_id: str) -> str:
