@@ -15,6 +15,7 @@ from tidelog.spark.exactly_once import (
     ExactlyOnceStreamWriter,
     PreparedRowsGone,
     Superseded,
+    ledger_of,
 )
 from tidelog.spark.options import OptionError, sink_options
 from tidelog.spark.sending import Target
@@ -233,6 +234,15 @@ def test_the_ids_of_a_name_are_not_taken_for_those_of_another() -> None:
     assert ids.generation(ids.decision) is None
     assert ids.generation(TaskIds("tidelog-spark", "name-a-b").of_task(4, 0, "0.2")) is None
     assert ids.generation(TaskIds("tidelog-spark", ids.of_task(1, 0, "0.0")).of_task(4, 0, "0.2")) is None
+
+
+def test_the_batches_of_a_name_share_a_ledger_in_a_worker() -> None:
+    """A worker that lives for thousands of batches must not keep the connections of each."""
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "exactlyOnce": "true", "exactlyOnceName": "a"}
+    first, second = (ledger_of(sink_options({**given, "exactlyOnceBatch": str(batch)})) for batch in (1, 2))
+    other = ledger_of(sink_options({**given, "exactlyOnceName": "b", "exactlyOnceBatch": "1"}))
+    assert first is second
+    assert other is not first
 
 
 def test_options_that_do_not_go_together_are_refused() -> None:

@@ -42,6 +42,7 @@ log = logging.getLogger("tidelog.spark")
 FENCED = (ProducerFenced, InvalidProducerEpoch)
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 ONE_WRITE = "write-"
+BATCH_OPTION = "exactlyoncebatch"
 # How long tasks leave it to the first one to take over from an earlier run.
 PATIENCE_SECONDS = 2.0
 ATTEMPTS_APART = 4
@@ -431,8 +432,8 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
 
 
 def ledger_of(options: SinkOptions) -> Ledger:
-    """The ledger of this worker for a set of options."""
-    key = tuple(sorted(options.given.items()))
+    """The ledger of this worker for a set of options; the batches of a write share one."""
+    key = tuple(sorted(item for item in options.given.items() if item[0] != BATCH_OPTION))
     ledgers = _ledgers()
     if key not in ledgers:
         ledgers[key] = Ledger(options)
