@@ -55,11 +55,22 @@ Script = Callable[[Produced], Answer | None]
 
 
 class FakeBroker:
-    """Keeps what was produced; `script` may answer a batch otherwise than with its offset."""
+    """Keeps what was produced; `script` may answer a batch otherwise than with its offset.
 
-    def __init__(self, script: Script | None = None, *, partitions: int = 1, throttle_ms: int = 0) -> None:
+    With several `nodes` it listens as that many brokers, which lead the partitions in turn.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        partitions: int = 1,
+        nodes: int = 1,
+        throttle_ms: int = 0,
+    ) -> None:
         self.script = script
         self.partitions = partitions
+        self.nodes = nodes
         self.throttle_ms = throttle_ms
         self.produced: list[Produced] = []
         self.requests: list[list[Produced]] = []
@@ -73,7 +84,11 @@ class FakeBroker:
         self._ready = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._main, daemon=True)
-        self.port = 0
+        self.ports: list[int] = []
+
+    @property
+    def port(self) -> int:
+        return self.ports[0]
 
     @property
     def bootstrap(self) -> str:
@@ -92,12 +107,18 @@ class FakeBroker:
 
     def hang_up(self) -> None:
         """Close every connection."""
-        self._loop.call_soon_threadsafe(lambda: [writer.transport.abort() for writer in self._writers])
+
+        def abort() -> None:
+            for writer in self._writers:
+                writer.transport.abort()
+
+        self._loop.call_soon_threadsafe(abort)
 
     def _main(self) -> None:
         async def listen() -> None:
-            server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 26)
-            self.port = server.sockets[0].getsockname()[1]
+            for _ in range(self.nodes):
+                server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 26)
+                self.ports.append(server.sockets[0].getsockname()[1])
             self._ready.set()
 
         self._loop.create_task(listen())
@@ -147,7 +168,7 @@ class FakeBroker:
         partitions = [
             MetadataResponse.MetadataResponsePartition(
                 partition_index=index,
-                leader_id=-1 if index in self.leaderless else self.leader,
+                leader_id=-1 if index in self.leaderless else self.leader + index % self.nodes,
                 leader_epoch=0,
                 replica_nodes=[1],
                 isr_nodes=[1],
@@ -155,7 +176,10 @@ class FakeBroker:
             for index in range(self.partitions)
         ]
         return MetadataResponse(
-            brokers=[MetadataResponse.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)],
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(node_id=1 + index, host="127.0.0.1", port=port)
+                for index, port in enumerate(self.ports)
+            ],
             cluster_id="fake",
             controller_id=1,
             topics=[

@@ -133,12 +133,21 @@ class Sender:
             self._loop.call_soon(self.run)
 
     def shunned(self) -> set[int]:
-        """Brokers that take nothing for longer than partitioner.availability.timeout.ms."""
+        """Brokers that batches wait for and that take none for partitioner.availability.timeout.ms.
+
+        Asked by the threads that send: what the loop may change meanwhile is copied first.
+        """
         limit = self._settings.partitioner_availability_timeout_ms / 1000
         if not limit or self._loop is None:
             return set()
         now = self._loop.time()
-        return {node for node, since in self._blocked_since.items() if now - since > limit}
+        slow = {node for node, since in list(self._blocked_since.items()) if now - since > limit}
+        if slow:
+            # One that nothing waits for any more is tried again, or it would never be seen to recover.
+            leader = self._client.view.leader
+            active = list(self._accumulator.active)
+            slow &= {leader(queue.topic, queue.partition) for queue in active if queue.batches}
+        return slow
 
     # One turn
 
@@ -361,6 +370,7 @@ class Sender:
                 self._refused(batch, failure, -1, {})
             self._client.request_refresh()
         else:
+            self._blocked_since.pop(connection.node.id, None)
             self._metrics.throttle_time.add(answer.throttle_time_ms / 1000)
             connection.throttle(answer.throttle_time_ms)
             self._take_answer(answer, batches)
