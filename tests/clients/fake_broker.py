@@ -19,7 +19,7 @@ from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tidelog.records.batch import BatchHeader, Record, read_header, read_records
 
-VERSIONS = {0: (3, 12), 3: (0, 12), 18: (0, 4), 22: (0, 5)}
+VERSIONS = {0: (3, 12), 3: (0, 13), 18: (0, 4), 22: (0, 5)}
 
 
 @dataclass(slots=True)
@@ -76,6 +76,8 @@ class FakeBroker:
         self.requests: list[list[Produced]] = []
         self.logs: dict[tuple[str, int], list[Record]] = {}
         self.metadata_requests = 0
+        self.metadata_answer: Answer | None = None
+        """Instead of metadata: an error, or SILENCE."""
         self.connections = 0
         self.producer_ids = 0
         self.leaderless: set[int] = set()
@@ -157,6 +159,9 @@ class FakeBroker:
             ]
             return ApiVersionsResponse(api_keys=keys)
         if key == 3:
+            self.metadata_requests += 1
+            if self.metadata_answer is SILENCE:
+                return None
             return self._metadata(MetadataRequest.decode(body, version))
         if key == 22:
             self.producer_ids += 1
@@ -164,7 +169,8 @@ class FakeBroker:
         return self._produce(ProduceRequest.decode(body, version))
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
-        self.metadata_requests += 1
+        if self.metadata_answer is not None:
+            return MetadataResponse(error_code=self.metadata_answer.error)
         partitions = [
             MetadataResponse.MetadataResponsePartition(
                 partition_index=index,

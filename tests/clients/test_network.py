@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.clients.fake_broker import SILENCE, FakeBroker
+from tests.clients.fake_broker import SILENCE, Answer, FakeBroker
 from tests.clients.peers import Peer, hang_up, raw, silence, versions
 from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.blocking import LoopThread
@@ -20,7 +20,13 @@ from tidelog.clients.network import Backoff, NetworkClient
 from tidelog.clients.security import Security
 from tidelog.clients.settings import producer_settings
 from tidelog.clients.streams import FrameReader
-from tidelog.errors import InvalidTopic, NetworkException, RequestTimedOut, UnsupportedVersion
+from tidelog.errors import (
+    InvalidTopic,
+    NetworkException,
+    RebootstrapRequired,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -168,6 +174,110 @@ def test_a_cluster_that_moved_is_found_again_by_its_bootstrap_servers() -> None:
 
     with FakeBroker() as broker:
         asyncio.run(main(broker.bootstrap))
+
+
+async def moved_to(network: NetworkClient, broker: FakeBroker) -> None:
+    """Let a client hold a broker for the only one of its cluster."""
+    network.view.nodes = {7: BrokerNode(7, "127.0.0.1", broker.port)}
+    for link in network.links():
+        if link.connection is not None:
+            link.connection.close()
+    await network.connection(7)
+    network.request_refresh()
+
+
+def asked(broker: FakeBroker, times: int) -> Callable[[], bool]:
+    return lambda: broker.metadata_requests >= times
+
+
+@pytest.mark.parametrize("request_timeout_ms", [20, 30_000])
+def test_a_client_starts_again_where_its_brokers_give_no_metadata_for_so_long(
+    request_timeout_ms: int,
+) -> None:
+    """Whether requests time out meanwhile or one of them lasts."""
+
+    async def main(bootstrap: FakeBroker, silent: FakeBroker) -> None:
+        silent.metadata_answer = SILENCE
+        async with client(
+            bootstrap.bootstrap,
+            request_timeout_ms=request_timeout_ms,
+            metadata_recovery_rebootstrap_trigger_ms=200,
+        ) as network:
+            await network.topic("t", timeout=5)
+            before = bootstrap.metadata_requests
+            begun = time.monotonic()
+            await moved_to(network, silent)
+            await network.wait_for(lambda: list(network.view.nodes) == [1], 5, "not started again")
+            assert time.monotonic() - begun >= 0.2
+            assert silent.metadata_requests >= 1
+            assert bootstrap.metadata_requests > before
+            # From there on all is as it was.
+            assert (await network.topic("another", timeout=5)).partitions[0].leader == 1
+
+    with FakeBroker() as bootstrap, FakeBroker() as silent:
+        asyncio.run(main(bootstrap, silent))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"metadata_recovery_strategy": "none", "metadata_recovery_rebootstrap_trigger_ms": 50},
+        {"metadata_recovery_rebootstrap_trigger_ms": 60_000},
+    ],
+    ids=["never", "later"],
+)
+def test_a_client_does_not_start_again_before_its_time(settings: dict[str, object]) -> None:
+    async def main(bootstrap: FakeBroker, silent: FakeBroker) -> None:
+        silent.metadata_answer = SILENCE
+        async with client(bootstrap.bootstrap, request_timeout_ms=30, **settings) as network:
+            await network.topic("t", timeout=5)
+            await moved_to(network, silent)
+            before = bootstrap.metadata_requests
+            await network.wait_for(asked(silent, 5), 10, "not asked again")
+            assert bootstrap.metadata_requests == before
+            assert list(network.view.nodes) == [7]
+            # What the broker says in the end is taken over, and the time begins anew with the next failure.
+            silent.metadata_answer = None
+            await network.wait_for(lambda: list(network.view.nodes) == [1], 5, "no metadata")
+            assert network.view.nodes[1].port == silent.port
+
+    with FakeBroker() as bootstrap, FakeBroker() as silent:
+        asyncio.run(main(bootstrap, silent))
+
+
+@pytest.mark.parametrize("strategy", ["rebootstrap", "none"])
+def test_a_cluster_may_ask_its_clients_to_start_again(strategy: str) -> None:
+    async def main(bootstrap: FakeBroker, leaving: FakeBroker) -> None:
+        leaving.metadata_answer = Answer(RebootstrapRequired.code)
+        async with client(bootstrap.bootstrap, metadata_recovery_strategy=strategy) as network:
+            await network.topic("t", timeout=5)
+            await moved_to(network, leaving)
+            before = bootstrap.metadata_requests
+            if strategy == "rebootstrap":
+                await network.wait_for(lambda: list(network.view.nodes) == [1], 5, "not started again")
+                assert bootstrap.metadata_requests > before
+            else:
+                await network.wait_for(asked(leaving, 3), 5, "not asked again")
+                assert bootstrap.metadata_requests == before
+
+    with FakeBroker() as bootstrap, FakeBroker() as leaving:
+        asyncio.run(main(bootstrap, leaving))
+
+
+def test_bootstrap_servers_are_not_asked_where_that_is_ruled_out() -> None:
+    async def main(broker: FakeBroker) -> None:
+        async with client(broker.bootstrap, metadata_recovery_strategy="none") as network:
+            await network.topic("t", timeout=5)
+            network.view.nodes = {7: BrokerNode(7, "127.0.0.1", 1)}
+            for link in network.links():
+                if link.connection is not None:
+                    link.connection.close()
+            with pytest.raises(Timeout, match=r"127\.0\.0\.1:1"):
+                await network.refresh(timeout=0.3)
+            assert list(network.view.nodes) == [7]
+
+    with FakeBroker() as broker:
+        asyncio.run(main(broker))
 
 
 def test_the_metadata_is_refreshed_when_it_is_old() -> None:

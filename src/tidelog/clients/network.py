@@ -2,7 +2,8 @@
 
 A broker is connected to when first needed; failed attempts are repeated with growing, jittered pauses. The
 metadata is refreshed when something is missing or wrong, and at least every metadata.max.age.ms. Where no
-known broker can be reached, the bootstrap servers are asked again.
+known broker can be reached, or none gives metadata for metadata.recovery.rebootstrap.trigger.ms, the
+bootstrap servers are asked again.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class NetworkClient:
         self._hurry = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
         self._unreachable = False
-        self._failing_since: float | None = None
+        self._trying_since: float | None = None
         self.closed = False
 
     async def start(self) -> None:
@@ -265,7 +266,7 @@ class NetworkClient:
         """Try the brokers in a random order, and the bootstrap servers after them."""
         nodes = list(self.view.nodes.values())
         random.shuffle(nodes)
-        if not nodes or self.settings.metadata_recovery_strategy.upper() == "REBOOTSTRAP":
+        if not nodes or self._may_rebootstrap:
             again = list(self._bootstrap)
             random.shuffle(again)
             known = {(node.host, node.port) for node in nodes}
@@ -414,8 +415,10 @@ class NetworkClient:
                 pass
             self._refresh_wanted.clear()
             self._hurry.clear()
+            if self._trying_since is None:
+                self._trying_since = self._now()
             try:
-                await self._refresh_once()
+                await self._refresh_in_time()
             except KafkaError as error:
                 failures += 1
                 self._refresh_failed(error)
@@ -435,6 +438,22 @@ class NetworkClient:
         except TimeoutError:
             pass
 
+    async def _refresh_in_time(self) -> None:
+        """Refresh, for no longer than the brokers that are known may take before they are given up."""
+        assert self._trying_since is not None
+        allowed = self.settings.metadata_recovery_rebootstrap_trigger_ms / 1000
+        # Where nobody is known, the bootstrap servers are being asked as it is.
+        limited = self._may_rebootstrap and bool(self.view.nodes)
+        try:
+            async with asyncio.timeout_at(self._trying_since + allowed if limited else None) as limit:
+                await self._refresh_once()
+        except TimeoutError:
+            if not limit.expired():  # errors of ours may be of this class
+                raise
+            reason = f"no broker gave metadata for {round(allowed * 1000)} ms"
+            self._rebootstrap(reason)
+            raise NetworkException(f"{reason}; starting again from the bootstrap servers") from None
+
     async def _refresh_once(self) -> None:
         if self.speaks_with_controllers:
             await learn_controllers(await self.any_connection(), self.view)
@@ -442,7 +461,7 @@ class NetworkClient:
             await self._refresh_topics()
         if self.last_error is not None and self._unreachable:
             log.warning("the cluster can be reached again")
-        self.last_error = self._failing_since = None
+        self.last_error = self._trying_since = None
         self._unreachable = False
         self._drop_gone_brokers()
         self._changed()
@@ -457,7 +476,7 @@ class NetworkClient:
             request.topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in asked]
         answer = await self.call_any(request, MetadataResponse)
         if answer.error_code == RebootstrapRequired.code:
-            self._rebootstrap()
+            self._rebootstrap("the cluster asks clients to start again")
             raise RebootstrapRequired("the cluster asks clients to start again from the bootstrap servers")
         if not answer.brokers:
             raise NetworkException("the broker does not know of any broker yet")
@@ -465,23 +484,23 @@ class NetworkClient:
 
     def _refresh_failed(self, error: KafkaError) -> None:
         self.last_error = error
-        now = self._now()
-        if self._failing_since is None:
-            self._failing_since = now
-        elif now - self._failing_since > self.settings.metadata_recovery_rebootstrap_trigger_ms / 1000:
-            self._failing_since = None
-            self._rebootstrap()
         if not self._unreachable:
             self._unreachable = True
             log.warning("%s" if isinstance(error, REFUSED) else "%s; trying again", error)
         self._wake_waiters()
 
-    def _rebootstrap(self) -> None:
-        if self.settings.metadata_recovery_strategy.upper() != "REBOOTSTRAP":
+    @property
+    def _may_rebootstrap(self) -> bool:
+        return self.settings.metadata_recovery_strategy.upper() == "REBOOTSTRAP"
+
+    def _rebootstrap(self, reason: str) -> None:
+        """Forget every broker, so that the bootstrap servers are asked who is there."""
+        if not self._may_rebootstrap:
             return
-        for link in self._links.values():
+        self._trying_since = None
+        for link in list(self._links.values()):
             if link.connection is not None:
-                link.connection.close("the cluster asks clients to start again")
+                link.connection.close(reason)
         self.view.nodes = {}
 
     def _drop_gone_brokers(self) -> None:
