@@ -5,6 +5,7 @@ Kafka's own bytes, so that a group may hold any clients.
 - `range` gives each member one piece of every topic, `roundrobin` deals all partitions in turn.
 - The sticky ones give each member the same number, give or take one, and move as few as they can.
   `cooperative-sticky` also leaves out, for one round, what has to be given up by its owner first.
+- `range` and the sticky ones give members what has a replica in their rack, where shares stay as even.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.clients.consumer.partitions import TopicPartition
+from tidelog.clients.consumer.racks import Exchange, Racks, ReplicaRacks
 from tidelog.config import ConfigError
 from tidelog.protocol.message import decode
 from tidelog.protocol.messages.consumer_protocol import (
@@ -63,6 +65,10 @@ class Assignor:
         """Partitions for each member id."""
         raise NotImplementedError
 
+    def assign_near(self, members: Sequence[Member], counts: Counts, replicas: ReplicaRacks) -> Assignment:
+        """The same where it is known which racks have replicas; of no concern unless it is overridden."""
+        return self.assign(members, counts)
+
     def user_data(self) -> bytes | None:
         """What this member tells the leader."""
         return None
@@ -81,18 +87,80 @@ class RangeAssignor(Assignor):
     name = "range"
 
     def assign(self, members: Sequence[Member], counts: Counts) -> Assignment:
+        return self.assign_near(members, counts, {})
+
+    def assign_near(self, members: Sequence[Member], counts: Counts, replicas: ReplicaRacks) -> Assignment:
         given: Assignment = {member.id: [] for member in members}
-        for topic, count in counts.items():
-            takers = sorted((m for m in members if topic in m.topics), key=lambda member: member.order)
-            if not takers:
-                continue
-            size, extra = divmod(count, len(takers))
-            start = 0
-            for index, member in enumerate(takers):
-                stop = start + size + (index < extra)
-                given[member.id] += [TopicPartition(topic, partition) for partition in range(start, stop)]
-                start = stop
-        return given
+        places: defaultdict[str, dict[TopicPartition, frozenset[str]]] = defaultdict(dict)
+        for place, racks in replicas.items():
+            places[place.topic][place] = racks
+        shares = [_Shares(topic, count, members, places[topic]) for topic, count in counts.items()]
+        alike: defaultdict[tuple[tuple[str, ...], int], list[_Shares]] = defaultdict(list)
+        for share in shares:
+            if share.takers:
+                alike[tuple(share.takers), share.count].append(share)
+        if any(share.racks for share in shares):
+            for together in alike.values():
+                if len(together) > 1:
+                    _deal_together(together, given)
+                elif together[0].racks:
+                    together[0].deal(given, near=True)
+        for share in shares:
+            share.deal(given, near=False)
+        return {member_id: sorted(partitions) for member_id, partitions in given.items()}
+
+
+class _Shares:
+    """How many partitions of a topic each member may still get; the first get the ones left over."""
+
+    __slots__ = ("_each", "_extra", "_had", "count", "left", "racks", "takers", "topic")
+
+    def __init__(self, topic: str, count: int, members: Sequence[Member], replicas: ReplicaRacks) -> None:
+        wanting = sorted((m for m in members if topic in m.topics), key=lambda member: member.order)
+        self.topic = topic
+        self.count = count
+        self.takers = [member.id for member in wanting]
+        self.left = list(range(count))
+        self._each, self._extra = divmod(count, len(wanting)) if wanting else (0, 0)
+        self._had = dict.fromkeys(self.takers, 0)
+        self.racks = Racks({member.id: member.rack for member in wanting}, replicas)
+
+    def room(self, member_id: str) -> int:
+        return max(0, self._each + (self._extra > 0) - self._had[member_id])
+
+    def give(self, member_id: str, indexes: Sequence[int], given: Assignment) -> None:
+        if not indexes:
+            return
+        given[member_id] += [TopicPartition(self.topic, index) for index in indexes]
+        self._had[member_id] += len(indexes)
+        if self._had[member_id] > self._each:
+            self._extra -= 1
+        taken = set(indexes)
+        self.left = [index for index in self.left if index not in taken]
+
+    def deal(self, given: Assignment, *, near: bool) -> None:
+        """To each member in turn what there is room for; only what is `near`, or whatever is left."""
+        for member_id in self.takers:
+            fitting = [
+                index
+                for index in self.left
+                if not near or not self.racks.far(member_id, TopicPartition(self.topic, index))
+            ]
+            self.give(member_id, fitting[: self.room(member_id)], given)
+
+
+def _deal_together(together: Sequence[_Shares], given: Assignment) -> None:
+    """Topics of the same members and size: the same partition of each goes to one who is near all of them."""
+    first = together[0]
+    for index in range(first.count):
+        for member_id in first.takers:
+            if all(
+                share.room(member_id) and not share.racks.far(member_id, TopicPartition(share.topic, index))
+                for share in together
+            ):
+                for share in together:
+                    share.give(member_id, [index], given)
+                break
 
 
 class RoundRobinAssignor(Assignor):
@@ -123,8 +191,12 @@ class StickyAssignor(Assignor):
         self._generation = NO_GENERATION
 
     def assign(self, members: Sequence[Member], counts: Counts) -> Assignment:
+        return self.assign_near(members, counts, {})
+
+    def assign_near(self, members: Sequence[Member], counts: Counts, replicas: ReplicaRacks) -> Assignment:
         had = {member.id: self.had(member) for member in members}
-        return _Balance(members, counts, had).assign()
+        racks = Racks({member.id: member.rack for member in members}, replicas)
+        return _Balance(members, counts, had, racks).assign()
 
     def had(self, member: Member) -> tuple[int, frozenset[TopicPartition]]:
         """Generation and partitions of a member's last assignment."""
@@ -153,8 +225,8 @@ class CooperativeStickyAssignor(StickyAssignor):
     def user_data(self) -> bytes | None:
         return struct.pack(">i", self._generation)
 
-    def assign(self, members: Sequence[Member], counts: Counts) -> Assignment:
-        given = super().assign(members, counts)
+    def assign_near(self, members: Sequence[Member], counts: Counts, replicas: ReplicaRacks) -> Assignment:
+        given = super().assign_near(members, counts, replicas)
         owners = {partition: member.id for member in members for partition in member.owned}
         for member_id, partitions in given.items():
             # What another has must be given up by it before it is assigned: in the round after this.
@@ -171,6 +243,7 @@ class _Balance:
     members: Sequence[Member]
     counts: Counts
     had: Mapping[str, tuple[int, frozenset[TopicPartition]]]
+    racks: Racks
     given: dict[str, set[TopicPartition]] = field(default_factory=dict)
 
     def assign(self) -> Assignment:
@@ -188,10 +261,15 @@ class _Balance:
         loads = {member_id: len(partitions) for member_id, partitions in self.given.items()}
         for partition in everything:
             if partition not in taken:
-                least = min(takers[partition.topic], key=lambda member_id: loads[member_id])
+                least = min(
+                    takers[partition.topic],
+                    key=lambda member_id: (loads[member_id], self.racks.far(member_id, partition)),
+                )
                 self.given[least].add(partition)
                 loads[least] += 1
         self._even_out(takers, loads)
+        if self.racks:
+            Exchange(self.given, takers, self.racks).run()
         return {member_id: sorted(partitions) for member_id, partitions in self.given.items()}
 
     def _keep(self, members: Sequence[Member], everything: set[TopicPartition]) -> None:

@@ -23,7 +23,9 @@ from tidelog.clients.consumer.assignors import (
 )
 from tidelog.clients.consumer.commits import MOVED, Membership
 from tidelog.clients.consumer.membership import LOST, REVOKED, GroupMembership, Surroundings
+from tidelog.clients.consumer.racks import ReplicaRacks, replica_racks
 from tidelog.clients.errors import CommitFailed, Timeout
+from tidelog.clients.metadata import ClusterView
 from tidelog.errors import (
     CoordinatorLoadInProgress,
     FencedInstanceId,
@@ -89,6 +91,8 @@ class ClassicGroup(GroupMembership):
         self._to_assign: dict[str, bytes] = {}
         self._led: dict[str, int] | None = None
         """The partition counts that this leader assigned by."""
+        self._led_racks: ReplicaRacks = {}
+        self._seen_version = 0
 
     @property
     def quiet(self) -> bool:
@@ -129,6 +133,16 @@ class ClassicGroup(GroupMembership):
             found = view.partition_count(topic) or 0
             if found != count and (found or topic in view.errors):
                 self.request_rejoin(f"topic {topic!r} has {found} partitions now instead of {count}")
+                return
+        if self._led_racks and view.version != self._seen_version:
+            self._seen_version = view.version
+            self._look_at_racks(view)
+
+    def _look_at_racks(self, view: ClusterView) -> None:
+        for place, racks in replica_racks(view, self._led or ()).items():
+            # A broker that is away for a moment, and its rack with it, is no reason to deal out anew.
+            if place in self._led_racks and not racks <= self._led_racks[place]:
+                self.request_rejoin(f"{place} has replicas in racks {sorted(racks)} now")
                 return
 
     def refused(self, error: KafkaError, member: Membership) -> None:
@@ -332,9 +346,12 @@ class ClassicGroup(GroupMembership):
         topics = {topic for member in members for topic in member.topics}
         counts = await self._partition_counts(topics)
         self._led = {topic: counts.get(topic, 0) for topic in topics}
+        view = self.around.client.view
+        self._led_racks = replica_racks(view, topics) if any(member.rack for member in members) else {}
+        self._seen_version = view.version
         if answer.skip_assignment:
             return {}
-        given = assignor.assign(members, counts)
+        given = assignor.assign_near(members, counts, self._led_racks)
         return {member_id: assignment_bytes(partitions) for member_id, partitions in given.items()}
 
     def _assignor(self, name: str | None) -> Assignor:
