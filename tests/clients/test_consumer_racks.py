@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -17,12 +22,20 @@ from tidelog.clients.consumer.assignors import (
     RangeAssignor,
     RoundRobinAssignor,
     StickyAssignor,
+    read_assignment,
     sticky_user_data,
+    subscription_bytes,
 )
+from tidelog.clients.consumer.group import ClassicGroup
+from tidelog.clients.consumer.membership import Surroundings
 from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.consumer.racks import Racks, ReplicaRacks, replica_racks
 from tidelog.clients.metadata import BrokerNode, ClusterView, PartitionView, TopicView
+from tidelog.clients.network import NetworkClient
+from tidelog.clients.settings import consumer_settings
+from tidelog.protocol.messages.join_group import JoinGroupResponse
 
+DATA = Path(__file__).parents[1] / "data"
 NEAR = [RangeAssignor, StickyAssignor, CooperativeStickyAssignor]
 
 
@@ -113,6 +126,16 @@ def test_range_looks_at_topics_of_different_sizes_one_by_one() -> None:
     where = replicas(t=["b", "a"], u=["a", "b", "a"])
     given = near(RangeAssignor, members("a", "b", topics="tu"), where)
     assert given == {"m0": ["t-1", "u-0", "u-2"], "m1": ["t-0", "u-1"]}
+
+
+def test_range_deals_out_as_kafkas_java_client_does() -> None:
+    cases = json.loads((DATA / "range_racks.json").read_text())
+    assert len(cases) > 30
+    for case in cases:
+        group = [
+            Member(name, frozenset(topics), rack=rack) for name, (rack, topics) in case["members"].items()
+        ]
+        assert near(RangeAssignor, group, replicas(**case["replicas"])) == case["given"]
 
 
 def test_round_robin_does_not_look_at_racks() -> None:
@@ -250,3 +273,53 @@ def test_racks_of_replicas_are_read_from_the_metadata() -> None:
         {0: PartitionView(0, 1, 0, [1, 2], [1]), 1: PartitionView(1, 3, 0, [3, 9], [3])},
     )
     assert replica_racks(view, ["t", "unknown"]) == replicas(t=["ab", ""])
+
+
+def crossed(view: ClusterView) -> None:
+    """Two brokers in two racks, each with one partition: the first partition in the second rack."""
+    view.nodes = {1: BrokerNode(1, "h", 1, "a"), 2: BrokerNode(2, "h", 2, "b")}
+    places = {0: PartitionView(0, 2, 0, [2], [2]), 1: PartitionView(1, 1, 0, [1], [1])}
+    view.topics["t"] = TopicView("t", bytes(16), False, places)
+
+
+def test_the_leader_of_a_group_deals_out_by_racks_and_again_when_replicas_move() -> None:
+    async def main() -> None:
+        settings = consumer_settings(bootstrap_servers="127.0.0.1:1", group_id="g", client_rack="a")
+        client = NetworkClient(settings, allow_auto_create=False)
+        await client.start()
+        around = SimpleNamespace(
+            client=client,
+            settings=settings,
+            coordinator=SimpleNamespace(group_id="g"),
+            subscription=SimpleNamespace(is_subscribed=True),
+            wake=lambda: None,
+        )
+        group = ClassicGroup(cast(Surroundings, around))
+        crossed(client.view)
+        joined = JoinGroupResponse(
+            protocol_name="range",
+            members=[
+                JoinGroupResponse.JoinGroupResponseMember(
+                    member_id=name, metadata=subscription_bytes(["t"], [], -1, None, rack)
+                )
+                for name, rack in (("m0", "a"), ("m1", "b"))
+            ],
+        )
+        given = await group._assignments(joined)
+        assert {name: read_assignment(data) for name, data in given.items()} == {
+            "m0": [("t", 1)],
+            "m1": [("t", 0)],
+        }
+        group.rejoin_reason = None
+        client.view.version += 1
+        del client.view.nodes[2]  # for a moment
+        group.metadata_changed()
+        assert group.rejoin_reason is None
+        crossed(client.view)
+        client.view.topics["t"].partitions[0].replicas = [2, 1]
+        client.view.version += 1
+        group.metadata_changed()
+        assert group.rejoin_reason == "t-0 has replicas in racks ['a', 'b'] now"
+        await client.close()
+
+    asyncio.run(main())

@@ -155,7 +155,8 @@ def _deal_together(together: Sequence[_Shares], given: Assignment) -> None:
     for index in range(first.count):
         for member_id in first.takers:
             if all(
-                share.room(member_id) and not share.racks.far(member_id, TopicPartition(share.topic, index))
+                share.room(member_id)
+                and not share.racks.outside(member_id, TopicPartition(share.topic, index))
                 for share in together
             ):
                 for share in together:

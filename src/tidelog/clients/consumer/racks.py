@@ -18,21 +18,24 @@ ReplicaRacks = Mapping[TopicPartition, frozenset[str]]
 class Racks:
     """False where racks make no difference; then nobody is far from anything."""
 
-    __slots__ = ("_members", "_replicas")
+    __slots__ = ("_members", "_replicas", "_useful")
 
     def __init__(self, members: Mapping[str, str | None], replicas: ReplicaRacks) -> None:
         self._members = {member_id: rack for member_id, rack in members.items() if rack}
         self._replicas = replicas
         everywhere: frozenset[str] = frozenset().union(*replicas.values())
-        if everywhere.isdisjoint(self._members.values()) or all(
-            racks == everywhere for racks in replicas.values()
-        ):
-            self._members = {}
+        self._useful = not everywhere.isdisjoint(self._members.values()) and any(
+            racks != everywhere for racks in replicas.values()
+        )
 
     def __bool__(self) -> bool:
-        return bool(self._members)
+        return self._useful
 
     def far(self, member_id: str, partition: TopicPartition) -> bool:
+        """Whether a member is outside the racks of a partition, and that makes a difference."""
+        return self._useful and self.outside(member_id, partition)
+
+    def outside(self, member_id: str, partition: TopicPartition) -> bool:
         """Whether a member has a rack, and the partition no replica in it."""
         rack = self._members.get(member_id)
         return rack is not None and rack not in self._replicas.get(partition, ())
