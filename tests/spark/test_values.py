@@ -77,6 +77,8 @@ def test_only_the_columns_that_are_named_are_made() -> None:
         ({"includeHeaders": "ja"}, "expected true or false"),
         ({"valueFormat": "avro"}, "expected json"),
         ({"valueFormat": "json"}, "needs valueSchema"),
+        ({"valueCheck": "n > 0"}, "needs valueFormat=json"),
+        ({"valueFormat": "json", "valueSchema": "n INT", "valueCheck": "offset > 0"}, "valueCheck"),
         ({"valueSchema": "a INT"}, "needs valueFormat=json"),
         ({"valueFormat": "json", "valueSchema": "a INT", "valueMode": "LAX"}, "expected one of PERMISSIVE"),
         (
@@ -207,6 +209,32 @@ def test_bad_values_are_dropped_or_fail_the_read_where_asked() -> None:
     with pytest.raises(BadValue, match=r"t-3 at offset 11: the value is not valid JSON"):
         of_json("n INT", *values, valueMode="FAILFAST")
     assert of_json("n INT", b"no", valueMode="DROPMALFORMED") == []
+
+
+def test_values_that_do_not_fulfil_the_check_are_bad_and_keep_their_fields() -> None:
+    values = ({"n": 1}, b"no", {"n": -3}, {}, {"n": 5})
+    found = of_json("n INT", *values, valueCheck="n > 0")
+    assert [row["n"] for row in found] == [1, None, -3, None, 5]
+    assert [row["_error"] for row in found] == [
+        None,
+        "the value is not valid JSON, from byte 0 on",
+        "the value does not fulfil n > 0",
+        "the value does not fulfil n > 0",
+        None,
+    ]
+    assert [row["_raw"] for row in found] == [None, b"no", b'{"n": -3}', b"{}", None]
+    assert of_json("n INT", *values, valueCheck="n > 0", valueMode="DROPMALFORMED") == [{"n": 1}, {"n": 5}]
+    with pytest.raises(BadValue, match="t-3 at offset 11: the value does not fulfil n > 0"):
+        of_json("n INT", values[0], values[2], valueCheck="n > 0", valueMode="FAILFAST")
+
+
+def test_a_check_that_nulls_fulfil_does_not_make_bad_values_good() -> None:
+    found = of_json("n INT", b"no", {"n": 1}, {}, valueCheck="n IS NULL")
+    assert [row["_error"] for row in found] == [
+        "the value is not valid JSON, from byte 0 on",
+        "the value does not fulfil n IS NULL",
+        None,
+    ]
 
 
 ROWS: list[dict[str, object]] = [

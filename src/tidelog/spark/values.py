@@ -1,14 +1,15 @@
 """What rows are made of: the columns of the source that are asked for, values read as JSON, rows let through.
 
 Options, in any case of their names: `columns`, `includeHeaders`, `filter`, `valueFormat` (json),
-`valueSchema`, `valueMode` (PERMISSIVE, DROPMALFORMED, FAILFAST). With JSON, rows are the columns of the
-schema, then `_error` and `_raw` (where bad rows are kept), then the source's columns that are named.
+`valueSchema`, `valueMode` (PERMISSIVE, DROPMALFORMED, FAILFAST), `valueCheck`. With JSON, rows are the
+columns of the schema, then `_error` and `_raw` (where bad rows are kept), then the source's columns that are
+named. A value that does not fulfil `valueCheck` is bad, and keeps its columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidelog.spark.ddl import parse_schema
@@ -26,7 +27,9 @@ MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST)
 ERROR, RAW = "_error", "_raw"
 # Bytes are not compared by `filter`, so that nobody takes a text for them.
 NOT_FILTERED = frozenset(("key", "value", "headers"))
-OPTIONS = ("columns", "includeHeaders", "filter", "valueFormat", "valueSchema", "valueMode")
+OPTIONS = ("columns", "includeHeaders", "filter", "valueFormat", "valueSchema", "valueMode", "valueCheck")
+# The code of a row whose value can be read and is refused by valueCheck, beside those of the reader.
+UNFIT = -1
 
 
 class FormatError(ValueError):
@@ -51,6 +54,9 @@ class Format:
     """The fields of JSON values; None where values stay bytes."""
     value_mode: str = PERMISSIVE
     condition: Condition | None = None
+    value_check: Condition | None = None
+    """What every value has to fulfil; `value_check_text` is how it was given."""
+    value_check_text: str = ""
 
     @property
     def source_columns(self) -> tuple[str, ...]:
@@ -134,6 +140,8 @@ class JsonRows(Rows):
 
         super().__init__(format)
         self._mode = format.value_mode
+        self._check, self._check_text = format.value_check, format.value_check_text
+        self._places = {name: place for place, name in enumerate(value_schema.names)}
         self._source = format.source_columns
         types = self._schema.types[: len(value_schema.fields)]
         self._json = JsonColumns(value_schema, types)
@@ -148,6 +156,8 @@ class JsonRows(Rows):
 
         values = columns["value"]
         typed, errors = self._json.read(values)
+        if self._check is not None:
+            errors = self._with_unfit(self._check, typed, errors)
         if self._mode == FAILFAST and errors:
             raise self._failure(errors[0], columns)
         if self._mode == PERMISSIVE:
@@ -168,14 +178,33 @@ class JsonRows(Rows):
 
         mask = pa.array(_flags(len(values), errors, found=True))
         raw = values.filter(mask)
-        reasons = [self._json.reason(error, value.as_py()) for error, value in zip(errors, raw, strict=True)]
+        reasons = [self._reason(error, value.as_py()) for error, value in zip(errors, raw, strict=True)]
         told = pc.replace_with_mask(pa.nulls(len(values), pa.string()), mask, pa.array(reasons, pa.string()))
         return [told, pc.if_else(mask, values, pa.scalar(None, pa.binary()))]
+
+    def _with_unfit(
+        self, check: Condition, typed: list[pa.Array], errors: list[RowError]
+    ) -> list[RowError]:
+        """The errors, and those of rows that can be read and do not fulfil the check."""
+        import pyarrow.compute as pc
+
+        mask = mask_of(check, lambda name: typed[self._places[name]])
+        fit = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
+        fit[[error[0] for error in errors]] = True  # what could not be read is bad already
+        if fit.all():
+            return errors
+        unfit = (~fit).nonzero()[0].tolist()
+        return sorted([*errors, *((row, UNFIT, 0, -1) for row in unfit)])
+
+    def _reason(self, error: RowError, value: bytes | None) -> str:
+        if error[1] == UNFIT:
+            return f"the value does not fulfil {self._check_text}"
+        return self._json.reason(error, value)
 
     def _failure(self, error: RowError, columns: Mapping[str, pa.Array]) -> BadValue:
         row = error[0]
         where = f"{columns['topic'][row]}-{columns['partition'][row]} at offset {columns['offset'][row]}"
-        reason = self._json.reason(error, columns["value"][row].as_py())
+        reason = self._reason(error, columns["value"][row].as_py())
         return BadValue(f"{where}: {reason}; valueMode=PERMISSIVE marks such rows and reads on")
 
 
@@ -211,11 +240,11 @@ def parse(options: Mapping[str, str]) -> Format:
         value_mode=mode,
     )
     _check_names(found)
+    check = given.get("valuecheck", "").strip()
+    if check:
+        found = replace(found, value_check=_value_check(check, found), value_check_text=check)
     text = given.get("filter", "").strip()
-    if not text:
-        return found
-    condition = _condition(text, found)
-    return Format(found.columns, found.include_headers, value_schema, mode, condition)
+    return replace(found, condition=_condition(text, found)) if text else found
 
 
 def _columns(text: str | None) -> tuple[str, ...] | None:
@@ -237,7 +266,7 @@ def _value_schema(given: Mapping[str, str]) -> StructType | None:
     kind = given.get("valueformat", "").strip().lower()
     text = given.get("valueschema", "").strip()
     if kind in ("", "binary"):
-        for option in ("valueSchema", "valueMode"):
+        for option in ("valueSchema", "valueMode", "valueCheck"):
             if given.get(option.lower()):
                 raise FormatError(option, given[option.lower()], "needs valueFormat=json beside it")
         return None
@@ -264,6 +293,16 @@ def _check_names(found: Format) -> None:
                 ",".join(found.source_columns),
                 f"column {name} is there twice: valueSchema has a field of that name as well",
             )
+
+
+def _value_check(text: str, found: Format) -> Condition:
+    """A condition on the fields of a value."""
+    assert found.value_schema is not None  # asked for by `_value_schema`
+    every = arrow_schema(found.schema())
+    try:
+        return parse_filter(text, {name: every.field(name).type for name in found.value_schema.names})
+    except FilterError as error:
+        raise FormatError("valueCheck", text, str(error)) from None
 
 
 def _condition(text: str, found: Format) -> Condition:

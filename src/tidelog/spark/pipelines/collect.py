@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LOGS = (CREDITS, LEFT_SWIPES, RIGHT_SWIPES, EXPOSURES, INSTALLS, LOGINS, VERIFICATIONS)
 QUARANTINE = "quarantine"
-METADATA = ("value", "partition", "offset", "timestamp")
+METADATA = ("partition", "offset", "timestamp")
 DAY_MS = 86_400_000
 _BAD = "bad"
 
@@ -71,11 +71,12 @@ def sort_out(rows: DataFrame, schema: EventSchema) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    error = F.coalesce(F.col("_error"), schema.spark_error())
-    is_bad = error.isNotNull()
+    is_bad = F.col("_error").isNotNull()
+    # An event that can be read and is none of ours is told by its schema, in better words than a condition.
+    error = F.coalesce(schema.spark_error(), F.col("_error"))
     instead = {
         "event_id": error,
-        "user_id": F.base64("value"),
+        "user_id": F.base64("_raw"),
         "version": F.col("partition"),
         "ts": F.col("offset"),
         "device_id": F.unix_micros("timestamp").cast("string"),
@@ -106,8 +107,7 @@ def quarantined(bad: DataFrame, schema: EventSchema) -> DataFrame:
 def good_events(rows: DataFrame, schema: EventSchema) -> DataFrame:
     from pyspark.sql import functions as F
 
-    good = F.coalesce(F.col("_error"), schema.spark_error()).isNull()
-    return rows.where(good).select(*schema.names, day_of(F.col("ts")).alias("day"))
+    return rows.where(F.col("_error").isNull()).select(*schema.names, day_of(F.col("ts")).alias("day"))
 
 
 def day_of(milliseconds: Column) -> Column:
@@ -138,7 +138,13 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
 
 
 def _flow(schema: EventSchema, keyspace: cassandra.Keyspace | None) -> Flow:
-    source = Source((schema.topic,), schema.spark_schema(), keep_bad=True, metadata=METADATA)
+    source = Source(
+        (schema.topic,),
+        schema.spark_schema(),
+        keep_bad=True,
+        metadata=METADATA,
+        options={"valueCheck": schema.condition()},
+    )
     sinks: tuple[Sink, ...] = (Collected(schema),)
     if keyspace is not None:
         sinks = (*sinks, InCassandra(schema, keyspace))

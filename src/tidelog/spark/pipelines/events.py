@@ -112,6 +112,11 @@ class EventSchema:
             [types.StructField(field.name, kinds[field.kind], self.nullable(field)) for field in self.fields]
         )
 
+    def condition(self) -> str:
+        """What `check` wants beyond types and fields, as the data source's option `valueCheck`."""
+        known = self.versions
+        return f"version BETWEEN {known[0]} AND {known[-1]} AND ts BETWEEN 0 AND {LAST_TS}"
+
     def spark_error(self) -> Column:
         """What `check` finds beyond types and missing fields, for rows of right types; null is fine."""
         from pyspark.sql import functions as f
