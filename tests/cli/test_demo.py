@@ -108,7 +108,10 @@ def test_it_makes_events_runs_all_pipelines_shows_what_they_found_and_reports(tm
         shown = running.output()
         assert not answers(running_port := int(re.findall(r"127\.0\.0\.1:(\d+)", shown)[0])), running_port
     assert "Making 3,000 events" in shown
-    for name in ("exposures", "quarantine", "device_alerts", "invite_alerts", "user_regions", "balances"):
+    for name in (
+        *("exposures", "quarantine", "device_alerts", "invite_alerts", "user_regions", "balances"),
+        *("daily_earnings", "task_progress"),
+    ):
         rows = re.search(rf"^{name} +([\d,]+)$", shown, re.MULTILINE)
         assert rows is not None, shown
         assert rows[1] != "0", f"{name} is empty\n{shown}"

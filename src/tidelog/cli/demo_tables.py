@@ -53,6 +53,7 @@ def counts(facts: Facts) -> Table:
     for pipeline, name in (("device-watch", "device_alerts"), ("invite-watch", "invite_alerts")):
         rows.append((name, f"{sum(n for (of, _), n in facts.rules.items() if of == pipeline):,}"))
     rows += [("user_regions", f"{facts.regions.total():,}"), ("balances", f"{len(facts.balances):,}")]
+    rows += [("daily_earnings", f"{facts.days_earned:,}"), ("task_progress", f"{facts.tasks.total():,}")]
     return made("Tables", (("table", ""), ("rows", "right")), rows)
 
 

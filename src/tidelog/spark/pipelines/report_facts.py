@@ -91,6 +91,10 @@ class Facts:
     number_types: Counter[tuple[str, ...]] = field(default_factory=Counter)
     balances: list[int] = field(default_factory=list)
     richest: list[Row] = field(default_factory=list)
+    days_earned: int = 0
+    """Users and days on which they earned something."""
+    tasks: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Users' tasks, by whether they are completed."""
     bad: list[BadEvents] = field(default_factory=list)
     bad_count: int = 0
     bad_reasons: int = 0
@@ -136,6 +140,10 @@ def gather(tables: Reader) -> Facts:
         facts.richest = tables.top(
             "balances", ["user_id", "balance", "events", "last_event_at"], "balance", TOP_USERS, {}
         )
+    if tables.columns("daily_earnings"):
+        facts.days_earned = tables.counts("daily_earnings", ["day"]).total()
+    if tables.columns("task_progress"):
+        facts.tasks = tables.counts("task_progress", ["completed"])
     _gather_bad(facts, tables)
     return facts
 
