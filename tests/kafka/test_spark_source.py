@@ -135,7 +135,8 @@ def test_the_rows_are_those_of_the_connector(
         assert ours["tasks"] == int(str(theirs["tasks"])) + 1
     elif "maxRecordsPerPartition" not in options:
         # Theirs does not count the records of partitions that are read from the beginning to the end.
-        assert ours["tasks"] == theirs["tasks"]
+        # It makes a task for offsets 0 to 0, ours none.
+        assert ours["tasks"] == int(str(theirs["tasks"])) - (case == "offsets")
 
 
 @pytest.mark.parametrize("case", REFUSED)
