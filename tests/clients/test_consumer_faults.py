@@ -11,7 +11,6 @@ import pytest
 from tests.clients.consuming import fill, make_topic, poll_until, read
 from tests.clients.fake_cluster import FIRST_SESSION, FakeCluster
 from tests.support.own_broker import OwnBrokers
-from tests.support.wait import eventually
 from tidelog.clients.consumer.errors import LogTruncated
 from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.consumer.partitions import TopicPartition
@@ -151,32 +150,6 @@ def test_a_throttled_consumer_waits() -> None:
         consumer.poll(1.0)
         assert len(cluster.asked) <= 7
         assert consumer.metrics()["fetch-throttle-time-max"] == 200
-
-
-@pytest.mark.parametrize(
-    ("settings", "records", "columns"),
-    [({}, 1 << 20, 3 << 20), ({"max_partition_fetch_bytes": 5000}, 5000, 5000)],
-    ids=["as it comes", "given"],
-)
-def test_columns_are_fetched_in_larger_pieces_unless_a_size_was_given(
-    settings: dict[str, object], records: int, columns: int
-) -> None:
-    pytest.importorskip("pyarrow")
-    with FakeCluster() as cluster, consumer_of(cluster, **settings) as consumer:
-
-        def asked() -> int:
-            """The size in the fetch that was sent last; a session names what changed alone."""
-            named = [fetch for _, fetch in cluster.asked if fetch.topics]
-            return named[-1].topics[0].partitions[0].partition_max_bytes
-
-        cluster.write(b"a")
-        read(consumer, 1)
-        assert asked() == records
-        cluster.write(b"b")
-        eventually(lambda: consumer.poll_arrow(0.1).num_rows, "a row comes")
-        cluster.write(b"c")
-        eventually(lambda: consumer.poll_arrow(0.1).num_rows, "another row comes")
-        eventually(lambda: asked() == columns, "pieces have that size")
 
 
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])

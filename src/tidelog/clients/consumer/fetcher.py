@@ -47,9 +47,6 @@ LAST_VERSION_WITH_NAMES = 12
 FETCH_KEY = 1
 # One piece is handed out while the next waits behind it.
 READ_AHEAD = 2
-# What a table costs besides its bytes is spread over this much of each partition: a quarter less CPU a record
-# than with Kafka's 1 MiB; beyond it the pieces outgrow the processor's caches.
-COLUMNS_PARTITION_BYTES = 3 << 20
 READ_COMMITTED = 1
 EVERYTHING = 1 << 40
 ASK_AGAIN = (
@@ -115,7 +112,6 @@ class Fetcher:
         self._asking: dict[int, _Ask] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._committed = settings.isolation_level == "read_committed"
-        self._partition_bytes = settings.max_partition_fetch_bytes
         self._closed = False
 
     # Handing out
@@ -148,8 +144,6 @@ class Fetcher:
 
     def take_columns(self, sink: ColumnSink, limit: int) -> int:
         """The same into columns; how many rows."""
-        if "max.partition.fetch.bytes" not in self._settings.given:
-            self._partition_bytes = COLUMNS_PARTITION_BYTES
         taken = 0
         ready = self.ready
         if limit >= EVERYTHING:
@@ -267,7 +261,7 @@ class Fetcher:
         session.fill(
             request,
             wanted,
-            self._partition_bytes,
+            self._settings.max_partition_fetch_bytes,
             with_ids=version > LAST_VERSION_WITH_NAMES,
         )
         ask = _Ask({n: (s, s.turn, s.fetch_offset) for n, s in states.items()}, version, now, session.names())
