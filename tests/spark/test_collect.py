@@ -60,6 +60,7 @@ class ByHand:
                 valueFormat="json",
                 valueSchema=source.schema.json(),
                 columns=",".join(source.metadata),
+                **source.options,
             ).load()
             for sink in flow.sinks:
                 assert isinstance(sink, collect.Collected)
