@@ -30,7 +30,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given:
         yield given
         return
-    # It outlives the five minutes between two looks for old records, and tests write records of the year 1970.
+    # It outlives the five minutes between two looks for old records, and tests write records of 1970.
     settings = {"log.retention.check.interval.ms": str(24 * 3600 * 1000)}
     with Broker(tmp_path_factory.mktemp("broker"), settings) as broker:
         yield broker.bootstrap
