@@ -21,8 +21,9 @@ PROJECT = Path(__file__).parent.parent.parent
 SUITE = ("tests/clients", "tests/cli")
 # Groups as quick as those of the broker that the tests start otherwise; topics are made as Kafka makes them.
 SETTINGS = {name: value for name, value in QUICK_GROUPS.items() if name != "auto.create.topics.enable"}
-# Tests write records of the year 1970, which Kafka would delete the next time it looks for old ones.
-SETTINGS["log.retention.ms"] = "-1"
+# Tests write records of the year 1970, which Kafka would delete the first time it looks for old ones.
+A_DAY = str(24 * 3600 * 1000)
+SETTINGS |= {"log.initial.task.delay.ms": A_DAY, "log.retention.check.interval.ms": A_DAY}
 
 
 def run(kind: str, arguments: list[str]) -> int:
