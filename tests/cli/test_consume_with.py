@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.old_properties import CONSUMER, PRODUCER
 from tests.support.contents import produce
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
@@ -125,32 +126,10 @@ def test_it_handles_until_it_is_told_to_stop(shop: Shop, number: int) -> None:
     assert "INFO told by a handler" in err
 
 
-OLD_CONSUMER = """\
-zookeeper.connect=10.0.0.67:2181
-group.id=cassandra-logger-consumer
-request.required.acks=1
-zookeeper.session.timeout.ms=40000
-zookeeper.sync.time.ms=2000
-auto.commit.enable = true
-auto.commit.interval.ms=1000
-partition.assignment.strategy=range
-"""
-
-OLD_PRODUCER = """\
-metadata.broker.list=10.0.0.82:9092,10.0.0.67:9092
-serializer.class=kafka.serializer.StringEncoder
-request.required.acks=1
-#partitioner.class
-#async config
-producer.type=async
-batch.num.messages=50
-"""
-
-
 def test_property_files_of_kafka_0_8_start_it_and_each_name_has_its_line(shop: Shop, tmp_path: Path) -> None:
     shop.make()
-    (tmp_path / "consumer.properties").write_text(OLD_CONSUMER.replace("cassandra", shop.topic))
-    (tmp_path / "producer.properties").write_text(OLD_PRODUCER)
+    (tmp_path / "consumer.properties").write_text(CONSUMER.replace("cassandra", shop.topic))
+    (tmp_path / "producer.properties").write_text(PRODUCER)
     text = shop.file.read_text().replace(
         f'group.id = "group-{shop.topic}"', 'properties = "consumer.properties"'
     )
@@ -164,7 +143,7 @@ def test_property_files_of_kafka_0_8_start_it_and_each_name_has_its_line(shop: S
     process.terminate()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
-    for line in (OLD_CONSUMER + OLD_PRODUCER).splitlines():
+    for line in (CONSUMER + PRODUCER).splitlines():
         name = line.partition("=")[0].strip()
         if name.startswith("#") or name in (
             "group.id",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
 from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.producer.face import Producer
@@ -18,15 +19,15 @@ def make_topic(bootstrap: str, name: str, partitions: int = 1) -> str:
     """A topic that is there when this returns, which Kafka does not promise."""
     with Admin(bootstrap) as admin:
         admin.create_topic(NewTopic(name, partitions=partitions))
-        until = time.monotonic() + LIMIT
-        while time.monotonic() < until:
+
+        def led() -> bool:
             try:
-                if all(p.leader is not None for p in admin.describe_topics([name])[0].partitions):
-                    return name
+                return all(p.leader is not None for p in admin.describe_topics([name])[0].partitions)
             except UnknownTopicOrPartition:
-                pass
-            time.sleep(0.02)
-    raise AssertionError(f"topic {name} is not there")
+                return False
+
+        eventually(led, f"topic {name} is there", LIMIT, 0.02)
+    return name
 
 
 def fill(bootstrap: str, topic: str, count: int, partition: int = 0, **settings: object) -> list[bytes]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.clients.consuming import fill, make_topic, poll_until, read
+from tests.support.wait import eventually
 from tidelog.clients.consumer.consumer import AsyncConsumer
 from tidelog.clients.consumer.errors import NoOffset
 from tidelog.clients.consumer.face import Consumer
@@ -347,7 +348,6 @@ def test_positions_are_committed_automatically(bootstrap: str, single: str, new_
         # A poll that found nothing yet may have committed where reading begins, but none of these.
         before = consumer.committed([(single, 0)])[TopicPartition(single, 0)]
         assert before is None or before.offset == 0
-        time.sleep(0.06)
         read(consumer, 5)
 
         def committed() -> bool:
@@ -397,8 +397,7 @@ def test_another_thread_is_refused_and_may_wake_the_first(bootstrap: str, single
 
         thread = threading.Thread(target=wait)
         thread.start()
-        while not consumer._inboxes:
-            time.sleep(0.001)
+        eventually(lambda: bool(consumer._inboxes), "the other thread polls")
         with pytest.raises(InvalidState, match="one thread at a time"):
             consumer.assignment()
         consumer.wakeup()

@@ -6,6 +6,7 @@ import doctest
 
 import pytest
 
+from tests.clients.old_properties import CONSUMER, PRODUCER
 from tidelog.clients import legacy_settings
 from tidelog.clients.legacy_settings import old_names, translate
 from tidelog.clients.settings import (
@@ -16,27 +17,6 @@ from tidelog.clients.settings import (
 )
 from tidelog.config import ConfigError
 from tidelog.config.properties import parse_properties
-
-CONSUMER = """\
-zookeeper.connect=10.0.0.67:2181
-group.id=cassandra-logger-consumer
-request.required.acks=1
-zookeeper.session.timeout.ms=40000
-zookeeper.sync.time.ms=2000
-auto.commit.enable = true
-auto.commit.interval.ms=1000
-partition.assignment.strategy=range
-"""
-
-PRODUCER = """\
-metadata.broker.list=10.0.0.82:9092,10.0.0.67:9092
-serializer.class=kafka.serializer.StringEncoder
-request.required.acks=1
-#partitioner.class
-#async config
-producer.type=async
-batch.num.messages=50
-"""
 
 STRING = "org.apache.kafka.common.serialization.StringSerializer"
 

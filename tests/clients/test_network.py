@@ -413,7 +413,7 @@ def test_the_thread_behind_a_blocking_client() -> None:
     thread = LoopThread("test")
 
     async def slow() -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     async def answer() -> int:
         return 7

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidelog import __version__
-from tidelog.clients.connection import api_key, api_name
+from tidelog.clients.connection import agreed_version, api_key, api_name
 from tidelog.clients.errors import TlsFailed
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.network_metrics import NetworkMetrics
@@ -126,17 +126,7 @@ class AsyncConnection:
 
     def version_for(self, request: type[Message], *, at_most: int | None = None) -> int:
         """The newest version of a request that both sides speak, and that is no newer than `at_most`."""
-        key, ours = api_key(request), request.VERSIONS
-        if key not in self.versions:
-            raise UnsupportedVersion(f"the broker {self.node.address} does not serve {api_name(request)}")
-        lowest, highest = self.versions[key]
-        version = min(highest, ours.high if at_most is None else min(at_most, ours.high))
-        if version < max(lowest, ours.low):
-            raise UnsupportedVersion(
-                f"{api_name(request)}: the broker {self.node.address} speaks versions "
-                f"{lowest} to {highest}, we speak {ours.low} to {ours.high if at_most is None else at_most}"
-            )
-        return version
+        return agreed_version(request, self.versions, self.node.address, at_most)
 
     async def call(
         self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None

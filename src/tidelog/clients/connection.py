@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -42,6 +43,24 @@ def api_key(request: type[Message]) -> int:
 def api_name(request: type[Message]) -> str:
     """The name of an API as Kafka's documentation has it: that of its request, without the last word."""
     return request.__name__.removesuffix("Request")
+
+
+def agreed_version(
+    request: type[Message], served: Mapping[int, tuple[int, int]], address: str, at_most: int | None = None
+) -> int:
+    """The newest version of a request that both sides speak, and that is no newer than `at_most`."""
+    key, ours = api_key(request), request.VERSIONS
+    if key not in served:
+        raise UnsupportedVersion(f"the broker {address} does not serve {api_name(request)}")
+    lowest, highest = served[key]
+    newest = ours.high if at_most is None else min(at_most, ours.high)
+    version = min(highest, newest)
+    if version < max(lowest, ours.low):
+        raise UnsupportedVersion(
+            f"{api_name(request)}: the broker {address} speaks versions {lowest} to {highest}, "
+            f"we speak {ours.low} to {newest}"
+        )
+    return version
 
 
 def request_frame(request: Message, version: int, correlation_id: int, client_id: str | None) -> bytes:
@@ -123,17 +142,7 @@ class Connection:
 
     def version_for(self, request: type[Message]) -> int:
         """The newest version of a request that both sides speak."""
-        key, ours = api_key(request), request.VERSIONS
-        if key not in self.versions:
-            raise UnsupportedVersion(f"the broker {self.host}:{self.port} does not serve {api_name(request)}")
-        lowest, highest = self.versions[key]
-        version = min(highest, ours.high)
-        if version < max(lowest, ours.low):
-            raise UnsupportedVersion(
-                f"{api_name(request)}: the broker {self.host}:{self.port} speaks versions "
-                f"{lowest} to {highest}, we speak {ours.low} to {ours.high}"
-            )
-        return version
+        return agreed_version(request, self.versions, f"{self.host}:{self.port}")
 
     def close(self) -> None:
         self._socket.close()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidelog import __version__
-from tidelog.clients.connection import MAX_ANSWER_BYTES, api_key, api_name, split_address
+from tidelog.clients.connection import MAX_ANSWER_BYTES, agreed_version, api_key, split_address
 from tidelog.clients.errors import NoBroker, TlsFailed
 from tidelog.clients.security import Security
 from tidelog.clients.settings import ConsumerSettings, consumer_settings
@@ -98,15 +98,7 @@ class BlockingConnection:
 
     def version_for(self, request: type[Message], at_most: int | None = None) -> int:
         """The newest version that both sides speak, no newer than `at_most`."""
-        ours = request.VERSIONS
-        lowest, highest = self.versions.get(api_key(request), (0, -1))
-        version = min(highest, ours.high if at_most is None else at_most)
-        if version < max(lowest, ours.low):
-            raise UnsupportedVersion(
-                f"{api_name(request)}: the broker {self.address} speaks versions {lowest} to {highest}, "
-                f"we speak {ours.low} to {ours.high if at_most is None else at_most}"
-            )
-        return version
+        return agreed_version(request, self.versions, self.address, at_most)
 
     def call(self, request: Message, answer: type[R], version: int | None = None) -> R:
         agreed = self.version_for(type(request)) if version is None else version
