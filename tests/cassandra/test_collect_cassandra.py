@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.cassandra.server import Cassandra
 from tests.spark.collected import Expected, PipelineProcess, assert_collected, expected, generate
+from tests.support.wait import eventually
 from tidelog.config import ConfigError
 from tidelog.spark.pipelines.cassandra import TABLES, Target, connected, make_tables
 from tidelog.spark.pipelines.collect import LOGS, PIPELINE
@@ -58,6 +58,15 @@ class Collecting:
         wanted = expected(self.bootstrap)
         assert_collected(Tables(self.spark, str(self.data / "tables")), wanted)
         assert self.found() == wanted_rows(wanted)
+
+    def count(self) -> int:
+        """The rows of all tables; none before the tables are made."""
+        from cassandra import InvalidRequest
+
+        try:
+            return sum(rows.total() for rows in self.found().values())
+        except InvalidRequest:
+            return 0
 
     def found(self) -> dict[str, Counter[tuple[str, ...]]]:
         """(kind, subject, day, event id) of every row, by table."""
@@ -112,7 +121,10 @@ def test_a_pipeline_killed_at_a_random_point_leaves_every_event_once(collecting:
     collecting.settings["cassandra.concurrency"] = 2
     with PipelineProcess(collecting.bootstrap, collecting.data, collecting.settings) as pipeline:
         pipeline.wait_for_a_batch()
-        time.sleep(random.uniform(0, 3))  # anywhere in a batch
+        most = sum(rows.total() for rows in wanted_rows(expected(collecting.bootstrap)).values())
+        there = random.randrange(most)  # anywhere in a batch
+        print(f"killed when {there} of {most} rows are there")
+        eventually(lambda: collecting.count() >= there, f"{there} of {most} rows are there", 120)
     collecting.run()
     collecting.check()
 
