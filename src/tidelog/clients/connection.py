@@ -1,4 +1,4 @@
-"""One blocking connection to a broker: versions are agreed upon, a request goes out, its answer comes back.
+"""One blocking connection to a broker: versions are agreed upon, requests go out, their answers come back.
 
 Every wait has an end: a broker that does not answer in time raises, and the connection is closed, because
 an answer that comes later would be taken for that of the next request.
@@ -6,19 +6,23 @@ an answer that comes later would be taken for that of the next request.
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import struct
 import time
+from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog import __version__
-from tidelog.errors import NetworkException, RequestTimedOut, UnsupportedVersion, error_class
+from tidelog.errors import KafkaError, NetworkException, RequestTimedOut, UnsupportedVersion, error_class
+from tidelog.protocol.headers import read_response_header, request_header
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tidelog.protocol.wire import read_uvarint
+from tidelog.protocol.wire import Buffer, ProtocolError
+from tidelog.records.loops import Block
 
 if TYPE_CHECKING:
     from tidelog.clients.security import Security
@@ -28,9 +32,8 @@ R = TypeVar("R", bound=Message)
 # Larger than any answer to an administrative question; a length beyond it means that no broker is speaking.
 MAX_ANSWER_BYTES = 512 * 1024 * 1024
 
-_REQUEST_HEADER = struct.Struct(">hhih")
-_CORRELATION_ID = struct.Struct(">i")
 _LENGTH = struct.Struct(">i")
+_TIME_LIMIT = struct.Struct("ll")  # seconds and microseconds, as the system has them
 _UNSUPPORTED = struct.pack(">h", UnsupportedVersion.code)
 
 
@@ -65,27 +68,15 @@ def agreed_version(
 
 def request_frame(request: Message, version: int, correlation_id: int, client_id: str | None) -> bytes:
     """A whole request as it goes over the wire, its length first."""
-    name = None if client_id is None else client_id.encode()
-    fixed = _REQUEST_HEADER.pack(
-        api_key(type(request)), version, correlation_id, -1 if name is None else len(name)
-    )
-    tags = b"\x00" if type(request).FLEXIBLE.has(version) else b""
-    frame = request.encode(version, fixed + (name or b"") + tags)
+    header = request_header(api_key(type(request)), version, correlation_id, client_id)
+    frame = request.encode(version, header)
     return _LENGTH.pack(len(frame)) + frame
 
 
 def answer_body(request: type[Message], version: int, frame: bytes) -> bytes:
-    """What follows the header of an answer: its correlation id and, in flexible versions, tagged fields."""
-    position = _CORRELATION_ID.size
-    # The answer to ApiVersions has no tags in its header, so that any client can read it.
-    if not request.FLEXIBLE.has(version) or request is ApiVersionsRequest:
-        return frame[position:]
-    count, position = read_uvarint(frame, position)
-    for _ in range(count):
-        _tag, position = read_uvarint(frame, position)
-        size, position = read_uvarint(frame, position)
-        position += size
-    return frame[position:]
+    """What follows the header of an answer."""
+    _, start = read_response_header(api_key(request), version, frame)
+    return frame[start:]
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -97,32 +88,45 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class Connection:
-    """`with Connection(host, port) as broker: broker.call(MetadataRequest(...), MetadataResponse)`."""
+    """`with Connection(host, port) as broker: broker.call(MetadataRequest(...), MetadataResponse)`.
+
+    The next request can be on its way while an answer is used: `send`, and `receive` in the same order.
+    """
 
     def __init__(
         self,
         host: str,
         port: int,
         *,
-        client_id: str = "tidelog",
+        client_id: str | None = "tidelog",
         connect_timeout: float = 10.0,
         request_timeout: float = 30.0,
+        receive_buffer: int | None = None,
         security: Security | None = None,
     ) -> None:
         self.host = host
         self.port = port
+        self.address = f"{host}:{port}"
         self.client_id = client_id
         self.request_timeout = request_timeout
         self.versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
+        self._waiting: deque[tuple[int, type[Message], int, float]] = deque()
+        """Correlation id, API, version and time limit of what has no answer yet."""
         try:
             self._socket = socket.create_connection((host, port), connect_timeout)
         except OSError as error:
-            raise NetworkException(f"cannot connect to {host}:{port}: {error.strerror or error}") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raise self._unreachable(error) from None
         try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if receive_buffer is not None:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            self._encrypted = security is not None and security.context is not None
             if security is not None and security.context is not None:
                 self._encrypt(security.context)
+            else:
+                # The system's own time limits leave the socket blocking: one call waits for a whole answer.
+                self._socket.settimeout(None)
             self._agree_on_versions()
             if security is not None:
                 self._authenticate(security)
@@ -135,14 +139,47 @@ class Connection:
     ) -> R:
         """Send a request and wait for its answer, at the newest version that both sides speak."""
         agreed = self.version_for(type(request)) if version is None else version
-        return answer.decode(self._exchange(request, agreed, timeout), agreed)
+        body = self._exchange(request, agreed, timeout)
+        try:
+            return answer.decode(body, agreed)
+        except ProtocolError as error:
+            self.close()
+            raise NetworkException(f"{api_name(type(request))}: {self.address} answered: {error}") from None
+
+    def send(self, request: Message, version: int, timeout: float | None = None) -> None:
+        """Put a request on the wire; its answer is waited for as long once it is asked for."""
+        api = type(request)
+        self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
+        limit = self.request_timeout if timeout is None else timeout
+        self._waiting.append((self._correlation_id, api, version, limit))
+        try:
+            self._limit(limit)
+            self._socket.sendall(request_frame(request, version, self._correlation_id, self.client_id))
+        except OSError as error:
+            raise self._broken(api, error) from None
+
+    def receive(self) -> Buffer:
+        """The body of the answer to the oldest request that has none."""
+        expected, api, version, limit = self._waiting.popleft()
+        deadline = time.monotonic() + limit
+        try:
+            (size,) = _LENGTH.unpack(self._read_exactly(_LENGTH.size, deadline))
+            if not _LENGTH.size <= size <= MAX_ANSWER_BYTES:
+                raise OSError(f"the answer claims a length of {size} bytes, so this is no Kafka broker")
+            frame = self._read_exactly(size, deadline)
+            correlation_id, start = read_response_header(api_key(api), version, frame)
+            if correlation_id != expected:
+                raise OSError(f"answer {correlation_id} came where {expected} was due")
+        except (OSError, ProtocolError) as error:
+            raise self._broken(api, error) from None
+        return frame[start:]
 
     def serves(self, request: type[Message]) -> bool:
         return request.KEY in self.versions
 
-    def version_for(self, request: type[Message]) -> int:
-        """The newest version of a request that both sides speak."""
-        return agreed_version(request, self.versions, f"{self.host}:{self.port}")
+    def version_for(self, request: type[Message], at_most: int | None = None) -> int:
+        """The newest version of a request that both sides speak, and that is no newer than `at_most`."""
+        return agreed_version(request, self.versions, self.address, at_most)
 
     def close(self) -> None:
         self._socket.close()
@@ -158,14 +195,14 @@ class Connection:
     def _agree_on_versions(self) -> None:
         request = ApiVersionsRequest(client_software_name="tidelog", client_software_version=__version__)
         version = ApiVersionsRequest.VERSIONS.high
-        body = self._exchange(request, version, None)
+        body = self._exchange(request, version)
         if body[:2] == _UNSUPPORTED:
             # A broker that does not know our version says so in version 0, which every broker speaks.
             version = 0
-            body = self._exchange(request, version, None)
+            body = self._exchange(request, version)
         answer = ApiVersionsResponse.decode(body, version)
         if answer.error_code:
-            raise error_class(answer.error_code)(f"{self.host}:{self.port} refused to name its versions")
+            raise error_class(answer.error_code)(f"{self.address} refused to name its versions")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     def _encrypt(self, context: ssl.SSLContext) -> None:
@@ -174,62 +211,65 @@ class Connection:
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=self.host)
         except ssl.SSLError as error:
-            raise TlsFailed(f"TLS with {self.host}:{self.port} failed: {error}") from None
+            raise TlsFailed(f"TLS with {self.address} failed: {error}") from None
         except OSError as error:
-            reason = error.strerror or error
-            raise NetworkException(f"cannot connect to {self.host}:{self.port}: {reason}") from None
+            raise self._unreachable(error) from None
 
     def _authenticate(self, security: Security) -> None:
         from tidelog.clients.security import answer_to, authentication
 
-        exchange = authentication(security, f"{self.host}:{self.port}")
+        exchange = authentication(security, self.address)
         try:
             request = next(exchange)
             while True:
                 request = exchange.send(self.call(request, answer_to(request)))
         except StopIteration:
-            pass  # how long the session lasts does not matter to a tool
+            pass  # how long the session lasts does not matter to those who ask a few things and go
 
-    def _exchange(self, request: Message, version: int, timeout: float | None) -> bytes:
+    def _exchange(self, request: Message, version: int, timeout: float | None = None) -> bytes:
         """The body of the answer to a request."""
-        api = type(request)
-        self._correlation_id += 1
-        deadline = time.monotonic() + (self.request_timeout if timeout is None else timeout)
-        try:
-            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-            self._socket.sendall(request_frame(request, version, self._correlation_id, self.client_id))
-            frame = self._read_answer(deadline)
-        except TimeoutError:
-            self.close()
-            raise RequestTimedOut(
-                f"{api_name(api)}: no answer from {self.host}:{self.port} in time"
-            ) from None
-        except OSError as error:
-            self.close()
-            raise NetworkException(
-                f"{api_name(api)}: connection to {self.host}:{self.port} failed: {error.strerror or error}"
-            ) from None
-        return answer_body(api, version, frame)
+        self.send(request, version, timeout)
+        return bytes(self.receive())
 
-    def _read_answer(self, deadline: float) -> bytes:
-        (size,) = _LENGTH.unpack(self._read_exactly(_LENGTH.size, deadline))
-        if not _CORRELATION_ID.size <= size <= MAX_ANSWER_BYTES:
-            raise OSError(f"the answer claims a length of {size} bytes, so this is no Kafka broker")
-        frame = self._read_exactly(size, deadline)
-        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
-        if correlation_id != self._correlation_id:
-            raise OSError(f"answer {correlation_id} came where {self._correlation_id} was due")
-        return frame
-
-    def _read_exactly(self, size: int, deadline: float) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
+    def _read_exactly(self, size: int, deadline: float) -> memoryview:
+        view = memoryview(Block(size))
+        done = 0
+        # A plain socket waits for all of it within the system; TLS comes in pieces.
+        flags = 0 if self._encrypted else socket.MSG_WAITALL
+        while done < size:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise TimeoutError
-            self._socket.settimeout(remaining)
-            part = self._socket.recv(min(size - len(parts), 1 << 20))
-            if not part:
+            self._limit(remaining)
+            count = self._socket.recv_into(view[done:], size - done, flags)
+            if not count:
                 raise OSError("the broker closed it")
-            parts += part
-        return bytes(parts)
+            done += count
+        return view
+
+    def _limit(self, seconds: float) -> None:
+        """How long the next call of the socket may take."""
+        if self._encrypted:
+            self._socket.settimeout(max(0.001, seconds))
+            return
+        whole, rest = divmod(max(1000, round(seconds * 1e6)), 1_000_000)
+        limit = _TIME_LIMIT.pack(whole, rest)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def _unreachable(self, error: OSError) -> KafkaError:
+        return NetworkException(f"cannot connect to {self.address}: {_reason(error)}")
+
+    def _broken(self, api: type[Message], error: OSError | ProtocolError) -> KafkaError:
+        self.close()
+        if isinstance(error, BlockingIOError | TimeoutError):
+            return RequestTimedOut(f"{api_name(api)}: no answer from {self.address} in time")
+        return NetworkException(f"{api_name(api)}: connection to {self.address} failed: {_reason(error)}")
+
+
+def _reason(error: OSError | ProtocolError) -> str:
+    """Why a call of the system failed, in its own words."""
+    if not isinstance(error, OSError):
+        return str(error)
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)

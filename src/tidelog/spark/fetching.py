@@ -7,20 +7,15 @@ or a connection that broke, is looked for again until the time to wait is over.
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import ssl
-import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tidelog import __version__
-from tidelog.clients.connection import MAX_ANSWER_BYTES, agreed_version, api_key, split_address
+from tidelog.clients.connection import Connection, split_address
 from tidelog.clients.errors import NoBroker, TlsFailed
 from tidelog.clients.security import Security
-from tidelog.clients.settings import ConsumerSettings, consumer_settings
+from tidelog.clients.settings import consumer_settings
 from tidelog.errors import (
     FencedLeaderEpoch,
     KafkaError,
@@ -36,19 +31,13 @@ from tidelog.errors import (
     UnknownServerError,
     UnknownTopicOrPartition,
     UnsupportedSaslMechanism,
-    UnsupportedVersion,
     error_class,
 )
-from tidelog.protocol.headers import read_response_header, request_header
 from tidelog.protocol.message import Message, decode
-from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from tidelog.protocol.wire import Buffer, ProtocolError
-from tidelog.records.loops import Block
+from tidelog.protocol.wire import Buffer
 
 log = logging.getLogger("tidelog.spark")
 
@@ -79,153 +68,6 @@ LOOK_AGAIN = (
 )
 
 
-class BlockingConnection:
-    """One connection: versions agreed upon, who we are proven; requests are answered in their order."""
-
-    def __init__(self, host: str, port: int, settings: ConsumerSettings, security: Security) -> None:
-        self.address = f"{host}:{port}"
-        self.versions: dict[int, tuple[int, int]] = {}
-        self._settings = settings
-        self._correlation_id = 0
-        self._waiting: list[tuple[int, int, int]] = []  # correlation id, API and version of what is asked
-        self._socket = self._connected(host, port, security)
-        try:
-            self._agree_on_versions()
-            self._authenticate(security)
-        except BaseException:
-            self.close()
-            raise
-
-    def version_for(self, request: type[Message], at_most: int | None = None) -> int:
-        """The newest version that both sides speak, no newer than `at_most`."""
-        return agreed_version(request, self.versions, self.address, at_most)
-
-    def call(self, request: Message, answer: type[R], version: int | None = None) -> R:
-        agreed = self.version_for(type(request)) if version is None else version
-        self.send(request, agreed)
-        decoded, _ = decode(answer, agreed, self.receive())
-        return decoded
-
-    def send(self, request: Message, version: int) -> None:
-        self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
-        key = api_key(type(request))
-        header = request_header(key, version, self._correlation_id, self._settings.client_id or None)
-        frame = request.encode(version, header)
-        self._waiting.append((self._correlation_id, key, version))
-        try:
-            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-        except OSError as error:
-            raise self._broken(error) from None
-
-    def receive(self) -> Buffer:
-        """The body of the answer to the oldest request that has none."""
-        expected, key, version = self._waiting.pop(0)
-        try:
-            (size,) = struct.unpack(">i", self._read(4))
-            if not 4 <= size <= MAX_ANSWER_BYTES:
-                raise OSError(f"the answer claims a length of {size} bytes, so this is no Kafka broker")
-            frame = self._read(size)
-            correlation_id, start = read_response_header(key, version, frame)
-        except (OSError, ProtocolError) as error:
-            raise self._broken(error) from None
-        if correlation_id != expected:
-            raise self._broken(OSError(f"answer {correlation_id} came where {expected} was due"))
-        return frame[start:]
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _read(self, size: int) -> memoryview:
-        view = memoryview(Block(size))
-        done = 0
-        # A plain socket waits for all of it within the system; TLS comes in pieces.
-        flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
-        while done < size:
-            got = self._socket.recv_into(view[done:], size - done, flags)
-            if not got:
-                raise OSError("the broker closed it")
-            done += got
-        return view
-
-    def _broken(self, error: OSError | ProtocolError) -> KafkaError:
-        self.close()
-        if isinstance(error, BlockingIOError | TimeoutError):
-            return RequestTimedOut(f"no answer from {self.address} in {self._timeout:.0f} s")
-        reason = getattr(error, "strerror", None) or error
-        return NetworkException(f"the connection to {self.address} failed: {reason}")
-
-    # Setting up
-
-    @property
-    def _timeout(self) -> float:
-        return self._settings.request_timeout_ms / 1000
-
-    def _connected(self, host: str, port: int, security: Security) -> socket.socket:
-        limit = self._settings.socket_connection_setup_timeout_ms / 1000
-        try:
-            sock = socket.create_connection((host, port), limit)
-        except OSError as error:
-            number = error.errno or 0
-            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
-            raise NetworkException(f"cannot connect to {self.address}: {reason}") from None
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if security.context is not None:
-                sock = security.context.wrap_socket(sock, server_hostname=host)
-                sock.settimeout(self._timeout)
-                return sock
-        except ssl.SSLError as error:
-            sock.close()
-            raise TlsFailed(f"TLS with {self.address} failed: {error}") from None
-        except OSError as error:
-            sock.close()
-            raise NetworkException(f"TLS with {self.address} failed: {error}") from None
-        # The system's own time limit leaves the socket blocking: one call can wait for a whole answer.
-        sock.settimeout(None)
-        seconds, rest = divmod(self._settings.request_timeout_ms, 1000)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, rest * 1000))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", seconds, rest * 1000))
-        if "receive.buffer.bytes" in self._settings.given and self._settings.receive_buffer_bytes != -1:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._settings.receive_buffer_bytes)
-        return sock
-
-    def _agree_on_versions(self) -> None:
-        request = ApiVersionsRequest(client_software_name="tidelog", client_software_version=__version__)
-        version = ApiVersionsRequest.VERSIONS.high
-        self.send(request, version)
-        body = self.receive()
-        if int.from_bytes(body[:2], "big", signed=True) == UnsupportedVersion.code:
-            # A broker that does not know our version says so in version 0, which every broker speaks.
-            version = 0
-            self.send(request, version)
-            body = self.receive()
-        answer, _ = decode(ApiVersionsResponse, version, body)
-        if answer.error_code:
-            raise error_class(answer.error_code)(f"{self.address} refused to name its versions")
-        self.versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
-
-    def _authenticate(self, security: Security) -> None:
-        steps, mechanism = security.sasl_steps(), security.mechanism
-        if steps is None or mechanism is None:
-            return
-        shake = self.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
-        if shake.error_code:
-            offered = ", ".join(shake.mechanisms)
-            raise error_class(shake.error_code)(
-                f"{self.address} does not take {mechanism}; it offers {offered or 'none'}"
-            )
-        message = next(steps)
-        while True:
-            answer = self.call(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
-            if answer.error_code:
-                text = answer.error_message or "the broker refused without a reason"
-                raise error_class(answer.error_code)(f"{self.address}: {text}")
-            try:
-                message = steps.send(bytes(answer.auth_bytes))
-            except StopIteration:
-                return
-
-
 @dataclass(slots=True, frozen=True)
 class Fetched:
     """What an answer brought: batches from the offset that was asked for on, and where the log is."""
@@ -248,7 +90,7 @@ class PartitionFetcher:
         self._partition = partition
         self._patience = patience
         self._committed = self.settings.isolation_level == "read_committed"
-        self._connection: BlockingConnection | None = None
+        self._connection: Connection | None = None
         self._replica: int | None = None
         self._asked: int | None = None
         if "max.partition.fetch.bytes" in self.settings.given:
@@ -331,7 +173,7 @@ class PartitionFetcher:
             self._connection.close()
             self._connection = None
 
-    def _send(self, connection: BlockingConnection, offset: int) -> None:
+    def _send(self, connection: Connection, offset: int) -> None:
         version = connection.version_for(FetchRequest, FETCH_VERSION)
         part = FetchRequest.FetchPartition(
             partition=self._partition, fetch_offset=offset, partition_max_bytes=self._max_bytes
@@ -347,7 +189,7 @@ class PartitionFetcher:
         )
         connection.send(request, version)
 
-    def _received(self, connection: BlockingConnection, offset: int) -> Fetched | None:
+    def _received(self, connection: Connection, offset: int) -> Fetched | None:
         """The answer; None where another replica is to be asked."""
         version = connection.version_for(FetchRequest, FETCH_VERSION)
         answer, _ = decode(FetchResponse, version, connection.receive())
@@ -375,13 +217,13 @@ class PartitionFetcher:
             data.log_start_offset,
         )
 
-    def _leader(self) -> BlockingConnection:
+    def _leader(self) -> Connection:
         """A connection to the partition's leader, or to the replica that it named."""
         error: KafkaError = NoBroker("no bootstrap server is named")
         for address in self.settings.bootstrap_servers:
             host, port = split_address(address)
             try:
-                connection = BlockingConnection(host, port, self.settings, self._security)
+                connection = self._connected(host, port)
             except REFUSED:
                 raise
             except KafkaError as failure:
@@ -390,20 +232,31 @@ class PartitionFetcher:
             return self._led_from(connection, (host, port))
         raise error
 
-    def _led_from(self, connection: BlockingConnection, at: tuple[str, int]) -> BlockingConnection:
+    def _connected(self, host: str, port: int) -> Connection:
+        settings = self.settings
+        given = "receive.buffer.bytes" in settings.given and settings.receive_buffer_bytes != -1
+        return Connection(
+            host,
+            port,
+            client_id=settings.client_id or None,
+            connect_timeout=settings.socket_connection_setup_timeout_ms / 1000,
+            request_timeout=settings.request_timeout_ms / 1000,
+            receive_buffer=settings.receive_buffer_bytes if given else None,
+            security=self._security,
+        )
+
+    def _led_from(self, connection: Connection, at: tuple[str, int]) -> Connection:
         try:
             topics = [MetadataRequest.MetadataRequestTopic(name=self._topic)]
             request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-            version = min(connection.version_for(MetadataRequest), MetadataRequest.VERSIONS.high)
-            answer = connection.call(request, MetadataResponse, version)
-            node = self._node(answer)
+            node = self._node(connection.call(request, MetadataResponse))
         except BaseException:
             connection.close()
             raise
         if (node.host, node.port) == at:
             return connection
         connection.close()
-        return BlockingConnection(node.host, node.port, self.settings, self._security)
+        return self._connected(node.host, node.port)
 
     def _node(self, answer: MetadataResponse) -> MetadataResponse.MetadataResponseBroker:
         name = f"{self._topic}-{self._partition}"
