@@ -28,7 +28,7 @@ PARTS = {
     "kafka-python": 0.1,
     "aiokafka": 0.3,
 }
-RECORDS = {100: 2_000_000, 1000: 600_000}
+RECORDS = {100: 2_000_000, 1000: 1_500_000}
 
 
 def consume(broker: Broker, client: str, topic: str, records: int) -> float:

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -59,34 +59,56 @@ def check_frames(library: str) -> None:
         raise ImportError(f"data frames of {library} need it: pip install {library}")
 
 
+@cache
+def no_headers() -> pa.Array:
+    """What the lists of headers share where no record has any."""
+    import pyarrow as pa
+
+    return pa.array([], schema().field("headers").type.value_type)
+
+
+@lru_cache(maxsize=64)
+def names_of(topics: tuple[str, ...]) -> pa.Array:
+    """The dictionary of the topics: the same ones come again and again."""
+    import pyarrow as pa
+
+    return pa.array(topics, pa.string())
+
+
 def table_of(sink: ColumnSink) -> pa.Table:
     """The columns that readers filled; the sink is not to be used any more."""
     import pyarrow as pa
 
     kinds = schema()
     rows = sink.rows
-    raw = {name: pa.py_buffer(buffer) for name, buffer in sink.buffers().items()}
+    raw = sink.buffers()
 
-    def array(kind: pa.DataType, count: int, nulls: int, name: str, *buffers: pa.Buffer) -> pa.Array:
-        bits = raw[f"{name} bits"] if nulls else None
-        return pa.Array.from_buffers(kind, count, [bits, *buffers], null_count=nulls)
+    def array(kind: pa.DataType, count: int, nulls: int, name: str, *parts: str) -> pa.Array:
+        bits = pa.py_buffer(raw[f"{name} bits"]) if nulls else None
+        buffers = [bits, *(pa.py_buffer(raw[part]) for part in parts)]
+        return pa.Array.from_buffers(kind, count, buffers, null_count=nulls)
 
     def binary(kind: pa.DataType, count: int, nulls: int, name: str) -> pa.Array:
-        return array(kind, count, nulls, name, raw[f"{name} ends"], raw[f"{name} data"])
+        return array(kind, count, nulls, name, f"{name} ends", f"{name} data")
 
-    indices = array(pa.int32(), rows, 0, "topic", raw["topic"])
     headers_kind = kinds.field("headers").type
-    names = binary(pa.string(), sink.header_rows, 0, "header key")
-    contents = binary(pa.binary(), sink.header_rows, sink.null_header_values, "header value")
-    pairs = pa.StructArray.from_arrays([names, contents], fields=list(headers_kind.value_type))
+    if sink.header_rows:
+        names = binary(pa.string(), sink.header_rows, 0, "header key")
+        contents = binary(pa.binary(), sink.header_rows, sink.null_header_values, "header value")
+        pairs = pa.StructArray.from_arrays([names, contents], fields=list(headers_kind.value_type))
+    else:
+        pairs = no_headers()
+    ends = pa.py_buffer(raw["headers ends"])
     columns = [
-        pa.DictionaryArray.from_arrays(indices, pa.array(sink.topics, pa.string())),
-        array(pa.int32(), rows, 0, "partition", raw["partition"]),
-        array(pa.int64(), rows, 0, "offset", raw["offset"]),
-        array(kinds.field("timestamp").type, rows, sink.null_timestamps, "timestamp", raw["timestamp"]),
+        pa.DictionaryArray.from_arrays(
+            array(pa.int32(), rows, 0, "topic", "topic"), names_of(tuple(sink.topics))
+        ),
+        array(pa.int32(), rows, 0, "partition", "partition"),
+        array(pa.int64(), rows, 0, "offset", "offset"),
+        array(kinds.field("timestamp").type, rows, sink.null_timestamps, "timestamp", "timestamp"),
         binary(pa.binary(), rows, sink.null_keys, "key"),
         binary(pa.binary(), rows, sink.null_values, "value"),
-        pa.Array.from_buffers(headers_kind, rows, [None, raw["headers ends"]], children=[pairs]),
+        pa.Array.from_buffers(headers_kind, rows, [None, ends], children=[pairs]),
     ]
     return pa.Table.from_arrays(columns, schema=kinds)
 

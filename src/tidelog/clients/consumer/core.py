@@ -91,6 +91,8 @@ class ConsumerCore:
         """How the rebalance listener is called."""
         self.ask_for_more: Callable[[], None] = self.fetcher.send
         """Called, by whoever polls, when there is room for more."""
+        self.on_news: Callable[[], None] | None = None
+        """Called, on the loop, when there is something to poll for."""
         self._listener: RebalanceListener | None = None
         self._key: Deserialize | None = deserializer("key.deserializer", self.settings.key_deserializer)
         self._value: Deserialize | None = deserializer("value.deserializer", self.settings.value_deserializer)
@@ -323,6 +325,8 @@ class ConsumerCore:
 
     def _wake(self) -> None:
         self._news.set()
+        if self.on_news is not None:
+            self.on_news()
 
     def _metadata_changed(self) -> None:
         if self.closed:

@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -40,6 +41,8 @@ T = TypeVar("T")
 
 # What an interrupted program may take to leave its group.
 INTERRUPTED_SECONDS = 3.0
+# How long records are waited for here before the loop is asked to see to all that a poll has to do.
+CALM_SECONDS = 0.05
 
 
 class Consumer:
@@ -55,9 +58,12 @@ class Consumer:
         self._limit = self._inner.settings.max_poll_records
         self._user = threading.RLock()
         self._inboxes: list[SimpleQueue[Callable[[], None] | None]] = []
+        self._knocks: SimpleQueue[None] = SimpleQueue()
+        self._listening = False
         self._thread = LoopThread(f"consumer {self._inner.settings.client_id}".strip())
         self._inner.run_callback = self._in_caller
         self._inner.ask_for_more = self._ask_for_more
+        self._inner.on_news = self._knock
         self._call(self._inner.start())
 
     def __enter__(self) -> Self:
@@ -132,21 +138,56 @@ class Consumer:
     def _ask_for_more(self) -> None:
         self._thread.loop.call_soon_threadsafe(self._inner.fetcher.send)
 
+    def _knock(self) -> None:
+        """Wake the thread that listens; on the loop."""
+        if self._listening:
+            self._listening = False
+            self._knocks.put(None)
+
+    def _listen(self, seconds: float) -> None:
+        """Wait until something happens on the loop, without waking it for that."""
+        self._listening = True
+        try:
+            if not self._inner.fetcher.ready:
+                self._knocks.get(timeout=seconds)
+        except Empty:
+            pass
+        finally:
+            self._listening = False
+            while not self._knocks.empty():
+                self._knocks.get()
+
     # Polling
+
+    def _taken(self, take: Callable[[], T], timeout: float | None) -> tuple[T | None, float | None]:
+        """What `take` gives of records that are there, or come soon, while a poll has nothing else to do; and
+        how much of the time is left.
+        """
+        inner = self._inner
+        if not self._user.acquire(blocking=False):
+            return None, timeout
+        try:
+            if not inner.is_calm():
+                return None, timeout
+            if not inner.fetcher.ready and timeout != 0:
+                began = time.monotonic()
+                self._listen(CALM_SECONDS if timeout is None else min(CALM_SECONDS, max(timeout, 0.0)))
+                if timeout is not None:
+                    timeout = max(0.0, timeout - (time.monotonic() - began))
+                if not inner.is_calm():
+                    return None, timeout
+            return (take() if inner.fetcher.ready else None), timeout
+        finally:
+            self._user.release()
 
     def poll(self, timeout: float | None = 1.0, max_records: int | None = None) -> list[Record]:
         """Records that have come, at most max.poll.records; waits for the first at most `timeout` seconds.
 
         None waits as long as it takes. Rebalances, their listeners and automatic commits happen in here.
         """
-        if self._user.acquire(blocking=False):
-            try:
-                records = self._inner.take_ready(max_records or self._limit)
-            finally:
-                self._user.release()
-            if records:
-                return records
-        return self._call(self._inner.poll(timeout, max_records))
+        limit = max_records or self._limit
+        records, left = self._taken(lambda: self._inner.take_ready(limit), timeout)
+        return records or self._call(self._inner.poll(left, max_records))
 
     def poll_arrow(self, timeout: float | None = 1.0, max_records: int | None = None) -> pa.Table:
         """What has come as columns (see `tidelog.clients.consumer.columns`), at most `max_records` rows.
@@ -159,14 +200,9 @@ class Consumer:
         inner = self._inner
         sink = ColumnSink()
         limit = max_records or EVERYTHING
-        if self._user.acquire(blocking=False):
-            try:
-                if inner.fetcher.ready and inner.is_calm():
-                    inner.take_columns(sink, limit)
-            finally:
-                self._user.release()
+        _, left = self._taken(lambda: inner.take_columns(sink, limit), timeout)
         if not sink.rows:
-            self._call(inner.poll_for(timeout, lambda: bool(inner.fetcher.ready), False))
+            self._call(inner.poll_for(left, lambda: bool(inner.fetcher.ready), False))
             if inner.fetcher.ready:
                 inner.take_columns(sink, limit)
         return table_of(sink)
