@@ -2473,13 +2473,9 @@ cdef int fill_sink(RecordReader reader, ColumnSink sink, Py_ssize_t limit, Layou
     cdef int64_t offset, timestamp
     cdef int64_t *offsets = <int64_t *>sink.offset.data
     cdef int64_t *timestamps = <int64_t *>sink.timestamp.data
-    cdef int32_t *key_ends = <int32_t *>sink.key_ends.data
-    cdef int32_t *value_ends = <int32_t *>sink.value_ends.data
     cdef int32_t *header_ends = <int32_t *>sink.header_ends.data
-    cdef uint8_t *key = sink.key_data.data
-    cdef uint8_t *value = sink.value_data.data
-    cdef Py_ssize_t key_size = sink.key_data.size
-    cdef Py_ssize_t value_size = sink.value_data.size
+    cdef Cells keys = cells_of(sink.key)
+    cdef Cells values = cells_of(sink.value)
     cdef const uint8_t *p = reader.p
     while reader.left > 0 and row < last:
         found = read_record(&p, reader.stop, r)
@@ -2497,29 +2493,17 @@ cdef int fill_sink(RecordReader reader, ColumnSink sink, Py_ssize_t limit, Layou
             sink.null_timestamps += 1
         else:
             set_bit(sink.timestamp_bits.data, row)
-        if r.key_length < 0:
-            sink.null_keys += 1
-        else:
-            memcpy(key + key_size, r.key, r.key_length)
-            key_size += r.key_length
-            set_bit(sink.key_bits.data, row)
-        key_ends[row + 1] = <int32_t>key_size
-        if r.value_length < 0:
-            sink.null_values += 1
-        else:
-            memcpy(value + value_size, r.value, r.value_length)
-            value_size += r.value_length
-            set_bit(sink.value_bits.data, row)
-        value_ends[row + 1] = <int32_t>value_size
-        header_ends[row + 1] = <int32_t>sink.header_rows
+        add_cell(&keys, row, r.key, r.key_length)
+        add_cell(&values, row, r.value, r.value_length)
+        header_ends[row + 1] = <int32_t>sink.headers.rows
         row += 1
         if r.header_count:
             found = HEADERS_NEXT
             break
     reader.p = p
     sink.rows = row
-    sink.key_data.size = key_size
-    sink.value_data.size = value_size
+    keep_cells(sink.key, &keys)
+    keep_cells(sink.value, &values)
     return found
 
 
@@ -2654,55 +2638,167 @@ cdef _Column ends():
     return made
 
 
+cdef class _Bytes:
+    """A column of byte strings: where each ends, the bytes, and a bit for each that is not null."""
+
+    cdef _Column ends
+    cdef _Column data
+    cdef _Column bits
+    cdef Py_ssize_t nulls
+
+    def __cinit__(self):
+        self.ends, self.data, self.bits = ends(), _Column(), bitmap()
+
+    cdef int reserve(self, Py_ssize_t rows, Py_ssize_t more) except -1:
+        """Room for so many rows in all, and so many bytes more."""
+        self.ends.ensure(4 * rows + 4)
+        self.bits.ensure((rows >> 3) + 8)
+        self.data.ensure(self.data.size + more)
+        return 0
+
+    cdef int show(self, str name, Py_ssize_t rows, dict found) except -1:
+        self.ends.size = 4 * rows + 4
+        self.bits.size = (rows + 7) >> 3
+        found[name + " ends"] = self.ends
+        found[name + " data"] = self.data
+        found[name + " bits"] = self.bits
+        return 0
+
+
+cdef struct Cells:
+    # A column of byte strings while rows are added, without the GIL.
+    int32_t *ends
+    uint8_t *data
+    uint8_t *bits
+    Py_ssize_t size
+    Py_ssize_t nulls
+
+
+cdef inline Cells cells_of(_Bytes column) noexcept nogil:
+    cdef Cells cells
+    cells.ends = <int32_t *>column.ends.data
+    cells.data = column.data.data
+    cells.bits = column.bits.data
+    cells.size = column.data.size
+    cells.nulls = column.nulls
+    return cells
+
+
+cdef inline void add_cell(Cells *cells, Py_ssize_t row, const uint8_t *start, int32_t length) noexcept nogil:
+    """One row, null where the length is negative; there is room for it."""
+    if length < 0:
+        cells.nulls += 1
+    else:
+        memcpy(cells.data + cells.size, start, length)
+        cells.size += length
+        set_bit(cells.bits, row)
+    cells.ends[row + 1] = <int32_t>cells.size
+
+
+cdef inline void keep_cells(_Bytes column, Cells *cells) noexcept nogil:
+    column.data.size = cells.size
+    column.nulls = cells.nulls
+
+
+cdef class _Headers:
+    """The headers of all rows: names, which are text, and contents."""
+
+    cdef Py_ssize_t rows
+    cdef _Bytes name
+    cdef _Bytes content
+
+    def __cinit__(self):
+        self.name, self.content = _Bytes(), _Bytes()
+
+    cdef int take(self, Layout *r) except -1:
+        """Those of one record."""
+        cdef const uint8_t *p = r.headers
+        cdef int32_t count = r.header_count
+        cdef int32_t length
+        while count > 0:
+            if tl_varint32(&p, r.stop, &length) or length < 0 or length > r.stop - p:
+                raise MalformedRecords(MALFORMED, 0)
+            self.add_name(p, length)
+            p += length
+            if tl_varint32(&p, r.stop, &length) or length > r.stop - p:
+                raise MalformedRecords(MALFORMED, 0)
+            self.add(self.content, p, length)
+            if length > 0:
+                p += length
+            self.rows += 1
+            count -= 1
+        return 0
+
+    cdef int add_name(self, const uint8_t *p, int32_t length) except -1:
+        cdef int32_t index
+        cdef bytes text
+        for index in range(length):
+            if p[index] >= 0x80:  # the column is a text: what is no UTF-8 is marked in it
+                text = PyUnicode_DecodeUTF8(<const char *>p, length, "replace").encode()
+                p = <const uint8_t *>PyBytes_AS_STRING(text)
+                length = <int32_t>PyBytes_GET_SIZE(text)
+                break
+        return self.add(self.name, p, length)
+
+    cdef int add(self, _Bytes column, const uint8_t *start, int32_t length) except -1:
+        cdef Cells cells
+        column.reserve(self.rows + 1, max(length, 0))
+        cells = cells_of(column)
+        add_cell(&cells, self.rows, start, length)
+        keep_cells(column, &cells)
+        return 0
+
+
 cdef class ColumnSink:
     cdef readonly Py_ssize_t rows
     cdef readonly list topics
-    cdef readonly Py_ssize_t null_keys
-    cdef readonly Py_ssize_t null_values
     cdef readonly Py_ssize_t null_timestamps
-    cdef readonly Py_ssize_t null_header_values
-    cdef readonly Py_ssize_t header_rows
     cdef bint shown
     cdef _Column offset
     cdef _Column timestamp
     cdef _Column timestamp_bits
     cdef _Column partition
     cdef _Column topic
-    cdef _Column key_ends
-    cdef _Column key_data
-    cdef _Column key_bits
-    cdef _Column value_ends
-    cdef _Column value_data
-    cdef _Column value_bits
+    cdef _Bytes key
+    cdef _Bytes value
     cdef _Column header_ends
-    cdef _Column name_ends
-    cdef _Column name_data
-    cdef _Column content_ends
-    cdef _Column content_data
-    cdef _Column content_bits
+    cdef _Headers headers
 
     def __cinit__(self):
         self.topics = []
         self.offset, self.timestamp, self.timestamp_bits = _Column(), _Column(), bitmap()
         self.partition, self.topic = _Column(), _Column()
-        self.key_ends, self.key_data, self.key_bits = ends(), _Column(), bitmap()
-        self.value_ends, self.value_data, self.value_bits = ends(), _Column(), bitmap()
-        self.header_ends = ends()
-        self.name_ends, self.name_data = ends(), _Column()
-        self.content_ends, self.content_data, self.content_bits = ends(), _Column(), bitmap()
+        self.key, self.value = _Bytes(), _Bytes()
+        self.header_ends, self.headers = ends(), _Headers()
+
+    @property
+    def null_keys(self):
+        return self.key.nulls
+
+    @property
+    def null_values(self):
+        return self.value.nulls
+
+    @property
+    def null_header_values(self):
+        return self.headers.content.nulls
+
+    @property
+    def header_rows(self):
+        return self.headers.rows
 
     def has_room(self, Py_ssize_t size):
         return self.room_for(size)
 
     def expect(self, Py_ssize_t size):
         if size < 0x7FFFFFFF:
-            self.value_data.ensure(size)
+            self.value.data.ensure(size)
 
     cdef bint room_for(self, Py_ssize_t size) noexcept:
         return (
             not self.shown
-            and self.value_data.size + size < 0x7FFFFFFF
-            and self.key_data.size + size < 0x7FFFFFFF
+            and self.value.data.size + size < 0x7FFFFFFF
+            and self.key.data.size + size < 0x7FFFFFFF
         )
 
     cdef int32_t topic_index(self, str topic) except -1:
@@ -2715,16 +2811,12 @@ cdef class ColumnSink:
         cdef Py_ssize_t rows = self.rows + more
         self.offset.ensure(8 * rows)
         self.timestamp.ensure(8 * rows)
+        self.timestamp_bits.ensure((rows >> 3) + 8)
         self.partition.ensure(4 * rows)
         self.topic.ensure(4 * rows)
-        self.key_ends.ensure(4 * rows + 4)
-        self.value_ends.ensure(4 * rows + 4)
+        self.key.reserve(rows, size)
+        self.value.reserve(rows, size)
         self.header_ends.ensure(4 * rows + 4)
-        self.timestamp_bits.ensure((rows >> 3) + 8)
-        self.key_bits.ensure((rows >> 3) + 8)
-        self.value_bits.ensure((rows >> 3) + 8)
-        self.key_data.ensure(self.key_data.size + size)
-        self.value_data.ensure(self.value_data.size + size)
         return 0
 
     cdef void name_rows(self, Py_ssize_t first, int32_t topic, int32_t partition) noexcept:
@@ -2737,78 +2829,31 @@ cdef class ColumnSink:
 
     cdef int take_headers(self, Layout *r) except -1:
         """The headers of the last row."""
-        cdef const uint8_t *p = r.headers
-        cdef int32_t count = r.header_count
-        cdef int32_t length
-        cdef Py_ssize_t row
-        while count > 0:
-            row = self.header_rows
-            self.name_ends.ensure(4 * row + 8)
-            self.content_ends.ensure(4 * row + 8)
-            self.content_bits.ensure((row >> 3) + 8)
-            if tl_varint32(&p, r.stop, &length) or length < 0 or length > r.stop - p:
-                raise MalformedRecords(MALFORMED, 0)
-            self.add_name(p, length)
-            (<int32_t *>self.name_ends.data)[row + 1] = <int32_t>self.name_data.size
-            p += length
-            if tl_varint32(&p, r.stop, &length) or length > r.stop - p:
-                raise MalformedRecords(MALFORMED, 0)
-            if length < 0:
-                self.null_header_values += 1
-            else:
-                self.content_data.ensure(self.content_data.size + length)
-                memcpy(self.content_data.data + self.content_data.size, p, length)
-                self.content_data.size += length
-                set_bit(self.content_bits.data, row)
-                p += length
-            (<int32_t *>self.content_ends.data)[row + 1] = <int32_t>self.content_data.size
-            self.header_rows += 1
-            count -= 1
-        (<int32_t *>self.header_ends.data)[self.rows] = <int32_t>self.header_rows
-        return 0
-
-    cdef int add_name(self, const uint8_t *p, int32_t length) except -1:
-        cdef int32_t index
-        cdef bytes text
-        for index in range(length):
-            if p[index] >= 0x80:  # the column is a text: what is no UTF-8 is marked in it
-                text = PyUnicode_DecodeUTF8(<const char *>p, length, "replace").encode()
-                p = <const uint8_t *>PyBytes_AS_STRING(text)
-                length = <int32_t>PyBytes_GET_SIZE(text)
-                break
-        self.name_data.ensure(self.name_data.size + length)
-        memcpy(self.name_data.data + self.name_data.size, p, length)
-        self.name_data.size += length
+        self.headers.take(r)
+        (<int32_t *>self.header_ends.data)[self.rows] = <int32_t>self.headers.rows
         return 0
 
     def buffers(self):
         cdef Py_ssize_t rows = self.rows
+        cdef dict found
         self.shown = True
         self.offset.size = self.timestamp.size = 8 * rows
         self.partition.size = self.topic.size = 4 * rows
-        self.key_ends.size = self.value_ends.size = self.header_ends.size = 4 * rows + 4
-        self.timestamp_bits.size = self.key_bits.size = self.value_bits.size = (rows + 7) >> 3
-        self.name_ends.size = self.content_ends.size = 4 * self.header_rows + 4
-        self.content_bits.size = (self.header_rows + 7) >> 3
-        return {
+        self.timestamp_bits.size = (rows + 7) >> 3
+        self.header_ends.size = 4 * rows + 4
+        found = {
             "offset": self.offset,
             "timestamp": self.timestamp,
+            "timestamp bits": self.timestamp_bits,
             "partition": self.partition,
             "topic": self.topic,
-            "key ends": self.key_ends,
-            "value ends": self.value_ends,
             "headers ends": self.header_ends,
-            "header key ends": self.name_ends,
-            "header value ends": self.content_ends,
-            "key data": self.key_data,
-            "value data": self.value_data,
-            "header key data": self.name_data,
-            "header value data": self.content_data,
-            "key bits": self.key_bits,
-            "value bits": self.value_bits,
-            "timestamp bits": self.timestamp_bits,
-            "header value bits": self.content_bits,
         }
+        self.key.show("key", rows, found)
+        self.value.show("value", rows, found)
+        self.headers.name.show("header key", self.headers.rows, found)
+        self.headers.content.show("header value", self.headers.rows, found)
+        return found
 
 
 # The rows of an offset range, as Spark's connector has them
@@ -2817,45 +2862,49 @@ cdef class ColumnSink:
 cdef class RowSink:
     cdef readonly Py_ssize_t rows
     cdef readonly bint ended
-    cdef readonly Py_ssize_t null_keys
-    cdef readonly Py_ssize_t null_values
     cdef readonly Py_ssize_t null_headers
-    cdef readonly Py_ssize_t null_header_values
     cdef int64_t end
-    cdef bint keys
-    cdef bint values
-    cdef bint headers
+    cdef bint with_keys
+    cdef bint with_values
+    cdef bint with_headers
     cdef bint shown
     cdef _Column offset
     cdef _Column timestamp
     cdef _Column timestamp_type
-    cdef _Column key_ends
-    cdef _Column key_data
-    cdef _Column key_bits
-    cdef _Column value_ends
-    cdef _Column value_data
-    cdef _Column value_bits
+    cdef _Bytes key
+    cdef _Bytes value
+    cdef _Column header_ends
     cdef _Column header_bits
-    cdef ColumnSink header_sink
+    cdef _Headers headers
 
     def __cinit__(self, int64_t end, *, bint keys=True, bint values=True, bint headers=False):
         self.end = end
-        self.keys, self.values, self.headers = keys, values, headers
+        self.with_keys, self.with_values, self.with_headers = keys, values, headers
         self.offset, self.timestamp, self.timestamp_type = _Column(), _Column(), _Column()
-        self.key_ends, self.key_data, self.key_bits = ends(), _Column(), bitmap()
-        self.value_ends, self.value_data, self.value_bits = ends(), _Column(), bitmap()
-        self.header_bits = bitmap()
-        self.header_sink = ColumnSink()  # its columns of headers alone are used
+        self.key, self.value = _Bytes(), _Bytes()
+        self.header_ends, self.header_bits, self.headers = ends(), bitmap(), _Headers()
+
+    @property
+    def null_keys(self):
+        return self.key.nulls
+
+    @property
+    def null_values(self):
+        return self.value.nulls
+
+    @property
+    def null_header_values(self):
+        return self.headers.content.nulls
 
     @property
     def header_rows(self):
-        return self.header_sink.header_rows
+        return self.headers.rows
 
     cdef bint room_for(self, Py_ssize_t size) noexcept:
         return (
             not self.shown
-            and self.value_data.size + size < 0x7FFFFFFF
-            and self.key_data.size + size < 0x7FFFFFFF
+            and self.value.data.size + size < 0x7FFFFFFF
+            and self.key.data.size + size < 0x7FFFFFFF
         )
 
     cdef int reserve(self, Py_ssize_t more, Py_ssize_t size) except -1:
@@ -2864,16 +2913,12 @@ cdef class RowSink:
         self.offset.ensure(8 * rows)
         self.timestamp.ensure(8 * rows)
         self.timestamp_type.ensure(4 * rows)
-        if self.keys:
-            self.key_ends.ensure(4 * rows + 4)
-            self.key_bits.ensure((rows >> 3) + 8)
-            self.key_data.ensure(self.key_data.size + size)
-        if self.values:
-            self.value_ends.ensure(4 * rows + 4)
-            self.value_bits.ensure((rows >> 3) + 8)
-            self.value_data.ensure(self.value_data.size + size)
-        if self.headers:
-            self.header_sink.header_ends.ensure(4 * rows + 4)
+        if self.with_keys:
+            self.key.reserve(rows, size)
+        if self.with_values:
+            self.value.reserve(rows, size)
+        if self.with_headers:
+            self.header_ends.ensure(4 * rows + 4)
             self.header_bits.ensure((rows >> 3) + 8)
         return 0
 
@@ -2884,8 +2929,8 @@ cdef class RowSink:
         cdef Layout r
         if self.rows == 0 and not self.shown and reader.size < 0x40000000:
             # What is to come is known in about: growing would copy it.
-            if self.values:
-                self.value_data.ensure(reader.size)
+            if self.with_values:
+                self.value.data.ensure(reader.size)
         while made < limit and not self.ended:
             if reader.left == 0 and not reader.may_advance(made == 0):
                 break
@@ -2897,8 +2942,8 @@ cdef class RowSink:
                 found = fill_rows(reader, self, limit - made, &r)
             made += self.rows - before
             if found == HEADERS_NEXT:
-                self.header_sink.rows = self.rows
-                self.header_sink.take_headers(&r)
+                self.headers.take(&r)
+                (<int32_t *>self.header_ends.data)[self.rows] = <int32_t>self.headers.rows
                 set_bit(self.header_bits.data, self.rows - 1)
             elif found != OK:
                 if made == 0:
@@ -2909,55 +2954,36 @@ cdef class RowSink:
 
     def buffers(self):
         cdef Py_ssize_t rows = self.rows
-        cdef ColumnSink inner = self.header_sink
+        cdef dict found
         self.shown = True
         self.offset.size = self.timestamp.size = 8 * rows
         self.timestamp_type.size = 4 * rows
         found = {"offset": self.offset, "timestamp": self.timestamp, "timestampType": self.timestamp_type}
-        if self.keys:
-            self.key_ends.size = 4 * rows + 4
-            self.key_bits.size = (rows + 7) >> 3
-            found |= {"key ends": self.key_ends, "key data": self.key_data, "key bits": self.key_bits}
-        if self.values:
-            self.value_ends.size = 4 * rows + 4
-            self.value_bits.size = (rows + 7) >> 3
-            found |= {"value ends": self.value_ends, "value data": self.value_data, "value bits": self.value_bits}
-        if self.headers:
-            inner.header_ends.size = 4 * rows + 4
-            inner.name_ends.size = inner.content_ends.size = 4 * inner.header_rows + 4
-            inner.content_bits.size = (inner.header_rows + 7) >> 3
+        if self.with_keys:
+            self.key.show("key", rows, found)
+        if self.with_values:
+            self.value.show("value", rows, found)
+        if self.with_headers:
+            self.header_ends.size = 4 * rows + 4
             self.header_bits.size = (rows + 7) >> 3
-            self.null_header_values = inner.null_header_values
-            found |= {
-                "headers ends": inner.header_ends,
-                "headers bits": self.header_bits,
-                "header key ends": inner.name_ends,
-                "header key data": inner.name_data,
-                "header value ends": inner.content_ends,
-                "header value data": inner.content_data,
-                "header value bits": inner.content_bits,
-            }
+            found["headers ends"], found["headers bits"] = self.header_ends, self.header_bits
+            self.headers.name.show("header key", self.headers.rows, found)
+            self.headers.content.show("header value", self.headers.rows, found)
         return found
 
 
 cdef int fill_rows(RecordReader reader, RowSink sink, Py_ssize_t limit, Layout *r) noexcept nogil:
     """Rows of one batch until it or the range ends, so many were made, or one has headers, which is then in `r`."""
-    cdef Py_ssize_t first = sink.rows
-    cdef Py_ssize_t row = first
+    cdef Py_ssize_t row = sink.rows
     cdef Py_ssize_t last = row + limit
     cdef int found = OK
-    cdef int32_t kind = reader.appended
     cdef int64_t offset, timestamp
     cdef int64_t *offsets = <int64_t *>sink.offset.data
     cdef int64_t *timestamps = <int64_t *>sink.timestamp.data
     cdef int32_t *kinds = <int32_t *>sink.timestamp_type.data
-    cdef int32_t *key_ends = <int32_t *>sink.key_ends.data
-    cdef int32_t *value_ends = <int32_t *>sink.value_ends.data
-    cdef int32_t *header_ends = <int32_t *>sink.header_sink.header_ends.data
-    cdef uint8_t *key = sink.key_data.data
-    cdef uint8_t *value = sink.value_data.data
-    cdef Py_ssize_t key_size = sink.key_data.size
-    cdef Py_ssize_t value_size = sink.value_data.size
+    cdef int32_t *header_ends = <int32_t *>sink.header_ends.data
+    cdef Cells keys = cells_of(sink.key)
+    cdef Cells values = cells_of(sink.value)
     cdef const uint8_t *p = reader.p
     while reader.left > 0 and row < last:
         found = read_record(&p, reader.stop, r)
@@ -2974,33 +3000,20 @@ cdef int fill_rows(RecordReader reader, RowSink sink, Py_ssize_t limit, Layout *
         offsets[row] = offset
         timestamp = reader.append_time if reader.appended else tl_add64(reader.base_timestamp, r.timestamp_delta)
         timestamps[row] = <int64_t>(<uint64_t>timestamp * 1000)
-        if sink.keys:
-            if r.key_length < 0:
-                sink.null_keys += 1
-            else:
-                memcpy(key + key_size, r.key, r.key_length)
-                key_size += r.key_length
-                set_bit(sink.key_bits.data, row)
-            key_ends[row + 1] = <int32_t>key_size
-        if sink.values:
-            if r.value_length < 0:
-                sink.null_values += 1
-            else:
-                memcpy(value + value_size, r.value, r.value_length)
-                value_size += r.value_length
-                set_bit(sink.value_bits.data, row)
-            value_ends[row + 1] = <int32_t>value_size
+        kinds[row] = reader.appended
+        if sink.with_keys:
+            add_cell(&keys, row, r.key, r.key_length)
+        if sink.with_values:
+            add_cell(&values, row, r.value, r.value_length)
         row += 1
-        if sink.headers:
-            header_ends[row] = <int32_t>sink.header_sink.header_rows
+        if sink.with_headers:
+            header_ends[row] = <int32_t>sink.headers.rows
             if r.header_count:
                 found = HEADERS_NEXT
                 break
             sink.null_headers += 1
-    for offset in range(first, row):
-        kinds[offset] = kind
     reader.p = p
     sink.rows = row
-    sink.key_data.size = key_size
-    sink.value_data.size = value_size
+    keep_cells(sink.key, &keys)
+    keep_cells(sink.value, &values)
     return found
