@@ -68,11 +68,7 @@ def session(app: str = "tidelog", master: str | None = None, **conf: object) -> 
         os.environ["PYSPARK_PYTHON"] = worker_python()
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    from tidelog.spark.source import TidelogDataSource
-
-    spark.dataSource.register(TidelogDataSource)
-    return spark
+    return builder.getOrCreate()
 
 
 def settings(master: str | None, conf: dict[str, str]) -> dict[str, str]:
