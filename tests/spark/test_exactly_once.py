@@ -221,6 +221,18 @@ def test_the_topic_of_decisions_has_to_be_compacted(hands: Hands, topic: str) ->
         driver.write(driver.job(0), 0, ["a"])
 
 
+def test_a_broker_that_has_not_heard_of_the_topic_of_decisions_is_asked_again(
+    hands: Hands, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = hands.topic(configs={"cleanup.policy": "delete"})
+    wrong = pytest.raises(OptionError, match=r"cleanup\.policy=delete")
+    with Driver(hands, topic, "run", decisionTopic=other) as driver, wrong:
+        decisions = driver.ledger.decisions
+        known, answers = decisions._policy, iter([None])
+        monkeypatch.setattr(decisions, "_policy", lambda: next(answers, known()))
+        driver.write(driver.job(0), 0, ["a"])
+
+
 def test_decisions_survive_being_written_down() -> None:
     decision = Decision("query-q", 3, "run-3", ("run-2",), 7, (PreparedTransaction("id", 1000, 4),))
     assert Decision.from_bytes("query-q", decision.to_bytes()) == decision

@@ -169,23 +169,34 @@ class Decisions:
     def _make_topic(self) -> None:
         if self._exists:
             return
-        run, admin = self._desk.thread.run, self._desk.admin
-        resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        try:
-            found = run(admin.describe_configs([resource], names=("cleanup.policy",)))[resource]
-        except UnknownTopicOrPartition:
+        admin, deadline = self._desk.admin, time.monotonic() + READ_SECONDS
+        while (policy := self._policy()) is None:
+            # Where it is there although nobody described it, the broker that was asked had not heard of it.
             try:
-                run(admin.create_topics([NewTopic(self.topic, num_partitions=1, configs=SETTINGS)]))
+                new = NewTopic(self.topic, num_partitions=1, configs=SETTINGS)
+                self._desk.thread.run(admin.create_topics([new]))
+                policy = "compact"
+                break
             except TopicAlreadyExists:
-                pass
-        else:
-            policy = found["cleanup.policy"].value if "cleanup.policy" in found else "compact"
-            if policy != "compact":
-                raise OptionError(
-                    f"the topic of decisions, {self.topic!r}, has cleanup.policy={policy}, which would lose "
-                    "decisions: compact is right"
-                )
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+        if policy != "compact":
+            raise OptionError(
+                f"the topic of decisions, {self.topic!r}, has cleanup.policy={policy}, which would lose "
+                "decisions: compact is right"
+            )
         self._exists = True
+
+    def _policy(self) -> str | None:
+        """How the topic is cleaned; None where it is not there."""
+        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        described = self._desk.admin.describe_configs([resource], names=("cleanup.policy",))
+        try:
+            entry = self._desk.thread.run(described)[resource].get("cleanup.policy")
+        except UnknownTopicOrPartition:
+            return None
+        return "compact" if entry is None or entry.value is None else entry.value
 
 
 class Holder:
