@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import socket
-import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -18,16 +15,14 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidelog import __version__
 from tidelog.cluster.fetch import Fetcher
 from tidelog.cluster.fetch_session import FetchSessionCache
 from tidelog.cluster.metadata_cache import MetadataCache
-from tidelog.cluster.moves import MoveSettings, ReplicaMoves
+from tidelog.cluster.moves import ReplicaMoves
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.topic_metrics import AllTopicMetrics
 from tidelog.cluster.worker import ThreadWorker
 from tidelog.controller.interface import NewTopic
-from tidelog.controller.planning import ControllerSettings
 from tidelog.controller.single import SingleController
 from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
@@ -43,7 +38,6 @@ from tidelog.metadata.state import Endpoint as AdvertisedEndpoint
 from tidelog.metadata.store import MetadataStore
 from tidelog.metadata.tree import TreeError, TreeUnavailable
 from tidelog.metrics.registry import Registry
-from tidelog.network.limits import ListenerLimits, NetworkLimits
 from tidelog.network.loop import BrokerLoop
 from tidelog.network.server import Endpoint, SocketServer
 from tidelog.server.apis import served_apis
@@ -52,20 +46,28 @@ from tidelog.server.apis.router import Router
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.group import overrides_of
 from tidelog.server.dynamic_config import DynamicConfig
+from tidelog.server.first_screen import first_screen
 from tidelog.server.group_metrics import GroupMetrics
 from tidelog.server.host import BrokerHost
 from tidelog.server.internal_topics import InternalTopics
 from tidelog.server.metrics import BrokerMetrics
+from tidelog.server.part_settings import (
+    cleaner_settings,
+    controller_settings,
+    intervals,
+    move_settings,
+    network_limits,
+)
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
 from tidelog.server.stale_tree import StaleTree, check_folders, check_logs, note_stop, what_to_do
 from tidelog.storage.checkpoints import TopicPartition
-from tidelog.storage.cleaner.service import CleanerSettings, LogCleaner
+from tidelog.storage.cleaner.service import LogCleaner
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.folders import FolderRefused, parse_partition
-from tidelog.storage.manager import Intervals, LogManager
+from tidelog.storage.manager import LogManager
 
 if TYPE_CHECKING:
     from tidelog.metrics.http import MetricsServer
@@ -153,12 +155,12 @@ class Broker:
             self.registry.collect(GroupMetrics(services.groups, services.replicas).families)
             services.transactions.start()
             self._name_strays(logs)
-            logs.start(self._intervals())
-            self._cleaner = cleaner = LogCleaner(logs, self._loop, self._cleaner_settings())
+            logs.start(intervals(self.config))
+            self._cleaner = cleaner = LogCleaner(logs, self._loop, cleaner_settings(self.config))
             cleaner.start()
             services.metrics.add_cleaner(cleaner, logs.folders)
             self._moves = services.moves = ReplicaMoves(
-                services.replicas, self._loop, cleaner, self._move_settings()
+                services.replicas, self._loop, cleaner, move_settings(self.config)
             )
             self._moves.start()
             self._follow_settings(host, server, cleaner, self._moves)
@@ -224,7 +226,7 @@ class Broker:
             store,
             self.broker_id,
             dynamic,
-            settings=self._controller_settings(),
+            settings=controller_settings(self.config),
             on_entity_config=dynamic.entity_changed,
             clock=self._clock,
         )
@@ -309,7 +311,7 @@ class Broker:
             self._loop,
             [Endpoint(e.name, e.host, e.port, security_protocol=e.protocol) for e in self.config.endpoints],
             self._router.handle,
-            self._network_limits(),
+            network_limits(self.config),
             self.registry,
             versions=self._router.versions,
             formatter=self._router.describe,
@@ -372,80 +374,17 @@ class Broker:
 
     # -- settings ----------------------------------------------------------------------------------
 
-    def _controller_settings(self) -> ControllerSettings:
-        return ControllerSettings(
-            num_partitions=self.config.num_partitions,
-            default_replication_factor=self.config.default_replication_factor,
-            delete_topic_enable=self.config.delete_topic_enable,
-        )
-
-    def _network_limits(self) -> NetworkLimits:
-        config = self.config
-        listeners = {}
-        for endpoint in config.endpoints:
-            limits = ListenerLimits()
-            connections = config.listener_limit(endpoint.name, "max.connections")
-            rate = config.listener_limit(endpoint.name, "max.connection.creation.rate")
-            if connections is not None:
-                limits = replace(limits, max_connections=connections)
-            if rate is not None:
-                limits = replace(limits, max_connection_creation_rate=rate)
-            listeners[endpoint.name] = limits
-        return NetworkLimits(
-            socket_request_max_bytes=config.socket_request_max_bytes,
-            queued_max_requests=config.queued_max_requests,
-            queued_max_request_bytes=config.queued_max_request_bytes,
-            max_connections=config.max_connections,
-            max_connections_per_ip=config.max_connections_per_ip,
-            max_connections_per_ip_overrides=_by_address(config.connections_per_ip),
-            max_connection_creation_rate=config.max_connection_creation_rate,
-            connections_max_idle_ms=config.connections_max_idle_ms,
-            socket_send_buffer_bytes=config.socket_send_buffer_bytes,
-            socket_receive_buffer_bytes=config.socket_receive_buffer_bytes,
-            socket_listen_backlog_size=config.socket_listen_backlog_size,
-            inter_broker_listener_name=config.inter_broker_listener,
-            listeners=listeners,
-        )
-
-    def _intervals(self) -> Intervals:
-        config = self.config
-        return Intervals(
-            log_retention_check_interval_ms=config.log_retention_check_interval_ms,
-            log_flush_scheduler_interval_ms=config.log_flush_scheduler_interval_ms,
-            log_flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
-            log_flush_start_offset_checkpoint_interval_ms=config.log_flush_start_offset_checkpoint_interval_ms,
-            replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
-        )
-
-    def _cleaner_settings(self) -> CleanerSettings:
-        config = self.config
-        return CleanerSettings(
-            enable=config.log_cleaner_enable,
-            threads=config.log_cleaner_threads,
-            dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size,
-            io_buffer_size=config.log_cleaner_io_buffer_size,
-            io_buffer_load_factor=config.log_cleaner_io_buffer_load_factor,
-            io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
-            backoff_ms=config.log_cleaner_backoff_ms,
-        )
-
-    def _move_settings(self) -> MoveSettings:
-        return MoveSettings(
-            threads=self.config.num_replica_alter_log_dirs_threads,
-            io_max_bytes_per_second=self.config.replica_alter_log_dirs_io_max_bytes_per_second,
-        )
-
     def _follow_settings(
         self, host: BrokerHost, server: SocketServer, cleaner: LogCleaner, moves: ReplicaMoves
     ) -> None:
         def changed(names: frozenset[str]) -> None:
             log.info("settings changed", extra={"fields": {"names": ",".join(sorted(names))}})
             assert self._controller is not None
-            self._controller.settings = self._controller_settings()
-            server.update_limits(self._network_limits())
+            self._controller.settings = controller_settings(self.config)
+            server.update_limits(network_limits(self.config))
             self._loop.set_io_threads(self.config.num_io_threads)
-            cleaner.update_settings(self._cleaner_settings())
-            moves.update_settings(self._move_settings())
+            cleaner.update_settings(cleaner_settings(self.config))
+            moves.update_settings(move_settings(self.config))
             host.broker_settings_changed()
 
         self.config.on_change(changed)
@@ -486,11 +425,7 @@ class Broker:
 
     def _folder_failed(self, path: str, lost: list[TopicPartition]) -> None:
         """The partitions of a folder are lost until a restart. Off the loop while logs are loaded."""
-        if (
-            self._host is None
-            or self._controller is None
-            or self.state is not BrokerState.RUNNING_AS_BROKER
-        ):
+        if self._host is None or self._controller is None or self.state is not BrokerState.RUNNING_AS_BROKER:
             return
         self._host.partitions_offline(lost)
         self._spawn(self._tell_controller(lost))
@@ -528,30 +463,8 @@ class Broker:
         return self.addresses[self.config.endpoints[0].name]
 
     def first_screen(self) -> str:
-        address = self.address
-        dirs = ", ".join(self.config.data_dirs)
-        others = [f"{'':14}{where}   ({name})" for name, where in self.addresses.items() if where != address]
-        lines = [
-            "",
-            f"  tidelog {__version__}: broker {self.broker_id} is running",
-            "",
-            f"  listens on  {address}   (any Kafka client)",
-            *others,
-            f"  data in     {dirs}",
-        ]
-        if self._metrics_server is not None:
-            host, port = self._metrics_server.address
-            lines.append(f"  metrics at  http://{host}:{port}/metrics")
-        lines += [
-            "",
-            f"  make a topic  {_command()} topics --bootstrap-server {address} --create --topic demo",
-            f"  produce       echo hello | kcat -b {address} -t demo -P",
-            f"  consume       kcat -b {address} -t demo -C -e",
-            "",
-            "  Ctrl-C stops it cleanly.",
-            "",
-        ]
-        return "\n".join(lines)
+        metrics = None if self._metrics_server is None else self._metrics_server.address
+        return first_screen(self.broker_id, self.addresses, self.config.data_dirs, metrics)
 
     # -- stop --------------------------------------------------------------------------------------
 
@@ -603,23 +516,3 @@ class Broker:
         self.state = BrokerState.NOT_RUNNING
         if running:
             log.info("stopped")
-
-
-def _command() -> str:
-    """How the reader can call our tools: by name, or the way that this process was started."""
-    if shutil.which("tidelog") or "/" not in sys.argv[0]:
-        return "tidelog"
-    return f"{sys.executable} -m tidelog" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
-
-
-def _by_address(limits: dict[str, int]) -> dict[str, int]:
-    """Limits that were given for host names, for the addresses that these have now."""
-    addresses = {}
-    for host, limit in limits.items():
-        try:
-            found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
-        except OSError:
-            log.warning("max.connections.per.ip.overrides: the host %s has no address", host)
-            continue
-        addresses.update(dict.fromkeys(found, limit))
-    return addresses

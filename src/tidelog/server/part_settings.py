@@ -1,0 +1,94 @@
+"""What the broker's settings mean to its parts, read anew when a setting changes while it runs."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from dataclasses import replace
+
+from tidelog.cluster.moves import MoveSettings
+from tidelog.controller.planning import ControllerSettings
+from tidelog.network.limits import ListenerLimits, NetworkLimits
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.storage.cleaner.service import CleanerSettings
+from tidelog.storage.manager import Intervals
+
+log = logging.getLogger("tidelog.server")
+
+
+def controller_settings(config: BrokerConfig) -> ControllerSettings:
+    return ControllerSettings(
+        num_partitions=config.num_partitions,
+        default_replication_factor=config.default_replication_factor,
+        delete_topic_enable=config.delete_topic_enable,
+    )
+
+
+def network_limits(config: BrokerConfig) -> NetworkLimits:
+    listeners = {}
+    for endpoint in config.endpoints:
+        limits = ListenerLimits()
+        connections = config.listener_limit(endpoint.name, "max.connections")
+        rate = config.listener_limit(endpoint.name, "max.connection.creation.rate")
+        if connections is not None:
+            limits = replace(limits, max_connections=connections)
+        if rate is not None:
+            limits = replace(limits, max_connection_creation_rate=rate)
+        listeners[endpoint.name] = limits
+    return NetworkLimits(
+        socket_request_max_bytes=config.socket_request_max_bytes,
+        queued_max_requests=config.queued_max_requests,
+        queued_max_request_bytes=config.queued_max_request_bytes,
+        max_connections=config.max_connections,
+        max_connections_per_ip=config.max_connections_per_ip,
+        max_connections_per_ip_overrides=_by_address(config.connections_per_ip),
+        max_connection_creation_rate=config.max_connection_creation_rate,
+        connections_max_idle_ms=config.connections_max_idle_ms,
+        socket_send_buffer_bytes=config.socket_send_buffer_bytes,
+        socket_receive_buffer_bytes=config.socket_receive_buffer_bytes,
+        socket_listen_backlog_size=config.socket_listen_backlog_size,
+        inter_broker_listener_name=config.inter_broker_listener,
+        listeners=listeners,
+    )
+
+
+def intervals(config: BrokerConfig) -> Intervals:
+    return Intervals(
+        log_retention_check_interval_ms=config.log_retention_check_interval_ms,
+        log_flush_scheduler_interval_ms=config.log_flush_scheduler_interval_ms,
+        log_flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+        log_flush_start_offset_checkpoint_interval_ms=config.log_flush_start_offset_checkpoint_interval_ms,
+        replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+    )
+
+
+def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    return CleanerSettings(
+        enable=config.log_cleaner_enable,
+        threads=config.log_cleaner_threads,
+        dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size,
+        io_buffer_size=config.log_cleaner_io_buffer_size,
+        io_buffer_load_factor=config.log_cleaner_io_buffer_load_factor,
+        io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+        backoff_ms=config.log_cleaner_backoff_ms,
+    )
+
+
+def move_settings(config: BrokerConfig) -> MoveSettings:
+    return MoveSettings(
+        threads=config.num_replica_alter_log_dirs_threads,
+        io_max_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
+    )
+
+
+def _by_address(limits: dict[str, int]) -> dict[str, int]:
+    """Limits that were given for host names, for the addresses that these have now."""
+    addresses = {}
+    for host, limit in limits.items():
+        try:
+            found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+        except OSError:
+            log.warning("max.connections.per.ip.overrides: the host %s has no address", host)
+            continue
+        addresses.update(dict.fromkeys(found, limit))
+    return addresses
