@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import confluent_kafka
 import pytest
 
+from tests.support.topics import PatientAdmin
 from tests.support.wait import eventually
 from tidelog.clients.adminclient import (
     Admin,
@@ -47,7 +48,7 @@ Named = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def admin(bootstrap: str) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=bootstrap, default_api_timeout_ms=30_000) as client:
+    with PatientAdmin(bootstrap_servers=bootstrap, default_api_timeout_ms=30_000) as client:
         yield client
 
 
@@ -434,6 +435,9 @@ def test_the_asyncio_client_does_the_same(bootstrap: str, new_name: Named) -> No
     async def main() -> int:
         async with AsyncAdmin({"bootstrap.servers": bootstrap}) as admin:
             await admin.create_topics([NewTopic(name, 2)])
+            async with asyncio.timeout(30):
+                while (await admin.describe_topics([name], partial=True)).errors:
+                    pass
             described = await asyncio.gather(*(admin.describe_topics([name]) for _ in range(5)))
             return sum(len(found[name].partitions) for found in described)
 

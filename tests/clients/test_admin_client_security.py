@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.topics import PatientAdmin
 from tests.support.wait import eventually
 from tidelog.clients.adminclient import (
     AclBinding,
@@ -48,7 +49,7 @@ Named = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def admin(bootstrap: str) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=bootstrap, default_api_timeout_ms=30_000) as client:
+    with PatientAdmin(bootstrap_servers=bootstrap, default_api_timeout_ms=30_000) as client:
         yield client
 
 

@@ -18,8 +18,9 @@ from tests.kafka.jars import run_tool
 from tests.kafka.servers import Kafka4
 from tests.support.broker import Broker
 from tests.support.fixtures import new_name
+from tests.support.topics import PatientAdmin
 from tidelog.cli.main import main
-from tidelog.clients.adminclient import Admin, NewTopic
+from tidelog.clients.adminclient import NewTopic
 from tidelog.errors import UnsupportedVersion
 
 __all__ = ["new_name"]
@@ -46,7 +47,7 @@ class Both:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self.admin = Admin(bootstrap_servers=bootstrap)
+        self.admin = PatientAdmin(bootstrap_servers=bootstrap)
 
     def ours(self, tool: str, *arguments: str, given: str | None = None) -> Result:
         return CliRunner().invoke(main, [tool, "--bootstrap-server", self.bootstrap, *arguments], input=given)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tidelog import Admin, Consumer, NewTopic, Producer
+from tests.support.topics import PatientAdmin
+from tidelog import Consumer, NewTopic, Producer
 from tidelog.clients.adminclient import OffsetSpec
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Hands:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self.admin = Admin(bootstrap_servers=bootstrap)
+        self.admin = PatientAdmin(bootstrap_servers=bootstrap)
         self._producer = Producer(bootstrap_servers=bootstrap, linger_ms=0)
 
     def __enter__(self) -> Self:
