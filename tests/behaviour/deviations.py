@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import re
 
-_ONE_BROKER = "there is one broker: nothing can be elected or moved yet"
-
 # APIs that are not announced.
 NOT_SERVED: dict[str, str] = {
-    "ElectLeaders": _ONE_BROKER,
-    "AlterPartitionReassignments": _ONE_BROKER,
     "DescribeAcls": "there is no authorizer yet",
     "DescribeClientQuotas": "quotas are not served yet",
     "AlterClientQuotas": "quotas are not served yet",

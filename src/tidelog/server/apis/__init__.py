@@ -21,6 +21,7 @@ FAMILIES = (
     "configs",
     "cluster",
     "log_dirs",
+    "replicas",
     "producers",
     "transactions",
     "groups",
