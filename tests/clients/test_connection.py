@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,6 +73,13 @@ def test_a_broker_that_does_not_answer_is_given_up_in_time() -> None:
             connection.call(MetadataRequest(), MetadataResponse, timeout=0.05)
 
 
+def test_a_broker_that_stops_within_an_answer_is_given_up_in_time() -> None:
+    half = raw(struct.pack(">ii", 100, 2) + b"half")
+    with Peer([versions({METADATA: (0, 9)}), half]) as peer, connect(peer) as connection:
+        with pytest.raises(RequestTimedOut, match="Metadata: no answer"):
+            connection.call(MetadataRequest(), MetadataResponse, timeout=0.05)
+
+
 def test_a_broker_that_hangs_up_is_named() -> None:
     refused = pytest.raises(NetworkException, match=r"127.0.0.1:\d+ failed: the broker closed it")
     with Peer([versions({METADATA: (0, 9)}), hang_up]) as peer, connect(peer) as connection, refused:
@@ -97,6 +107,36 @@ def test_tagged_fields_in_the_header_of_an_answer_are_passed_over() -> None:
     answers = [versions({METADATA: (0, 9)}), lambda r: frame(correlation_id_of(r), body)]
     with Peer(answers) as peer, connect(peer) as connection:
         assert connection.call(MetadataRequest(), MetadataResponse).controller_id == 1
+
+
+def test_requests_sent_ahead_are_answered_in_their_order() -> None:
+    def named(cluster: str) -> Callable[[bytes], bytes]:
+        body = b"\x00" + MetadataResponse(cluster_id=cluster, controller_id=1).encode(9)
+        return lambda request: frame(correlation_id_of(request), body)
+
+    with Peer([versions({METADATA: (0, 9)}), named("a"), named("b")]) as peer, connect(peer) as connection:
+        connection.send(MetadataRequest(), 9)
+        connection.send(MetadataRequest(), 9)
+        found = [MetadataResponse.decode(connection.receive(), 9).cluster_id for _ in range(2)]
+        assert found == ["a", "b"]
+
+
+def test_an_answer_may_wait_longer_for_its_reader_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [versions({METADATA: (0, 9)}), lambda r: frame(correlation_id_of(r), metadata_answer(9))]
+    with Peer(answers) as peer, connect(peer) as connection:
+        connection.send(MetadataRequest(), 9)
+        later = time.monotonic() + 3600
+        monkeypatch.setattr("tidelog.clients.connection.time", SimpleNamespace(monotonic=lambda: later))
+        assert MetadataResponse.decode(connection.receive(), 9).cluster_id == "c"
+
+
+def test_an_answer_that_is_none_is_named() -> None:
+    answers = [versions({METADATA: (0, 9)}), lambda r: frame(correlation_id_of(r), b"\x00" + b"\xff" * 7)]
+    refused = pytest.raises(NetworkException, match=r"Metadata: 127.0.0.1:\d+ answered: ")
+    with Peer(answers) as peer, connect(peer) as connection, refused:
+        connection.call(MetadataRequest(), MetadataResponse)
 
 
 def test_nobody_at_the_address_is_said_with_the_address() -> None:
