@@ -75,9 +75,9 @@ def test_a_broker_that_does_not_answer_is_given_up_in_time() -> None:
 
 def test_a_broker_that_stops_within_an_answer_is_given_up_in_time() -> None:
     half = raw(struct.pack(">ii", 100, 2) + b"half")
-    with Peer([versions({METADATA: (0, 9)}), half]) as peer, connect(peer) as connection:
-        with pytest.raises(RequestTimedOut, match="Metadata: no answer"):
-            connection.call(MetadataRequest(), MetadataResponse, timeout=0.05)
+    refused = pytest.raises(RequestTimedOut, match="Metadata: no answer")
+    with Peer([versions({METADATA: (0, 9)}), half]) as peer, connect(peer) as connection, refused:
+        connection.call(MetadataRequest(), MetadataResponse, timeout=0.05)
 
 
 def test_a_broker_that_hangs_up_is_named() -> None:
