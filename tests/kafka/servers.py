@@ -228,7 +228,6 @@ class Kafka3(Kafka):
             **self.extra,
         }
 
-
     def kill(self) -> None:
         """And what ends with its session is gone at once, not when ZooKeeper gives the session up."""
         was_running = self.running

@@ -20,9 +20,7 @@ async def learn_controllers(connection: AsyncConnection, view: ClusterView) -> N
         or connection.version_for(DescribeClusterRequest) < FIRST_VERSION_WITH_ENDPOINTS
     ):
         raise UnsupportedVersion(f"{address} knows of no controllers to speak with: {advice}")
-    answer = await connection.call(
-        DescribeClusterRequest(endpoint_type=CONTROLLERS), DescribeClusterResponse
-    )
+    answer = await connection.call(DescribeClusterRequest(endpoint_type=CONTROLLERS), DescribeClusterResponse)
     kind = error_class(answer.error_code) if answer.error_code else None
     if kind in (MismatchedEndpointType, UnsupportedEndpointType):
         raise MismatchedEndpointType(f"{address} is no controller: {advice}")

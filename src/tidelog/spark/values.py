@@ -182,9 +182,7 @@ class JsonRows(Rows):
         told = pc.replace_with_mask(pa.nulls(len(values), pa.string()), mask, pa.array(reasons, pa.string()))
         return [told, pc.if_else(mask, values, pa.scalar(None, pa.binary()))]
 
-    def _with_unfit(
-        self, check: Condition, typed: list[pa.Array], errors: list[RowError]
-    ) -> list[RowError]:
+    def _with_unfit(self, check: Condition, typed: list[pa.Array], errors: list[RowError]) -> list[RowError]:
         """The errors, and those of rows that can be read and do not fulfil the check."""
         import pyarrow.compute as pc
 

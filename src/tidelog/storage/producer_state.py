@@ -288,11 +288,7 @@ class ProducerStates:
         entry = self.entries.get(producer_id)
         if entry is None or origin is AppendOrigin.REPLICATION:
             return
-        if (
-            transaction_version >= EPOCH_BUMP
-            and epoch == entry.epoch
-            and entry.transaction_start is not None
-        ):
+        if transaction_version >= EPOCH_BUMP and epoch == entry.epoch and entry.transaction_start is not None:
             # Every end has an epoch above that of its records: this one is late, of the transaction before.
             raise InvalidProducerEpoch(
                 f"the marker of producer {producer_id} has epoch {epoch}, that of an open transaction"

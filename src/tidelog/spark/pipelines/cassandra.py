@@ -238,17 +238,14 @@ def make_tables(session: _Session, target: Target, schemas: tuple[EventSchema, .
             )
             continue
         for name in columns.keys() - there[table]:
-            session.execute(
-                f"ALTER TABLE {target.keyspace}.{table} ADD IF NOT EXISTS {name} {columns[name]}"
-            )
+            session.execute(f"ALTER TABLE {target.keyspace}.{table} ADD IF NOT EXISTS {name} {columns[name]}")
 
 
 def _columns_there(session: _Session, target: Target) -> dict[str, set[str]]:
     """The columns that tables of the keyspace have, by table."""
     found: dict[str, set[str]] = {}
     for table, column in session.execute(
-        "SELECT table_name, column_name FROM system_schema.columns "
-        f"WHERE keyspace_name = '{target.keyspace}'"
+        f"SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = '{target.keyspace}'"
     ):
         found.setdefault(table, set()).add(column)
     return found
