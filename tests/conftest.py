@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import settings
 
 # How long an example takes says something of the machine, nothing of the code.
 settings.register_profile("without-deadline", deadline=None)
 settings.load_profile("without-deadline")
+
+
+def pytest_configure() -> None:
+    # A shell starts what runs in its background deaf to Ctrl-C, and so would be what tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
