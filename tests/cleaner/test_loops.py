@@ -261,7 +261,8 @@ def random_batch(rng: random.Random, base: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize("seed", range(scale(60, 2000)))
+# 603 has an offset below zero, and a map that is full.
+@pytest.mark.parametrize("seed", sorted({*range(scale(60, 2000)), 603}))
 def test_twins_agree_on_random_batches_and_on_damaged_ones(seed: int) -> None:
     rng = random.Random(seed)
     data, base = b"", rng.randint(0, 100)

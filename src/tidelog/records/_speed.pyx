@@ -1322,7 +1322,7 @@ cdef int choose_records(
         if not keep and r.key_length >= 0 and (r.value_length >= 0 or not drop_tombstones):
             tl_siphash128(f.table.key, r.key, r.key_length, &low, &high)
             slot = tl_find(f.table.slots, f.table.count, low, high)
-            keep = slot == NULL or offset >= tl_get_offset(slot)
+            keep = offset >= (-1 if slot == NULL else tl_get_offset(slot))
         f.keep[i] = keep
         if keep:
             timestamp = max_timestamp if append_time else tl_add64(base_timestamp, r.timestamp_delta)
