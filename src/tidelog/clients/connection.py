@@ -121,9 +121,10 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if receive_buffer is not None:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-            self._encrypted = security is not None and security.context is not None
-            if security is not None and security.context is not None:
-                self._encrypt(security.context)
+            context = None if security is None else security.context
+            self._encrypted = context is not None
+            if context is not None:
+                self._encrypt(context)
             else:
                 # The system's own time limits leave the socket blocking: one call waits for a whole answer.
                 self._socket.settimeout(None)

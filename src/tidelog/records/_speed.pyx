@@ -2749,25 +2749,20 @@ cdef class _Headers:
         return 0
 
 
-cdef class ColumnSink:
+cdef class _Sink:
+    """What the columns of a consumer and the rows of Spark have in common."""
+
     cdef readonly Py_ssize_t rows
-    cdef readonly list topics
-    cdef readonly Py_ssize_t null_timestamps
     cdef bint shown
     cdef _Column offset
     cdef _Column timestamp
-    cdef _Column timestamp_bits
-    cdef _Column partition
-    cdef _Column topic
     cdef _Bytes key
     cdef _Bytes value
     cdef _Column header_ends
     cdef _Headers headers
 
     def __cinit__(self):
-        self.topics = []
-        self.offset, self.timestamp, self.timestamp_bits = _Column(), _Column(), bitmap()
-        self.partition, self.topic = _Column(), _Column()
+        self.offset, self.timestamp = _Column(), _Column()
         self.key, self.value = _Bytes(), _Bytes()
         self.header_ends, self.headers = ends(), _Headers()
 
@@ -2787,19 +2782,37 @@ cdef class ColumnSink:
     def header_rows(self):
         return self.headers.rows
 
-    def has_room(self, Py_ssize_t size):
-        return self.room_for(size)
-
-    def expect(self, Py_ssize_t size):
-        if size < 0x7FFFFFFF:
-            self.value.data.ensure(size)
-
     cdef bint room_for(self, Py_ssize_t size) noexcept:
         return (
             not self.shown
             and self.value.data.size + size < 0x7FFFFFFF
             and self.key.data.size + size < 0x7FFFFFFF
         )
+
+    cdef int take_headers(self, Layout *r) except -1:
+        """The headers of the last row."""
+        self.headers.take(r)
+        (<int32_t *>self.header_ends.data)[self.rows] = <int32_t>self.headers.rows
+        return 0
+
+
+cdef class ColumnSink(_Sink):
+    cdef readonly list topics
+    cdef readonly Py_ssize_t null_timestamps
+    cdef _Column timestamp_bits
+    cdef _Column partition
+    cdef _Column topic
+
+    def __cinit__(self):
+        self.topics = []
+        self.timestamp_bits, self.partition, self.topic = bitmap(), _Column(), _Column()
+
+    def has_room(self, Py_ssize_t size):
+        return self.room_for(size)
+
+    def expect(self, Py_ssize_t size):
+        if size < 0x7FFFFFFF:
+            self.value.data.ensure(size)
 
     cdef int32_t topic_index(self, str topic) except -1:
         if topic not in self.topics:
@@ -2827,12 +2840,6 @@ cdef class ColumnSink:
             topics[row] = topic
             partitions[row] = partition
 
-    cdef int take_headers(self, Layout *r) except -1:
-        """The headers of the last row."""
-        self.headers.take(r)
-        (<int32_t *>self.header_ends.data)[self.rows] = <int32_t>self.headers.rows
-        return 0
-
     def buffers(self):
         cdef Py_ssize_t rows = self.rows
         cdef dict found
@@ -2859,53 +2866,20 @@ cdef class ColumnSink:
 # The rows of an offset range, as Spark's connector has them
 
 
-cdef class RowSink:
-    cdef readonly Py_ssize_t rows
+cdef class RowSink(_Sink):
     cdef readonly bint ended
     cdef readonly Py_ssize_t null_headers
     cdef int64_t end
     cdef bint with_keys
     cdef bint with_values
     cdef bint with_headers
-    cdef bint shown
-    cdef _Column offset
-    cdef _Column timestamp
     cdef _Column timestamp_type
-    cdef _Bytes key
-    cdef _Bytes value
-    cdef _Column header_ends
     cdef _Column header_bits
-    cdef _Headers headers
 
     def __cinit__(self, int64_t end, *, bint keys=True, bint values=True, bint headers=False):
         self.end = end
         self.with_keys, self.with_values, self.with_headers = keys, values, headers
-        self.offset, self.timestamp, self.timestamp_type = _Column(), _Column(), _Column()
-        self.key, self.value = _Bytes(), _Bytes()
-        self.header_ends, self.header_bits, self.headers = ends(), bitmap(), _Headers()
-
-    @property
-    def null_keys(self):
-        return self.key.nulls
-
-    @property
-    def null_values(self):
-        return self.value.nulls
-
-    @property
-    def null_header_values(self):
-        return self.headers.content.nulls
-
-    @property
-    def header_rows(self):
-        return self.headers.rows
-
-    cdef bint room_for(self, Py_ssize_t size) noexcept:
-        return (
-            not self.shown
-            and self.value.data.size + size < 0x7FFFFFFF
-            and self.key.data.size + size < 0x7FFFFFFF
-        )
+        self.timestamp_type, self.header_bits = _Column(), bitmap()
 
     cdef int reserve(self, Py_ssize_t more, Py_ssize_t size) except -1:
         """Room for so many rows, whose keys and values are so many bytes at most."""
@@ -2942,8 +2916,7 @@ cdef class RowSink:
                 found = fill_rows(reader, self, limit - made, &r)
             made += self.rows - before
             if found == HEADERS_NEXT:
-                self.headers.take(&r)
-                (<int32_t *>self.header_ends.data)[self.rows] = <int32_t>self.headers.rows
+                self.take_headers(&r)
                 set_bit(self.header_bits.data, self.rows - 1)
             elif found != OK:
                 if made == 0:

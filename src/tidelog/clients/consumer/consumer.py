@@ -156,7 +156,7 @@ class AsyncConsumer(ConsumerCore):
         if records:
             await self._be_fair()
             return records
-        return await self.poll_for(timeout, lambda: self._take(limit), [])
+        return await self.poll_for(timeout, lambda: self.take(limit), [])
 
     async def poll_arrow(self, timeout: float | None = 1.0, max_records: int | None = None) -> pa.Table:
         """What has come as columns (see `tidelog.clients.consumer.columns`), at most `max_records` rows.

@@ -190,12 +190,11 @@ class ConsumerCore:
         return True
 
     def take_ready(self, limit: int) -> list[Record]:
-        """Records that have come, where nothing else is to be done; otherwise none. For any thread."""
-        if not self.fetcher.ready or not self.is_calm():
-            return []
-        return self._take(limit)
+        """Records that have come, where nothing else is to be done; otherwise none."""
+        return self.take(limit) if self.fetcher.ready and self.is_calm() else []
 
-    def _take(self, limit: int) -> list[Record]:
+    def take(self, limit: int) -> list[Record]:
+        """At most so many records of what has come."""
         self.metrics_of.poll_total += 1
         records = self.fetcher.take(limit)
         if self.fetcher.used_up:

@@ -145,7 +145,7 @@ class Consumer:
             self._knocks.put(None)
 
     def _listen(self, seconds: float) -> None:
-        """Wait until something happens on the loop, without waking it for that."""
+        """Wait until something happens on the loop, which has asked for records, without waking it."""
         self._listening = True
         try:
             if not self._inner.fetcher.ready:
@@ -169,7 +169,7 @@ class Consumer:
         try:
             if not inner.is_calm():
                 return None, timeout
-            if not inner.fetcher.ready and timeout != 0:
+            if not inner.fetcher.ready and inner.fetcher.is_asking and timeout != 0:
                 began = time.monotonic()
                 self._listen(CALM_SECONDS if timeout is None else min(CALM_SECONDS, max(timeout, 0.0)))
                 if timeout is not None:
@@ -186,7 +186,7 @@ class Consumer:
         None waits as long as it takes. Rebalances, their listeners and automatic commits happen in here.
         """
         limit = max_records or self._limit
-        records, left = self._taken(lambda: self._inner.take_ready(limit), timeout)
+        records, left = self._taken(lambda: self._inner.take(limit), timeout)
         return records or self._call(self._inner.poll(left, max_records))
 
     def poll_arrow(self, timeout: float | None = 1.0, max_records: int | None = None) -> pa.Table:

@@ -114,6 +114,11 @@ class Fetcher:
         self._committed = settings.isolation_level == "read_committed"
         self._closed = False
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether an answer is under way."""
+        return bool(self._asking)
+
     # Handing out
 
     def take(self, limit: int) -> list[Record]:
