@@ -89,3 +89,12 @@ class History:
 
     def tail(self, count: int = 60) -> str:
         return "".join(line.text() for line in self.read()[-count:])
+
+    def before(self, topic: str, partition: int, number: int, count: int = 60) -> str:
+        """What happened to a partition, up to a numbered line."""
+        lines = [
+            f"{at} {line.text()}"
+            for at, line in enumerate(self.read()[:number], 1)
+            if (line.topic, line.partition) == (topic, partition) or line.who == BROKER
+        ]
+        return f"{topic}-{partition} until line {number}:\n{''.join(lines[-count:])}"

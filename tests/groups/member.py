@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -189,13 +190,38 @@ def run_confluent(member: Member, ledger: Ledger) -> None:
     def named(partitions: Iterable[confluent_kafka.TopicPartition]) -> list[Partition]:
         return [(partition.topic, partition.partition) for partition in partitions]
 
+    def without_commit(partitions: list[confluent_kafka.TopicPartition]) -> set[Partition]:
+        ends = time.monotonic() + 5
+        while time.monotonic() < ends:
+            try:
+                answers = consumer.committed(partitions, timeout=1)
+            except confluent_kafka.KafkaException:
+                continue  # the broker is away just now
+            if all(answer.error is None for answer in answers):
+                return {(answer.topic, answer.partition) for answer in answers if answer.offset < 0}
+        return set()
+
+    def on_assign(_consumer: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
+        # The logs start at 0, which the client is told so that it does not ask. Where it loses a partition
+        # while it is asking for the first offset, it asks again later, also when it has been given the
+        # partition anew and reads on from a committed offset: then it goes back to the first.
+        new = without_commit(partitions)
+        for partition in partitions:
+            if (partition.topic, partition.partition) in new:
+                partition.offset = 0
+        ledger.assigned(named(partitions))
+        if kind == "consumer" or member.strategy == "cooperative-sticky":
+            consumer.incremental_assign(partitions)
+        else:
+            consumer.assign(partitions)
+
     def on_revoke(_consumer: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
         ledger.commit(send)
         ledger.revoked(named(partitions))
 
     consumer.subscribe(
         [f"^{member.topic}" if member.pattern else member.topic],
-        on_assign=lambda _consumer, partitions: ledger.assigned(named(partitions)),
+        on_assign=on_assign,
         on_revoke=on_revoke,
         on_lost=lambda _consumer, partitions: ledger.lost(named(partitions)),
     )

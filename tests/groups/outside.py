@@ -86,6 +86,15 @@ class Group:
         members = frozenset(member.client_id for member in group.members)
         return Seen(group.group_state, members, group.group_epoch, owners)
 
+    def wait_until_there(self, client_id: str, timeout: float = 40.0) -> None:
+        """Until the group has such a member."""
+
+        def there() -> bool:
+            seen = self.seen()
+            return seen is not None and client_id in seen.members
+
+        eventually(there, f"{self.name} with {client_id}", timeout, 0.02)
+
     def wait_until_gone(self, client_id: str, timeout: float = 20.0) -> None:
         """Until the group has no such member any more."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -229,7 +230,9 @@ class Story:
         if self.watcher is not None:
             self.watcher.stop()
         if error is not None:
-            error.add_note(f"the story: {'; '.join(self.told)}\nits end:\n{self.history.tail()}")
+            where = re.search(rf"{re.escape(self.topic)}-(\d+), line (\d+)", str(error))
+            seen = self.history.before(self.topic, *map(int, where.groups())) if where else ""
+            error.add_note(f"the story: {'; '.join(self.told)}\n{seen}its end:\n{self.history.tail()}")
 
     # -- what may happen
 
@@ -270,29 +273,12 @@ class Story:
         self.members.remove(member)
 
     def pause(self, member: MemberProcess) -> None:
-        """Stop it until the group has given it up, and let it go on.
-
-        It has read of each of its partitions before. librdkafka goes on with a partition that it lost while
-        it was looking for the partition's first offset: an answer that comes too late makes it ask again,
-        fetch, and tell those records when it is given the partition the next time.
-        """
+        """Stop it until the group has given it up, and let it go on."""
         self._tell(f"{member.name} is paused")
-        eventually(
-            lambda: self._reads_all(member), f"{member.name} reads of each of its partitions", 40, 0.02
-        )
+        self.group.wait_until_there(member.name)
         member.pause()
         self.group.wait_until_gone(member.name)
         member.resume()
-
-    def _reads_all(self, member: MemberProcess) -> bool:
-        waiting: dict[tuple[str, int], bool] = {}
-        for line in self.history.read():
-            if line.who == member.name and line.partition >= 0:
-                if line.what in ("revoked", "lost"):
-                    waiting.pop((line.topic, line.partition), None)
-                else:
-                    waiting[line.topic, line.partition] = line.what == "assigned"
-        return bool(waiting) and not any(waiting.values())
 
     def restart_broker(self, *, kill: bool) -> None:
         self._tell(f"the broker is {'killed' if kill else 'stopped'} and comes back")
