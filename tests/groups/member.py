@@ -281,6 +281,17 @@ def run_kafka_python(member: Member, ledger: Ledger) -> None:
         partition_assignment_strategy=(assignors[member.strategy],),
     )
 
+    coordinator = consumer._coordinator
+    forget = coordinator.reset_generation
+
+    def reset_generation(*member_id: str, **named_id: str) -> None:
+        # It prepares once for each attempt to join. Where the group throws it out meanwhile, it would join
+        # as a new member without having lost what it had, and read on from its old positions.
+        forget(*member_id, **named_id)
+        coordinator.rejoining = False
+
+    coordinator.reset_generation = reset_generation
+
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         """Called while poll() waits, when nothing that was read is left to commit unless a commit failed."""
 
@@ -293,12 +304,12 @@ def run_kafka_python(member: Member, ledger: Ledger) -> None:
         def on_partitions_assigned(self, assigned: Iterable[Partition]) -> None:
             # Where a poll ended before the committed offsets came, the client would take that answer for one
             # to the same question in this generation.
-            consumer._coordinator._offset_fetch_futures.clear()
+            coordinator._offset_fetch_futures.clear()
             # It keeps its position in a partition that it had before, also where it was no member meanwhile
             # and others have read on from there.
             for partition in assigned:
                 consumer._subscription.assignment[partition]._position = None
-            generation: int = consumer._coordinator._generation.generation_id
+            generation: int = coordinator._generation.generation_id
             ledger.assigned([(topic, partition) for topic, partition in assigned], generation)
 
     def send(offsets: Mapping[Partition, int]) -> None:

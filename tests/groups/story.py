@@ -49,6 +49,7 @@ class Flavour:
 class MemberProcess:
     def __init__(self, member: Member, folder: Path) -> None:
         self.name = member.name
+        self.client = member.client
         self.paused = False
         self.log_file = folder / f"{member.name}.log"
         with self.log_file.open("wb") as log:
@@ -273,12 +274,30 @@ class Story:
         self.members.remove(member)
 
     def pause(self, member: MemberProcess) -> None:
-        """Stop it until the group has given it up, and let it go on."""
+        """Stop it until the group has given it up, and let it go on.
+
+        kafka-python has read of each of its partitions before: it may forget its assignment and be silent for
+        ever where the time of a poll is over just as it has joined.
+        """
         self._tell(f"{member.name} is paused")
-        self.group.wait_until_there(member.name)
+        if member.client == "kafka-python":
+            what = f"{member.name} reads of each of its partitions"
+            eventually(lambda: self._reads_all(member), what, 40, 0.02)
+        else:
+            self.group.wait_until_there(member.name)
         member.pause()
         self.group.wait_until_gone(member.name)
         member.resume()
+
+    def _reads_all(self, member: MemberProcess) -> bool:
+        waiting: dict[tuple[str, int], bool] = {}
+        for line in self.history.read():
+            if line.who == member.name and line.partition >= 0:
+                if line.what in ("revoked", "lost"):
+                    waiting.pop((line.topic, line.partition), None)
+                else:
+                    waiting[line.topic, line.partition] = line.what == "assigned"
+        return bool(waiting) and not any(waiting.values())
 
     def restart_broker(self, *, kill: bool) -> None:
         self._tell(f"the broker is {'killed' if kill else 'stopped'} and comes back")
