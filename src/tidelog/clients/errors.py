@@ -8,9 +8,16 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tidelog.config import ConfigError
-from tidelog.errors import KafkaError
+from tidelog.errors import (
+    KafkaError,
+    MismatchedEndpointType,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanism,
+    UnsupportedVersion,
+)
 
 __all__ = [
+    "REFUSED",
     "BufferExhausted",
     "ClientError",
     "Closed",
@@ -77,3 +84,13 @@ class TransactionAborted(ClientError):
 
 class TlsFailed(ClientError):
     """The two sides could not agree on a safe connection; trying again will not help."""
+
+
+# Errors that no other broker and no later attempt will answer differently.
+REFUSED = (
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanism,
+    TlsFailed,
+    MismatchedEndpointType,
+    UnsupportedVersion,
+)

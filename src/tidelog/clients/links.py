@@ -1,0 +1,293 @@
+"""The connections of a client to the brokers of a cluster: made when first needed, kept, and given up.
+
+Failed attempts are repeated with growing, jittered pauses. Which brokers there are is told by the view of the
+cluster; as long as it names none, and where none of them can be reached, it is the bootstrap servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable, Iterator, Sequence
+
+from tidelog.clients.async_connection import AsyncConnection
+from tidelog.clients.backoff import Backoff
+from tidelog.clients.connection import split_address
+from tidelog.clients.errors import REFUSED, Closed, ConfigError, NoBroker
+from tidelog.clients.metadata import BrokerNode, ClusterView
+from tidelog.clients.network_metrics import NetworkMetrics
+from tidelog.clients.security import Security
+from tidelog.clients.settings import ClientSettings
+from tidelog.errors import KafkaError, NetworkException
+
+log = logging.getLogger("tidelog.clients")
+
+
+class Link:
+    """A broker, the connection to it or the attempt to make one, and when the next attempt may start."""
+
+    __slots__ = ("attempt", "connection", "error", "failures", "node", "retry_at")
+
+    def __init__(self, node: BrokerNode) -> None:
+        self.node = node
+        self.connection: AsyncConnection | None = None
+        self.attempt: asyncio.Task[None] | None = None
+        self.failures = 0
+        self.retry_at = 0.0
+        self.error: KafkaError | None = None
+
+
+class Links:
+    """One `Link` for every broker that was asked for, on the loop that `start` was called on.
+
+    `changed` is called when a connection was made or lost, or a pause before a new attempt is over; `lost`
+    when a connection ended that nobody here closed on purpose.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        bootstrap: Sequence[str],
+        view: ClusterView,
+        metrics: NetworkMetrics,
+        *,
+        changed: Callable[[], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self.closed = False
+        self.may_rebootstrap = settings.metadata_recovery_strategy.upper() == "REBOOTSTRAP"
+        """Whether the bootstrap servers are asked again where the known brokers are of no use."""
+        self._settings = settings
+        self._view = view
+        self._metrics = metrics
+        self._changed = changed
+        self._lost = lost
+        self._security = Security(settings)
+        self._reconnect = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
+        self._setup = Backoff(
+            settings.socket_connection_setup_timeout_ms, settings.socket_connection_setup_timeout_max_ms
+        )
+        self._bootstrap = [
+            BrokerNode(-1 - index, *_bootstrap_address(address)) for index, address in enumerate(bootstrap)
+        ]
+        self._links: dict[int, Link] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(self._links.values())
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        if self._settings.client_dns_lookup == "resolve_canonical_bootstrap_servers_only":
+            self._bootstrap = await self._canonical_bootstrap()
+
+    async def close(self) -> None:
+        """End every connection; what waits for an answer fails."""
+        self.closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        attempts = [link.attempt for link in self if link.attempt is not None]
+        for attempt in attempts:
+            attempt.cancel()
+        self.close_connections("the client was closed")
+        await asyncio.gather(*attempts, return_exceptions=True)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise Closed("the client was not started")
+        return self._loop
+
+    def now(self) -> float:
+        return self.loop.time()
+
+    def connection_if_ready(self, node_id: int) -> AsyncConnection | None:
+        """An open connection that may be used now; otherwise None, and one is being made.
+
+        None as well while the broker asked to be left alone.
+        """
+        link = self._link(node_id)
+        connection = link.connection
+        if connection is not None and not connection.closed:
+            now = self.now()
+            if connection.reauthenticate_at is not None and connection.reauthenticate_at <= now:
+                self._outlived(connection)  # and where answers are due, it is left alone until they are here
+                return None
+            if connection.throttled_until > now:
+                self.loop.call_later(connection.throttled_until - now, self._changed)
+                return None
+            return connection
+        self._connect_soon(link)
+        return None
+
+    def _outlived(self, connection: AsyncConnection) -> bool:
+        """Whether its session ends soon and it was closed: a new session takes a new connection."""
+        if connection.reauthenticate_at is None or connection.reauthenticate_at > self.now():
+            return False
+        if not connection.in_flight:
+            connection.close("its session ends")
+            return True
+        return False
+
+    def is_unreachable(self, node_id: int) -> bool:
+        """Whether the last attempt to connect to a broker failed and none has succeeded since."""
+        link = self._links.get(node_id)
+        return link is not None and link.failures > 0
+
+    async def connection(self, node_id: int, *, timeout: float | None = None) -> AsyncConnection:
+        """A connection to a broker, made if there is none; NetworkException where one attempt fails."""
+        link = self._link(node_id)
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if self.closed:
+                        raise Closed("the client is closed")
+                    connection = link.connection
+                    if connection is not None and not connection.closed and not self._outlived(connection):
+                        if (wait := connection.throttled_until - self.now()) > 0:
+                            await asyncio.sleep(wait)
+                            continue
+                        return connection
+                    self._connect_soon(link)
+                    if link.attempt is not None:
+                        await asyncio.wait((link.attempt,))
+                        if link.connection is None:
+                            raise link.error or NetworkException(f"cannot connect to {link.node.address}")
+        except TimeoutError:
+            raise NetworkException(f"cannot connect to {link.node.address} within {timeout:.1f} s") from None
+
+    async def any_connection(self, *, timeout: float | None = None) -> AsyncConnection:
+        """A connection to some broker, the least busy of those that are open."""
+        current = set(self._view.nodes) | {node.id for node in self._bootstrap}
+        ready = [
+            link.connection
+            for link in self._links.values()
+            if link.connection is not None and not link.connection.closed and link.node.id in current
+        ]
+        if ready:
+            return min(ready, key=lambda connection: connection.in_flight)
+        return await self._first_to_connect(timeout)
+
+    async def _first_to_connect(self, timeout: float | None) -> AsyncConnection:
+        """Try the brokers in a random order, and the bootstrap servers after them."""
+        nodes = list(self._view.nodes.values())
+        random.shuffle(nodes)
+        if not nodes or self.may_rebootstrap:
+            again = list(self._bootstrap)
+            random.shuffle(again)
+            known = {(node.host, node.port) for node in nodes}
+            nodes += [node for node in again if (node.host, node.port) not in known]
+        last: KafkaError | None = None
+        for node in nodes:
+            try:
+                return await self.connection(node.id, timeout=timeout)
+            except REFUSED:
+                raise
+            except NetworkException as error:
+                last = error
+        names = ", ".join(node.address for node in nodes)
+        raise NoBroker(f"no broker can be reached at {names}: {last}") from last
+
+    def _link(self, node_id: int) -> Link:
+        node = self._view.nodes.get(node_id)
+        if node is None:
+            node = next((node for node in self._bootstrap if node.id == node_id), None)
+        link = self._links.get(node_id)
+        if node is None:
+            if link is not None:
+                return link
+            raise NetworkException(f"broker {node_id} is not among {sorted(self._view.nodes)}")
+        if link is None or (link.node.host, link.node.port) != (node.host, node.port):
+            # The same id at another address is another process.
+            if link is not None and link.connection is not None:
+                link.connection.close("the broker moved")
+            link = self._links[node_id] = Link(node)
+        return link
+
+    def _connect_soon(self, link: Link) -> None:
+        if link.attempt is None and not self.closed:
+            link.attempt = self.loop.create_task(self._connect(link), name=f"connect {link.node.address}")
+
+    async def _connect(self, link: Link) -> None:
+        try:
+            await asyncio.sleep(max(0.0, link.retry_at - self.now()))
+            limit = self._setup.delay(link.failures)
+            connection = await AsyncConnection.open(
+                link.node, self._settings, self._security, timeout=limit, metrics=self._metrics
+            )
+        except (KafkaError, ConfigError) as error:
+            link.failures += 1
+            link.retry_at = self.now() + self._reconnect.delay(link.failures - 1)
+            link.error = error if isinstance(error, KafkaError) else NetworkException(str(error))
+            log.debug("%s", error)
+        else:
+            link.failures = 0
+            link.error = None
+            link.connection = connection
+            connection.on_close = lambda closed: self._ended(link, closed)
+            if self.closed:
+                connection.close("the client was closed")
+        finally:
+            link.attempt = None
+            self._changed()
+
+    def _ended(self, link: Link, connection: AsyncConnection) -> None:
+        if link.connection is connection:
+            link.connection = None
+        if not self.closed:
+            self._lost()
+
+    def sweep_idle(self) -> None:
+        """Close connections that nobody used for connections.max.idle.ms."""
+        idle = self._settings.connections_max_idle_ms / 1000
+        if idle < 0:
+            return
+        now = self.now()
+        for link in list(self._links.values()):
+            connection = link.connection
+            if connection is not None and not connection.in_flight and now - connection.last_used > idle:
+                connection.on_close = None
+                link.connection = None
+                connection.close("it was idle")
+        self._sweeper = self.loop.call_later(max(1.0, min(idle / 2, 30.0)), self.sweep_idle)
+
+    def close_connections(self, reason: str) -> None:
+        for link in list(self):
+            if link.connection is not None:
+                link.connection.close(reason)
+
+    def drop_gone(self) -> None:
+        """Connections to bootstrap servers whose address the cluster names, and to brokers that left it."""
+        named = {(node.host, node.port) for node in self._view.nodes.values()}
+        for node_id, link in list(self._links.items()):
+            gone = node_id >= 0 and node_id not in self._view.nodes
+            replaced = node_id < 0 and (link.node.host, link.node.port) in named
+            if (gone or replaced) and link.connection is not None and not link.connection.in_flight:
+                link.connection.on_close = None
+                link.connection.close("the broker is not in the cluster")
+                link.connection = None
+            if gone and link.connection is None and link.attempt is None:
+                del self._links[node_id]
+
+    async def _canonical_bootstrap(self) -> list[BrokerNode]:
+        """Every address of every bootstrap server, under its canonical name."""
+        loop = self.loop
+        found: dict[tuple[str, int], None] = {}
+        for node in self._bootstrap:
+            try:
+                for *_, address in await loop.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM):
+                    name = await loop.run_in_executor(None, socket.getfqdn, str(address[0]))
+                    found[name, node.port] = None
+            except OSError as error:
+                log.warning("%s: %s", node.address, error.strerror or error)
+        return [BrokerNode(-1 - index, *address) for index, address in enumerate(found)] or self._bootstrap
+
+
+def _bootstrap_address(address: str) -> tuple[str, int]:
+    try:
+        return split_address(address)
+    except ValueError as error:
+        raise ConfigError("bootstrap.servers", address, str(error)) from None
