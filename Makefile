@@ -10,7 +10,7 @@ JOBS   ?= auto
 help:            ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml setup.py src/tidelog/records/_speed.pyx src/tidelog/records/_json.pyx
+$(STAMP): pyproject.toml setup.py $(wildcard src/tidelog/records/*.pyx src/tidelog/records/*.pxi)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@$(BIN)/python -m compileall -q src

@@ -4,6 +4,7 @@ Without a C compiler or Cython the install goes on without it: `tidelog.records`
 functions, which do the same.
 """
 
+from glob import glob
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -20,7 +21,12 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     twins = [
-        Extension(f"tidelog.records.{name}", [f"{folder}/{name}.pyx"], extra_compile_args=["-O3"])
+        Extension(
+            f"tidelog.records.{name}",
+            [f"{folder}/{name}.pyx"],
+            depends=sorted(glob(f"{folder}/{name}_*.pxi")),  # a change in one of its parts builds it again
+            extra_compile_args=["-O3"],
+        )
         for name in TWINS
     ]
     built: list[Extension] = cythonize(twins, language_level=3)
