@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.client import EARLIEST, LATEST, TOPIC, Client, Stored, batch_of, surprises
-from tests.support.broker import Broker
+from tests.support.broker import READY_SECONDS, Broker
 from tests.support.raw import ConnectionClosed, NoAnswer
 from tests.support.scale import scale
 from tests.support.wait import eventually
@@ -22,6 +21,23 @@ ROUNDS = scale(3, 12)
 GONE = (ConnectionClosed, NoAnswer, OSError)
 FLUSHED = {"flush.messages": "1", "internal.segment.bytes": "100000"}
 LAZY = {"internal.segment.bytes": "100000", "segment.index.bytes": "4096", "index.interval.bytes": "200"}
+
+
+class Tally:
+    """Counts acknowledged records; `reached` is set when they are so many, and each writer has some."""
+
+    def __init__(self, wanted: int, writers: int) -> None:
+        self.reached = threading.Event()
+        self._wanted = wanted
+        self._silent = writers
+        self._lock = threading.Lock()
+
+    def add(self, records: int, *, first: bool) -> None:
+        with self._lock:
+            self._wanted -= records
+            self._silent -= first
+            if self._wanted <= 0 and self._silent <= 0:
+                self.reached.set()
 
 
 class Producer:
@@ -34,6 +50,7 @@ class Producer:
         self.idempotent = idempotent
         self.acknowledged: dict[int, list[bytes]] = {}
         self.unsure: list[list[bytes]] = []
+        self.tally: Tally | None = None
         self._chance = random.Random(seed)
         self._producer_id = -1
         self._sequence = 0
@@ -60,6 +77,8 @@ class Producer:
         if self.idempotent:
             self._sequence += len(values)
             self.unsure.clear()
+        if self.tally is not None:
+            self.tally.add(len(values), first=len(self.acknowledged) == 1)
 
     def _values(self) -> list[bytes]:
         """Mostly small batches, which are written on the loop, and some that a worker writes."""
@@ -196,7 +215,10 @@ def test_what_was_acknowledged_survives_kills_at_any_moment(broker: Broker, seed
         assert client.create_topic("lazy", 2, LAZY) == 0
         assert client.create_topic("trimmed", 1, LAZY) == 0
     for _ in range(ROUNDS):
-        run_until_killed(broker, [*producers, administrator, trimmer], chance.uniform(0.05, 1.0))
+        tally = Tally(chance.randrange(1, 2000), sum(not producer.acknowledged for producer in producers))
+        for producer in producers:
+            producer.tally = tally
+        run_until_killed(broker, [*producers, administrator, trimmer], tally.reached)
         broker.start()
         with Client(broker.address) as client:
             for producer in producers:
@@ -204,13 +226,12 @@ def test_what_was_acknowledged_survives_kills_at_any_moment(broker: Broker, seed
                 producer.check(found, trimmer.start if producer.topic == trimmer.topic else 0)
             administrator.check(client, broker.data)
         assert surprises(broker.log()) == []
-    assert all(producer.acknowledged for producer in producers)
 
 
 def run_until_killed(
-    broker: Broker, actors: list[Producer | Administrator | Trimmer], seconds: float
+    broker: Broker, actors: list[Producer | Administrator | Trimmer], moment: threading.Event
 ) -> None:
-    """Let everybody work at once, and kill the broker in the middle of it."""
+    """Let everybody work at once, and kill the broker in the middle of it, when the moment has come."""
     failures: list[BaseException] = []
 
     def work(actor: Producer | Administrator | Trimmer, client: Client) -> None:
@@ -218,6 +239,7 @@ def run_until_killed(
             actor.run(client)
         except BaseException as error:
             failures.append(error)
+            moment.set()
 
     clients = [Client(broker.address) for _ in actors]
     threads = [
@@ -225,7 +247,7 @@ def run_until_killed(
     ]
     for thread in threads:
         thread.start()
-    time.sleep(seconds)  # the moment of the kill, drawn by the seed
+    in_time = moment.wait(60)
     broker.kill()
     for thread in threads:
         thread.join(30)
@@ -233,6 +255,7 @@ def run_until_killed(
         client.close()
     if failures:
         raise failures[0]
+    assert in_time, "the records that the kill waits for were not acknowledged within 60 s"
 
 
 def test_a_stop_by_signal_keeps_records_topics_settings_and_sequences(broker: Broker) -> None:
@@ -293,6 +316,31 @@ def test_a_stop_answers_the_requests_that_are_under_way(broker: Broker) -> None:
     assert producer.acknowledged
 
 
+def files_of(folder: Path) -> set[tuple[str, int, int]]:
+    """The files below a folder, with their sizes and when each was last changed."""
+    found = set()
+    for path in folder.rglob("*"):
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # renamed at this moment
+            continue
+        if path.is_file():
+            found.add((str(path), status.st_size, status.st_mtime_ns))
+    return found
+
+
+def launch_until_changed(broker: Broker, files: int) -> None:
+    """Start the process, and come back when it has changed so many files, or answers."""
+    before = files_of(broker.data)
+    broker.launch()
+    eventually(
+        lambda: broker.is_ready() or len(files_of(broker.data) - before) >= files,
+        f"a start changes {files} files",
+        READY_SECONDS,
+        interval=0.001,
+    )
+
+
 def test_a_broker_killed_while_it_starts_loses_nothing(broker: Broker) -> None:
     chance = random.Random(5)
     with Client(broker.address) as client:
@@ -303,8 +351,8 @@ def test_a_broker_killed_while_it_starts_loses_nothing(broker: Broker) -> None:
         }
     broker.kill()
     for _ in range(scale(4, 30)):
-        broker.launch()
-        time.sleep(chance.uniform(0.1, 0.6))
+        # A start writes to the tree, and recovers two indexes for each of the eight partitions.
+        launch_until_changed(broker, chance.randrange(1, 18))
         broker.kill()
     broker.start()
     with Client(broker.address) as client:

@@ -99,6 +99,10 @@ class Broker:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
+    def is_ready(self) -> bool:
+        """Whether the process has said that it answers."""
+        return (self.folder / "ready").exists()
+
     def start(self) -> Broker:
         self.launch()
         ready_file = self.folder / "ready"
