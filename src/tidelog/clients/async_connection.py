@@ -133,18 +133,7 @@ class AsyncConnection:
     ) -> R:
         """Send a request and wait for its answer, at the newest version that both sides speak."""
         agreed = self.version_for(type(request)) if version is None else version
-        waiter: asyncio.Future[Buffer] = self._loop.create_future()
-
-        def done(body: Buffer | None, error: KafkaError | None) -> None:
-            if waiter.done():
-                return
-            if error is not None or body is None:
-                waiter.set_exception(error or NetworkException("no answer"))
-            else:
-                waiter.set_result(body)
-
-        self.send(api_key(type(request)), agreed, (request.encode(agreed),), done, timeout=timeout)
-        body = await waiter
+        body = await self._exchange(request, agreed, timeout)
         try:
             decoded, _ = decode(answer, agreed, body)
         except ProtocolError as error:
@@ -308,7 +297,8 @@ class AsyncConnection:
         self.versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
         self.features = {entry.name: entry.max_version_level for entry in answer.finalized_features}
 
-    async def _exchange(self, request: Message, version: int) -> Buffer:
+    async def _exchange(self, request: Message, version: int, timeout: float | None = None) -> Buffer:
+        """Send a request and wait for the bytes of its answer."""
         waiter: asyncio.Future[Buffer] = self._loop.create_future()
 
         def done(body: Buffer | None, error: KafkaError | None) -> None:
@@ -319,7 +309,7 @@ class AsyncConnection:
             else:
                 waiter.set_result(body)
 
-        self.send(api_key(type(request)), version, (request.encode(version),), done)
+        self.send(api_key(type(request)), version, (request.encode(version),), done, timeout=timeout)
         return await waiter
 
     async def _authenticate(self) -> None:

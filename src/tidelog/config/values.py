@@ -29,6 +29,10 @@ class ConfigType(IntEnum):
     CLASS = 8
     PASSWORD = 9
 
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigType:
+        return cls.UNKNOWN  # of a broker that is newer than this program
+
 
 class Password:
     """A secret that does not show itself in a log line or a traceback."""

@@ -35,7 +35,6 @@ from tidelog.clients.adminclient.configs import (
     ConfigResource,
     ConfigSource,
     ConfigSynonym,
-    ConfigType,
     OpType,
     ResourceType,
 )
@@ -81,6 +80,7 @@ from tidelog.clients.adminclient.users import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from tidelog.config import ConfigType
 
 __all__ = [
     "AbortTransactionSpec",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tidelog.clients.adminclient.base import AdminBase, Deadline, Outcomes
 from tidelog.clients.adminclient.results import Results, error_from, raise_for, settled
+from tidelog.config import ConfigType
 from tidelog.errors import KafkaError, UnsupportedVersion
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from tidelog.protocol.messages.incremental_alter_configs import (
@@ -59,23 +60,6 @@ class ConfigSource(IntEnum):
     @classmethod
     def _missing_(cls, value: object) -> ConfigSource:
         return cls.UNKNOWN  # of a broker that is newer than this client
-
-
-class ConfigType(IntEnum):
-    UNKNOWN = 0
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
-
-    @classmethod
-    def _missing_(cls, value: object) -> ConfigType:
-        return cls.UNKNOWN
 
 
 class ConfigSynonym(NamedTuple):

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tidelog.clients.consumer.partitions import TopicPartition
-from tidelog.config import ConfigError
+from tidelog.clients.interceptors import Chain
 from tidelog.records.loops import Record
 
 log = logging.getLogger("tidelog.clients")
@@ -29,25 +29,13 @@ class ConsumerInterceptor:
         """The consumer is closed."""
 
 
-class Interceptors:
+class Interceptors(Chain[ConsumerInterceptor]):
     """The interceptors of a consumer, in the order given."""
 
-    __slots__ = ("_chain",)
+    __slots__ = ()
 
     def __init__(self, given: Sequence[object]) -> None:
-        self._chain: list[ConsumerInterceptor] = []
-        for entry in given:
-            made: object = entry() if isinstance(entry, type) else entry
-            if not isinstance(made, ConsumerInterceptor):
-                raise ConfigError(
-                    "interceptor.classes",
-                    repr(entry),
-                    "expected subclasses of ConsumerInterceptor or objects of one",
-                )
-            self._chain.append(made)
-
-    def __bool__(self) -> bool:
-        return bool(self._chain)
+        super().__init__(ConsumerInterceptor, given)
 
     def on_consume(self, records: list[Record]) -> list[Record]:
         for interceptor in self._chain:
@@ -63,10 +51,3 @@ class Interceptors:
                 interceptor.on_commit(offsets)
             except Exception:
                 log.exception("on_commit of %r failed", interceptor)
-
-    def close(self) -> None:
-        for interceptor in self._chain:
-            try:
-                interceptor.close()
-            except Exception:
-                log.exception("close of %r failed", interceptor)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidelog.config import ConfigError
+from tidelog.clients.interceptors import Chain
 from tidelog.records._pure_client import RecordMetadata
 
 log = logging.getLogger("tidelog.clients")
@@ -41,25 +41,13 @@ class ProducerInterceptor:
         """The producer is closed."""
 
 
-class Interceptors:
+class Interceptors(Chain[ProducerInterceptor]):
     """The interceptors of a producer, in the order given."""
 
-    __slots__ = ("_chain",)
+    __slots__ = ()
 
     def __init__(self, given: Sequence[object]) -> None:
-        self._chain: list[ProducerInterceptor] = []
-        for entry in given:
-            made: object = entry() if isinstance(entry, type) else entry
-            if not isinstance(made, ProducerInterceptor):
-                raise ConfigError(
-                    "interceptor.classes",
-                    repr(entry),
-                    "expected subclasses of ProducerInterceptor or objects of one",
-                )
-            self._chain.append(made)
-
-    def __bool__(self) -> bool:
-        return bool(self._chain)
+        super().__init__(ProducerInterceptor, given)
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         for interceptor in self._chain:
@@ -75,10 +63,3 @@ class Interceptors:
                 interceptor.on_acknowledgement(metadata, error)
             except Exception:
                 log.exception("on_acknowledgement of %r failed", interceptor)
-
-    def close(self) -> None:
-        for interceptor in self._chain:
-            try:
-                interceptor.close()
-            except Exception:
-                log.exception("close of %r failed", interceptor)
