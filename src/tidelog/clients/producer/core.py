@@ -115,7 +115,7 @@ class ProducerCore:
             or self._choose is not None
             or settings.batch_size > settings.max_request_size
         )
-        self.sender.on_settled = self._forget_batch
+        self.sender.deliveries.on_settled = self._forget_batch
 
     async def start(self) -> None:
         await self.client.start()

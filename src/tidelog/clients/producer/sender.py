@@ -1,8 +1,8 @@
-"""Takes batches that are due, sends them to the leaders of their partitions, and sees to the answers.
+"""Takes batches that are due, and sends them to the leaders of their partitions.
 
 It runs on the loop in short turns: after a batch began or filled up, an answer came, a connection was made,
 the metadata changed, or a time was reached. A request holds at most one batch of a partition; the partitions
-of a broker take turns, so that none is left behind.
+of a broker take turns, so that none is left behind. What comes of a batch is seen to by `deliveries`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
 
 from tidelog.clients.async_connection import AsyncConnection
-from tidelog.clients.errors import ClientError, Timeout
-from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.producer.accumulator import Accumulator, PartitionQueue
 from tidelog.clients.producer.batch import ProducerBatch
+from tidelog.clients.producer.deliveries import Deliveries
 from tidelog.clients.producer.metrics import ProducerMetrics
 from tidelog.clients.producer.requests import (
     FIRST_WITH_TOPIC_IDS,
@@ -30,37 +28,17 @@ from tidelog.clients.producer.sequences import Sequences
 from tidelog.clients.producer.transactions import Transactions
 from tidelog.clients.settings import ProducerSettings
 from tidelog.errors import (
-    DuplicateSequenceNumber,
-    FencedLeaderEpoch,
-    InvalidRecord,
     KafkaError,
-    LeaderNotAvailable,
-    MessageTooLarge,
     NetworkException,
-    NotLeaderOrFollower,
-    ReplicaNotAvailable,
-    RequestTimedOut,
-    UnknownLeaderEpoch,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
     error_class,
 )
 from tidelog.protocol.message import decode
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tidelog.protocol.wire import ZERO_UUID, Buffer, ProtocolError
-from tidelog.records.batch import read_records
 from tidelog.records.codecs import Codec
 
 log = logging.getLogger("tidelog.clients")
-
-# Errors that say that the metadata is out of date.
-STALE_METADATA = (
-    UnknownTopicOrPartition, UnknownTopicId, LeaderNotAvailable, NotLeaderOrFollower, FencedLeaderEpoch,
-    UnknownLeaderEpoch, ReplicaNotAvailable, NetworkException,
-)  # fmt: skip
-
-Partition = ProduceResponse.PartitionProduceResponse
 
 
 class Sender:
@@ -90,17 +68,14 @@ class Sender:
         self._forced = False
         self._timer: asyncio.TimerHandle | None = None
         self._turns: dict[int, int] = {}
-        self._under_way: dict[ProducerBatch, None] = {}
         self._naming: asyncio.Task[None] | None = None
         self._linger = settings.linger_ms / 1000
-        self._delivery = settings.delivery_timeout_ms / 1000
         self._request_timeout = settings.request_timeout_ms / 1000
-        self._one_at_a_time = settings.max_in_flight_requests_per_connection == 1
         self._blocked_since: dict[int, float] = {}
         self.busy_nodes: set[int] = set()
         """Brokers that have as many requests as they may have."""
         self.closing = False
-        self.on_settled: Callable[[ProducerBatch], None] | None = None
+        self.deliveries = Deliveries(client, accumulator, settings, metrics, sequences, transactions)
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -155,12 +130,12 @@ class Sender:
         self._pending = self._unseen = False
         assert self._loop is not None
         now = self._loop.time()
-        self._expire(now)
+        self.deliveries.expire(now)
         if self._prepare():
             again = self._send_due(now)
         else:
             again = math.inf
-        self._set_timer(min(again, self._next_expiry()), now)
+        self._set_timer(min(again, self.deliveries.next_expiry()), now)
         if self._unseen:
             self._set_timer(now + self._linger, now)
 
@@ -276,9 +251,7 @@ class Sender:
                 break
             size += length
             batches.append(batch)
-            self._under_way[batch] = None
-            if self._one_at_a_time:
-                queue.muted = True
+            self.deliveries.begin(batch)
             if self._sequences is not None:
                 self._sequences.number(batch)
             self._note_drained(batch, length, now)
@@ -327,7 +300,7 @@ class Sender:
             version = connection.version_for(ProduceRequest, at_most=at_most)
         except KafkaError as error:
             for batch in batches:
-                self._refused(batch, error, -1, {})
+                self.deliveries.refused(batch, error, -1, {})
             return
         transactional_id = settings.transactional_id
         parts = produce_parts(version, transactional_id, settings.acks, settings.request_timeout_ms, grouped)
@@ -338,7 +311,7 @@ class Sender:
         if settings.acks == 0:
             connection.send(PRODUCE, version, parts, None)
             for batch in batches:
-                self._written(batch, -1, -1)
+                self.deliveries.written(batch, -1, -1)
             return
 
         def done(body: Buffer | None, error: KafkaError | None) -> None:
@@ -367,167 +340,16 @@ class Sender:
         if answer is None:
             failure = error or NetworkException("no answer")
             for batch in batches:
-                self._refused(batch, failure, -1, {})
+                self.deliveries.refused(batch, failure, -1, {})
             self._client.request_refresh()
         else:
             self._blocked_since.pop(connection.node.id, None)
             self._metrics.throttle_time.add(answer.throttle_time_ms / 1000)
             connection.throttle(answer.throttle_time_ms)
-            self._take_answer(answer, batches)
+            self.deliveries.take_answer(answer, batches)
         self.wake_on_loop()
 
-    def _take_answer(self, answer: ProduceResponse, batches: list[ProducerBatch]) -> None:
-        names = self._client.view.topic_names
-        found: dict[tuple[str, int], Partition] = {}
-        for topic in answer.responses:
-            name = topic.name or names.get(topic.topic_id, "")
-            for partition in topic.partition_responses:
-                found[name, partition.index] = partition
-        if answer.node_endpoints:
-            nodes = (
-                BrokerNode(node.node_id, node.host, node.port, node.rack) for node in answer.node_endpoints
-            )
-            self._client.view.add_nodes(nodes)
-        for batch in batches:
-            result = found.get((batch.queue.topic, batch.queue.partition))
-            if result is None:
-                self._refused(batch, NetworkException(f"the answer says nothing of {batch.queue!r}"), -1, {})
-            elif result.error_code == 0:
-                self._written(batch, result.base_offset, result.log_append_time_ms)
-            else:
-                self._take_error(batch, result)
-
-    def _take_error(self, batch: ProducerBatch, result: Partition) -> None:
-        kind = error_class(result.error_code)
-        text = result.error_message or f"{batch.queue!r}: {kind()}"
-        leader = result.current_leader
-        if leader is not None and leader.leader_id >= 0:
-            queue = batch.queue
-            self._client.view.update_leader(
-                queue.topic, queue.partition, leader.leader_id, leader.leader_epoch
-            )
-        details: dict[int, BaseException] = {}
-        for entry in result.record_errors:
-            reason = entry.batch_index_error_message or text
-            # Where one record alone is wrong, the error of the batch is that record's.
-            single = len(result.record_errors) == 1
-            details[entry.batch_index] = kind(reason) if single else InvalidRecord(reason)
-        self._refused(batch, kind(text), result.log_start_offset, details)
-
-    def _written(self, batch: ProducerBatch, base_offset: int, log_append_time: int) -> None:
-        self._ended(batch)
-        if self._sequences is not None:
-            self._sequences.written(batch, base_offset)
-        if batch.complete(base_offset, log_append_time):
-            self._metrics.record_send_total += batch.count
-        self._settle(batch)
-
-    def _refused(
-        self,
-        batch: ProducerBatch,
-        error: KafkaError,
-        log_start_offset: int,
-        details: dict[int, BaseException],
-    ) -> None:
-        """A batch came back with an error: split, sent again, or given up."""
-        assert self._loop is not None
-        self._ended(batch)
-        if isinstance(error, STALE_METADATA):
-            self._client.request_refresh()
-        if batch.finished:
-            # It was given up before its answer came.
-            if self._sequences is not None:
-                self._sequences.remove(batch)
-            return
-        if isinstance(error, MessageTooLarge) and batch.count > 1:
-            self._split(batch)
-        elif self._can_retry(batch, error, log_start_offset):
-            self._metrics.record_retry_total += batch.count
-            batch.attempts += 1
-            batch.retry_at = self._loop.time() + self._client.retry_backoff.delay(batch.attempts - 1)
-            log.debug("%r is sent again: %s", batch.queue, error)
-            self._accumulator.put_back(batch, in_order=self._sequences is not None)
-        elif isinstance(error, DuplicateSequenceNumber):
-            # It was written before, so long ago that the broker does not know where.
-            self._written(batch, -1, -1)
-        else:
-            certain = batch.attempts < self._settings.retries
-            self._give_up(batch, error, details, certain=certain)
-
-    def _can_retry(self, batch: ProducerBatch, error: KafkaError, log_start_offset: int) -> bool:
-        assert self._loop is not None
-        if batch.attempts >= self._settings.retries or self._loop.time() >= batch.created + self._delivery:
-            return False
-        if self._transactions is not None and self._transactions.refusing is not None:
-            return error.retriable and not self._transactions.failed
-        if self._sequences is not None:
-            return self._sequences.can_retry(batch, error, log_start_offset)
-        return error.retriable
-
-    def _give_up(
-        self, batch: ProducerBatch, error: KafkaError, details: dict[int, BaseException], *, certain: bool
-    ) -> None:
-        if self._transactions is not None:
-            self._transactions.batch_failed(error)
-        if self._sequences is not None:
-            uncertain = isinstance(error, NetworkException | RequestTimedOut | Timeout)
-            if uncertain and batch.has_sequence and batch in batch.queue.in_flight:
-                self._sequences.expired(batch)
-            self._sequences.failed(batch, error, certain=certain and not uncertain)
-        self._metrics.record_error_total += batch.count
-        rest = ClientError(f"{batch.queue!r}: other records of the same batch are wrong: {error}")
-        batch.fail(rest if details else error, details or None)
-        self._settle(batch)
-
-    def _split(self, batch: ProducerBatch) -> None:
-        assert batch.wire is not None
-        log.warning("%r: a batch of %d records is too large and is split", batch.queue, batch.count)
-        parts = self._accumulator.split(batch, read_records(batch.wire))
-        if self._sequences is not None:
-            self._sequences.split(batch, parts)
-        self._metrics.batch_split_total += 1
-        self._accumulator.replace(batch, parts)
-
-    def _ended(self, batch: ProducerBatch) -> None:
-        self._under_way.pop(batch, None)
-        if self._one_at_a_time:
-            batch.queue.muted = False
-
-    def _settle(self, batch: ProducerBatch) -> None:
-        self._accumulator.settle(batch)
-        if self.on_settled is not None:
-            self.on_settled(batch)
-
     # Time
-
-    def _expire(self, now: float) -> None:
-        """Give up what is older than delivery.timeout.ms."""
-        oldest = now - self._delivery
-        for queue in list(self._accumulator.active):
-            while queue.batches and queue.batches[0].created <= oldest:
-                with self._accumulator.lock:
-                    batch = queue.batches.popleft()
-                    batch.seal()
-                self._time_out(batch, now)
-        for batch in [batch for batch in self._under_way if batch.created <= oldest]:
-            self._under_way.pop(batch, None)
-            self._time_out(batch, now)
-
-    def _time_out(self, batch: ProducerBatch, now: float) -> None:
-        passed = round((now - batch.created) * 1000)
-        reason = f": {self._client.last_error}" if self._client.last_error is not None else ""
-        error = Timeout(f"{batch.queue!r}: {batch.count} records were not written within {passed} ms{reason}")
-        self._give_up(batch, error, {}, certain=False)
-
-    def _next_expiry(self) -> float:
-        oldest = math.inf
-        for queue in self._accumulator.active:
-            if queue.batches:
-                oldest = min(oldest, queue.batches[0].created)
-        for batch in self._under_way:
-            oldest = min(oldest, batch.created)
-            break  # they are in the order of sending, which is nearly that of their age
-        return oldest + self._delivery
 
     def _set_timer(self, at: float, now: float) -> None:
         if self._timer is not None:
@@ -547,25 +369,11 @@ class Sender:
 
     def abort_waiting(self, error: KafkaError) -> None:
         """Fail the batches that were not sent yet."""
-        for queue in list(self._accumulator.active):
-            while queue.batches:
-                with self._accumulator.lock:
-                    batch = queue.batches.popleft()
-                    batch.seal()
-                if self._sequences is not None:
-                    self._sequences.failed(batch, error, certain=False)
-                self._metrics.record_error_total += batch.count
-                batch.fail(error)
-                self._settle(batch)
+        self.deliveries.abort_waiting(error)
 
     def abort_all(self, error: KafkaError) -> None:
         """Fail every batch that has no end yet, also those under way."""
-        self.abort_waiting(error)
-        for batch in list(self._accumulator.incomplete):
-            self._under_way.pop(batch, None)
-            self._metrics.record_error_total += batch.count
-            batch.fail(error)
-            self._settle(batch)
+        self.deliveries.abort_all(error)
 
     # The producer's id
 
