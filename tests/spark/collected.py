@@ -179,10 +179,27 @@ class PipelineProcess:
     def wait_for_a_batch(self) -> None:
         eventually(self._has_written, "a batch is written", START_SECONDS)
 
+    def wait_for_files(self, more: int) -> None:
+        """Wait until so many files more are written: of tables, of their batches, of Spark's checkpoints."""
+        before, seen = self._files(), set[Path]()
+
+        def written() -> bool:
+            self._check_running()
+            seen.update(self._files())  # some do not stay
+            return len(seen - before) >= more
+
+        eventually(written, f"{more} files are written", START_SECONDS)
+
+    def _files(self) -> set[Path]:
+        return {Path(folder, name) for folder, _, names in os.walk(self._data) for name in names}
+
     def _has_written(self) -> bool:
+        self._check_running()
+        return bool(self._batches() - self._before)
+
+    def _check_running(self) -> None:
         assert self._process is not None
         assert self._process.poll() is None, self._log.read_text()[-3000:]
-        return bool(self._batches() - self._before)
 
     def _batches(self) -> set[str]:
         return {path.name for path in self._data.glob("tables/*/_tidelog/batches/*.done")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,7 +110,7 @@ def test_a_pipeline_killed_at_random_points_loses_and_doubles_nothing(
             generate(bootstrap, 1_000, seed + kill + 1)
             with PipelineProcess(bootstrap, tmp_path / "data", SMALL) as pipeline:
                 pipeline.wait_for_a_batch()
-                time.sleep(draw.uniform(0, 3))  # anywhere in a batch
+                pipeline.wait_for_files(draw.randrange(100))  # anywhere in a batch
         generate(bootstrap, 1_000, seed + 1000)
         run(
             "collect",
