@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.client_tools import NewName, Tool, make_topic, start, tool
 from tests.support.wait import eventually
-from tidelog.cli.console_producer import Line, LineReader
+from tidelog.cli.console_producer import Line, LineReader, ended
 from tidelog.cli.record_format import DefaultFormat, as_json, formatter, readable
 from tidelog.records.loops import Record
 
@@ -21,9 +21,13 @@ HEADERS_AND_KEY = (
     "parse.key=true",
     "--reader-property",
     "parse.headers=true",
-    "--property",
+    "--reader-property",
     "null.marker=NULL",
 )
+
+
+# Enough time for a member to join, and an end for a test that fails.
+ENDING = ("--timeout-ms", "10000", "--max-messages", "1")
 
 
 def shown(*columns: str) -> list[str]:
@@ -97,6 +101,48 @@ def test_ctrl_c_ends_it_with_the_count_and_a_code(bootstrap: str, tool: Tool, ne
     assert process.returncode == 130
 
 
+def test_what_was_typed_is_written_before_a_signal_ends_it(
+    bootstrap: str, tool: Tool, new_name: NewName
+) -> None:
+    topic = make_topic(tool, new_name("t"))
+    process = start(bootstrap, "console-producer", "--topic", topic, "--timeout", "600000")
+    assert process.stdin is not None
+    # A full batch is sent at once, which shows that the tool has read; the line behind it waits for more.
+    process.stdin.write("x" * 20_000 + "\nlast\n")
+    process.stdin.flush()
+
+    def first_is_there() -> bool:
+        return tool("get-offsets", "--topic", topic).stdout == f"{topic}:0:1\n"
+
+    eventually(first_is_there, "the first line is written", 30)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 128 + signal.SIGTERM
+    assert tool("get-offsets", "--topic", topic).stdout == f"{topic}:0:2\n"
+
+
+def test_what_was_not_printed_is_not_committed(bootstrap: str, tool: Tool, new_name: NewName) -> None:
+    topic, group = make_topic(tool, new_name("t")), new_name("g")
+    tool("console-producer", "--topic", topic, given="12345678\nodd\n87654321\n")
+    flags = ("--topic", topic, "--group", group, "--from-beginning")
+    process = start(bootstrap, "console-consumer", *flags)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(30) == 0
+    number = ("--value-deserializer", "org.apache.kafka.common.serialization.LongDeserializer")
+    failed = tool("console-consumer", *flags, *number, "--timeout-ms", "10000")
+    assert failed.exit_code == 1
+    assert failed.stdout == f"{int.from_bytes(b'12345678')}\n"
+    assert f"the record of {topic}-0 at offset 1 cannot be printed" in failed.stderr
+    assert tool("console-consumer", *flags, *ENDING).stdout == "87654321\n"
+
+
+def test_a_group_has_one_name(tool: Tool) -> None:
+    flags = ("--topic", "t", "--group", "a", *ENDING)
+    result = tool("console-consumer", *flags, "--command-property", "group.id=b")
+    assert result.exit_code == 1
+    assert "--group is 'a', and group.id among the settings is 'b'" in result.stderr
+
+
 def test_a_reader_that_goes_away_ends_it_quietly(bootstrap: str, tool: Tool, new_name: NewName) -> None:
     topic = make_topic(tool, new_name("t"))
     tool("console-producer", "--topic", topic, given="a\n")
@@ -127,6 +173,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(bootstrap: str, tool: Tool, new
     [
         ((), "expected one of --topic and --include"),
         (("--topic", "t", "--include", "t"), "expected one of --topic and --include"),
+        (("--include", "["), "--include [ is no regular expression"),
         (("--topic", "t", "--offset", "1"), "--offset needs --partition"),
         (("--topic", "t", "--partition", "0", "--offset", "first"), "The provided offset value 'first'"),
         (("--topic", "t", "--partition", "0", "--group", "g"), "--group does not go with --partition"),
@@ -170,6 +217,52 @@ def test_lines_are_cut_as_kafkas_reader_cuts_them() -> None:
         LineReader.of({"parse.headers": "true"}).read(b"h\tv", 7)
 
 
+def test_an_empty_header_is_refused_but_at_the_end() -> None:
+    reader = LineReader.of({"parse.headers": "true"})
+    assert reader.read(b"a:1,b:2,,\tv", 1) == Line(None, b"v", (("a", b"1"), ("b", b"2")))
+    assert reader.read(b",\tv", 1) == Line(None, b"v", ())
+    for line in (b"a:1,,b:2\tv", b",a:1\tv", b"\tv"):
+        with pytest.raises(ValueError, match="No header key separator found in pair '' on line number 3"):
+            reader.read(line, 3)
+
+
+def test_a_separator_without_a_character_is_refused_by_its_name() -> None:
+    with pytest.raises(ValueError, match=r"key\.separator is empty"):
+        LineReader.of({"parse.key": "true", "key.separator": ""})
+    assert LineReader.of({"null.marker": ""}).read(b"", 1) == Line(None, None, ())
+
+
+def test_lines_end_as_in_java() -> None:
+    assert list(ended([b"a\r\n", b"b\rc\n", b"\n", b"\r\r\n", b"d\r"])) == [
+        b"a",
+        b"b",
+        b"c",
+        b"",
+        b"",
+        b"",
+        b"d",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "new", "old"),
+    [
+        ("console-producer", ("--reader-property", "a=b"), ("--property", "a=b")),
+        ("console-producer", ("--command-property", "acks=1"), ("--producer-property", "acks=1")),
+        ("console-producer", ("--command-config", "a"), ("--producer.config", "b")),
+        ("console-consumer", ("--formatter-property", "a=b"), ("--property", "a=b")),
+        ("console-consumer", ("--command-property", "a=b"), ("--consumer-property", "a=b")),
+        ("console-consumer", ("--command-config", "a"), ("--consumer.config", "b")),
+    ],
+)
+def test_a_flag_does_not_go_with_its_older_name(
+    tool: Tool, name: str, new: tuple[str, str], old: tuple[str, str]
+) -> None:
+    result = tool(name, "--topic", "t", *new, *old, given="")
+    assert result.exit_code == 1
+    assert f"{new[0]} and {old[0]} cannot be specified together" in result.stderr
+
+
 def test_records_are_printed_as_kafkas_formatter_prints_them() -> None:
     record = Record("t", 3, 42, 1700000000000, b"\x00\x00\x00\x07", b"v", (("h", b"1"), ("i", None)), 1, 5)
     everything = {
@@ -184,9 +277,11 @@ def test_records_are_printed_as_kafkas_formatter_prints_them() -> None:
     )
     assert DefaultFormat.of({"print.value": "false"}).line(record) == b""
     assert formatter("a.b.NoOpMessageFormatter", {})(record) == b""
-    assert formatter("LoggingMessageFormatter", {})(Record("t", 0, 0, 5, None, b"v")) == (
-        b"CreateTime:5, key:null, value:v\nv\n"
-    )
+
+
+def test_the_logging_formatter_logs_beside_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert formatter("LoggingMessageFormatter", {})(Record("t", 0, 0, 5, None, b"v")) == b"v\n"
+    assert capsys.readouterr().err == "CreateTime:5, key:null, value:v\n"
 
 
 def test_what_is_no_text_is_base64_in_json() -> None:

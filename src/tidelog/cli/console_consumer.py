@@ -5,7 +5,6 @@ Without --group all partitions are read and no group is made.
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import WrongUsage, switch, valued
+from tidelog.cli.flags import WrongUsage, not_both, switch, valued
 from tidelog.cli.output import (
     Signals,
     failing,
@@ -23,6 +22,7 @@ from tidelog.cli.output import (
     pairs,
     settings_from,
     tool_command,
+    topic_pattern,
 )
 from tidelog.config.properties import read_properties
 
@@ -87,6 +87,15 @@ def check(ctx: click.Context, flags: Mapping[str, object]) -> None:
         raise WrongUsage("--bootstrap-server must be specified", ctx)
     if (flags["topic"] is None) == (flags["include"] is None):
         raise WrongUsage("expected one of --topic and --include", ctx)
+    not_both(ctx, "--formatter-property", flags["formatter_property"], "--property", flags["old_property"])
+    not_both(
+        ctx,
+        "--command-property",
+        flags["command_property"],
+        "--consumer-property",
+        flags["consumer_property"],
+    )
+    not_both(ctx, "--command-config", flags["command_config"], "--consumer.config", flags["consumer_config"])
     if flags["partition"] is not None:
         if flags["topic"] is None:
             raise WrongUsage("--partition needs --topic", ctx)
@@ -154,7 +163,12 @@ def settings_of(flags: Mapping[str, object]) -> dict[str, object]:
                 "please remove one option"
             )
         given["auto.offset.reset"] = "earliest"
-    return merged(given, group_id=flags["group"], isolation_level=flags["isolation_level"])
+    group, other = flags["group"], given.get("group.id")
+    if group is not None and other not in (None, group):
+        raise ValueError(
+            f"--group is {group!r}, and group.id among the settings is {other!r}: give one of them"
+        )
+    return merged(given, group_id=group, isolation_level=flags["isolation_level"])
 
 
 def format_of(flags: Mapping[str, object]) -> Format:
@@ -212,13 +226,28 @@ class Printer:
                 else max(0.0, min(POLL_SECONDS, last + timeout - time.monotonic()))
             )
             records = consumer.poll(wait, max_records=left)
-            for record in records:
-                self._print(record)
             if records:
-                self._out.flush()
+                self._print_all(consumer, records)
                 last = time.monotonic()
             elif timeout is not None and time.monotonic() - last >= timeout:
                 return
+
+    def _print_all(self, consumer: Consumer, records: list[Record]) -> None:
+        """Print a batch; what did not get out is not committed at the end, but left for the next member."""
+        passed = 0
+        try:
+            for record in records:
+                passed += (
+                    1  # also where it cannot be printed, as by Kafka's tool: the next run goes on behind it
+                )
+                self._print(record)
+            self._out.flush()
+        except OSError:
+            rewind(consumer, records)
+            raise
+        except ValueError:
+            rewind(consumer, records[passed:])
+            raise
 
     def _print(self, record: Record) -> None:
         self.count += 1
@@ -233,9 +262,19 @@ class Printer:
             self._out.write(line)
 
 
+def rewind(consumer: Consumer, records: list[Record]) -> None:
+    """Go back to the first of these records in each partition."""
+    first: dict[tuple[str, int], int] = {}
+    for record in records:
+        first.setdefault((record.topic, record.partition), record.offset)
+    for partition, offset in first.items():
+        if partition in consumer.assignment():
+            consumer.seek(partition, offset)
+
+
 def choose(consumer: Consumer, reading: Reading) -> None:
     if reading.include is not None:
-        consumer.subscribe(pattern=re.compile(reading.include))
+        consumer.subscribe(pattern=topic_pattern(reading.include))
     elif reading.partition is None:
         consumer.subscribe([reading.topic or ""])
     else:

@@ -6,14 +6,14 @@ A record that could not be written is named on standard error, and the tool ends
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tidelog.cli.flags import WrongUsage, switch, value_or_not, valued
-from tidelog.cli.output import failing, merged, pairs, settings_from, tool_command
+from tidelog.cli.flags import WrongUsage, not_both, switch, value_or_not, valued
+from tidelog.cli.output import failing, merged, pairs, settings_from, tool_command, unwound_by_sigterm
 from tidelog.config.properties import read_properties
 
 if TYPE_CHECKING:
@@ -75,6 +75,9 @@ class LineReader:
         }
         if self.null_marker is not None:
             parts["null.marker"] = self.null_marker
+        for name, part in {"key.separator": self.key_separator, **parts}.items():
+            if not part and name != "null.marker":
+                raise ValueError(f"{name} is empty: it must be at least one character")
         names = list(parts)
         for at, first in enumerate(names):
             for second in names[at + 1 :]:
@@ -90,9 +93,7 @@ class LineReader:
         if self.parse_headers:
             found, rest = self._cut(rest, self.headers_delimiter, "headers delimiter", line, number)
             if found is not None and found != self.null_marker:
-                headers = tuple(
-                    self._header(pair, number) for pair in found.split(self.headers_separator) if pair
-                )
+                headers = tuple(self._header(pair, number) for pair in self._pairs(found))
         if self.parse_key:
             key, rest = self._cut(rest, self.key_separator, "key separator", line, number)
         return Line(self._value(key), self._value(rest), headers)
@@ -106,6 +107,13 @@ class LineReader:
         if self.ignore_error:
             return None, rest
         raise ValueError(f"No {name} found on line number {number}: '{_shown(line)}'")
+
+    def _pairs(self, text: bytes) -> list[bytes]:
+        """Separators at the end are let be; an empty pair before them lacks its key, as in Kafka's reader."""
+        pairs = text.split(self.headers_separator)
+        while len(pairs) > 1 and not pairs[-1]:
+            pairs.pop()
+        return pairs if pairs != [b""] or text == b"" else []
 
     def _header(self, pair: bytes, number: int) -> Header:
         key, found, value = pair.partition(self.headers_key_separator)
@@ -192,6 +200,9 @@ def console_producer(
         raise WrongUsage("--topic must be specified", ctx)
     if bootstrap_server is None:
         raise WrongUsage("--bootstrap-server must be specified", ctx)
+    not_both(ctx, "--reader-property", reader_property, "--property", old_property)
+    not_both(ctx, "--command-property", command_property, "--producer-property", producer_property)
+    not_both(ctx, "--command-config", command_config, "--producer.config", producer_config)
     if line_reader is not None and line_reader.rpartition(".")[2] != "LineMessageReader":
         raise WrongUsage(f"--line-reader {line_reader}: only org.apache.kafka.tools.LineMessageReader", ctx)
     with failing():
@@ -240,16 +251,26 @@ def produce(
             failed += 1
             click.echo(f"tidelog: a record for {topic} was not written: {error}", err=True)
 
-    with Producer(settings) as producer:
+    with unwound_by_sigterm(), Producer(settings) as producer:
         prompt = sys.stdin.isatty()
         if prompt:
             click.echo(">", nl=False)
-        for number, line in enumerate(lines, 1):
-            record = reader.read(line.rstrip(b"\n").removesuffix(b"\r"), number)
+        for number, line in enumerate(ended(lines), 1):
+            record = reader.read(line, number)
             _send(producer, topic, record, sync, delivered)
             if prompt:
                 click.echo(">", nl=False)
     return failed
+
+
+def ended(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines without their ends, which are those of Java: a carriage return, a line feed, or both."""
+    for line in lines:
+        whole = line.removesuffix(b"\n").removesuffix(b"\r")
+        if b"\r" in whole:
+            yield from whole.split(b"\r")
+        else:
+            yield whole
 
 
 def _send(producer: Producer, topic: str, record: Line, sync: bool, delivered: Delivered) -> None:

@@ -94,6 +94,12 @@ def switch(name: str, text: str) -> Decorator:
     return click.option(name, is_flag=True, help=text)
 
 
+def not_both(ctx: click.Context, name: str, value: object, old_name: str, old_value: object) -> None:
+    """A flag and its older name: whoever gives both would have one of them ignored."""
+    if value not in (None, ()) and old_value not in (None, ()):
+        raise WrongUsage(f"{name} and {old_name} cannot be specified together", ctx)
+
+
 def admin_for(bootstrap: str, command_config: str | None, timeout: float | None = None) -> Admin:
     """A client of the cluster, with the settings of the file that --command-config names.
 

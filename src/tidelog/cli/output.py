@@ -7,6 +7,7 @@ goes to a terminal alone; in a pipe there are plain lines and nothing else.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import threading
@@ -90,6 +91,31 @@ def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:
             raise ValueError(f"{flag} {text!r}: expected name=value")
         found[name.strip()] = value
     return found
+
+
+def topic_pattern(text: str) -> re.Pattern[str]:
+    """The regular expression of --include."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"--include {text} is no regular expression: {error}") from None
+
+
+@contextmanager
+def unwound_by_sigterm() -> Iterator[None]:
+    """SIGTERM leaves the block as Ctrl-C does, so that what is open is closed; the exit code is a shell's."""
+    if threading.current_thread() is not threading.main_thread():  # others are not told of signals
+        yield
+        return
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,7 +27,12 @@ def formatter(kind: str, properties: Mapping[str, str]) -> Format:
         return lambda record: b""
     if name == "LoggingMessageFormatter":
         plain = DefaultFormat.of(properties)
-        return lambda record: logged(record) + plain.line(record)
+
+        def line(record: Record) -> bytes:
+            sys.stderr.write(logged(record))  # Kafka's goes to its log: a pipe gets the records alone
+            return plain.line(record)
+
+        return line
     if name == "DefaultMessageFormatter":
         return DefaultFormat.of(properties).line
     raise ValueError(f"--formatter {kind}: expected one of {', '.join(OFFERED)}")
@@ -109,12 +115,12 @@ class DefaultFormat:
         return str(deserialize(record.topic, record.headers, data)).encode()
 
 
-def logged(record: Record) -> bytes:
+def logged(record: Record) -> str:
     kind = TIMESTAMP_TYPES.get(record.timestamp_type)
     when = "" if kind is None else f"{kind}:{record.timestamp}, "
     key = "null" if record.key is None else record.key.decode(errors="replace")
     value = "null" if record.value is None else record.value.decode(errors="replace")
-    return f"{when}key:{key}, value:{value}\n".encode()
+    return f"{when}key:{key}, value:{value}\n"
 
 
 def as_json(record: Record) -> bytes:
