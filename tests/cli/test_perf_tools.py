@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_too_few_records_are_warned_of(tool: Tool, new_name: NewName) -> None:
     )
     warning, line = read.stdout.splitlines()
     assert warning.startswith(
-        "WARNING: Exiting before consuming the expected number of messages: timeout (200 ms)"
+        "WARNING: Exiting before consuming the expected number of records: timeout (200 ms)"
     )
     assert line.split(", ")[4] == "0"
 
@@ -123,6 +124,9 @@ def test_records_are_timed_from_end_to_end(tool: Tool, bootstrap: str, new_name:
     assert re.fullmatch(r"Percentiles: 50th = \d+, 99th = \d+, 99.9th = \d+", percentiles)
 
 
+RECORD = ("--topic", "t", "--num-records", "1", "--throughput", "-1", "--record-size", "1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -131,7 +135,31 @@ def test_records_are_timed_from_end_to_end(tool: Tool, bootstrap: str, new_name:
             ("producer-perf-test", "--topic", "t", "--num-records", "1", "--throughput", "-1"),
             "expected one of --record-size",
         ),
+        (
+            ("producer-perf-test", *RECORD, "--reporting-interval", "0"),
+            "--reporting-interval is 0; it must be greater than 0",
+        ),
+        (
+            ("producer-perf-test", *RECORD, "--command-property", "acks=1", "--producer-props", "acks=1"),
+            "--command-property and --producer-props cannot be specified together",
+        ),
+        (
+            ("producer-perf-test", *RECORD, "--command-config", "a", "--producer.config", "b"),
+            "--command-config and --producer.config cannot be specified together",
+        ),
         (("consumer-perf-test", "--topic", "t"), "--num-records must be specified"),
+        (
+            ("consumer-perf-test", "--topic", "t", "--num-records", "1", "--messages", "1"),
+            "--num-records and --messages cannot be specified together",
+        ),
+        (
+            ("consumer-perf-test", "--include", "[", "--num-records", "1"),
+            "--include [ is no regular expression",
+        ),
+        (
+            ("consumer-perf-test", "--topic", "t", "--num-records", "1", "--date-format", "tt"),
+            "--date-format: 'tt' stands for nothing",
+        ),
         (
             *((("end-to-end-latency", "--topic", "t", "--num-records", "1", "--producer-acks", "0"),)),
             "--record-size must be specified",
@@ -164,9 +192,9 @@ def test_a_greedy_flag_takes_every_value_up_to_the_next() -> None:
 
 def test_payloads_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "values"
-    file.write_text("one\ntwo\n")
+    file.write_text("one\n\ntwo\n\n")
     value = payloads(None, str(file), None)
-    assert {value(at) for at in range(100)} == {b"one", b"two"}
+    assert {value(at) for at in range(100)} == {b"one", b"", b"two"}
     assert len(payloads(100, None, None)(1)) == 100
     file.write_text("")
     with pytest.raises(ValueError, match="it is empty"):
@@ -183,4 +211,13 @@ def test_percentiles_are_those_of_the_samples() -> None:
 
 
 def test_dates_are_written_in_javas_letters() -> None:
-    assert re.fullmatch(r"\d{4}/\d\d at \d{3}", Shown(False, "yyyy/MM at SSS", "text").time(0.123))
+    noon = datetime(2026, 3, 5, 12, 7, 9, 45_000).timestamp()
+
+    def written(pattern: str) -> str:
+        return Shown(False, pattern, "text").time(noon)
+
+    assert written("yyyy-MM-dd HH:mm:ss:SSS") == "2026-03-05 12:07:09:045"
+    assert written("yy/M/d H:m:s S") == "26/3/5 12:7:9 45"
+    assert written("EEE, d MMM yyyy h 'o''clock' a") == "Thu, 5 Mar 2026 12 o'clock PM"
+    with pytest.raises(ValueError, match="--date-format: 'tt' stands for nothing"):
+        written("yyyy tt")

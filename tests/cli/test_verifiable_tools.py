@@ -94,3 +94,8 @@ def test_signals_end_both_with_a_summary(bootstrap: str, tool: Tool, new_name: N
 def test_wrong_flags_end_with_1(tool: Tool) -> None:
     assert tool("verifiable-producer").exit_code == 1
     assert "--group-id must be specified" in tool("verifiable-consumer", "--topic", "t").stderr
+    no_keys = tool("verifiable-producer", "--topic", "t", "--repeating-keys", "0")
+    assert no_keys.exit_code == 1
+    assert "--repeating-keys is 0; it must be greater than 0" in no_keys.stderr
+    files = ("--command-config", "a", "--producer.config", "b")
+    assert "cannot be specified together" in tool("verifiable-producer", "--topic", "t", *files).stderr

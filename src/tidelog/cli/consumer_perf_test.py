@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import WrongUsage, switch, valued
-from tidelog.cli.output import failing, output_option, print_json, progress, settings_from, tool_command
+from tidelog.cli.flags import WrongUsage, not_both, switch, valued
+from tidelog.cli.output import (
+    failing,
+    output_option,
+    print_json,
+    progress,
+    settings_from,
+    tool_command,
+    topic_pattern,
+)
 
 if TYPE_CHECKING:
     from tidelog.clients.consumer.face import Consumer
@@ -22,8 +30,11 @@ MEGABYTE = 1024 * 1024
 COLUMNS = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec"
 MORE_COLUMNS = "rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
 POLL_SECONDS = 0.1
-# Java's letters for the parts of a time, longest first, and Python's.
-DATE_PARTS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "SSS": "%f"}
+# A quoted text of Java's date formats, or a letter as often as it is repeated.
+DATE_PART = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*")
+# What Java's letters stand for, in Python's.
+DATE_NUMBERS = {"M": "%m", "d": "%d", "H": "%H", "h": "%I", "m": "%M", "s": "%S", "D": "%j"}
+DATE_WORDS = {"E": ("%a", "%A"), "M": ("%b", "%B"), "a": ("%p", "%p"), "z": ("%Z", "%Z"), "Z": ("%z", "%z")}
 
 
 @tool_command("consumer-perf-test")
@@ -78,6 +89,8 @@ def consumer_perf_test(
         raise WrongUsage("expected one of --topic and --include", ctx)
     if count is None:
         raise WrongUsage("--num-records must be specified", ctx)
+    not_both(ctx, "--num-records", num_records, "--messages", messages)
+    not_both(ctx, "--command-config", command_config, "--consumer.config", consumer_config)
     if reporting_interval is not None and reporting_interval <= 0:
         raise WrongUsage(f"--reporting-interval is {reporting_interval}; it must be greater than 0", ctx)
     with failing():
@@ -93,7 +106,10 @@ def consumer_perf_test(
             command_config or consumer_config, command_property, bootstrap_servers=bootstrap_server
         )
         shown = Shown(show_detailed_stats, date_format or "yyyy-MM-dd HH:mm:ss:SSS", output)
-        test = Test(count, (timeout or 10_000) / 1000, (reporting_interval or 5000) / 1000, shown)
+        shown.time(0.0)  # a wrong format is told of now, not behind all the reading
+        test = Test(
+            count, (10_000 if timeout is None else timeout) / 1000, (reporting_interval or 5000) / 1000, shown
+        )
         if not hide_header:
             shown.header()
         metrics = test.run(settings, topic, include)
@@ -114,11 +130,8 @@ class Shown:
             click.echo(f"{first}, {COLUMNS}, {MORE_COLUMNS}")
 
     def time(self, seconds: float) -> str:
-        pattern = self.date_format.replace("%", "%%")
-        for java, ours in DATE_PARTS.items():
-            value = datetime.fromtimestamp(seconds).strftime(ours)
-            pattern = pattern.replace(java, value[:3] if java == "SSS" else value)
-        return pattern.replace("%%", "%")
+        when = datetime.fromtimestamp(seconds).astimezone()
+        return DATE_PART.sub(lambda part: date_part(part, when), self.date_format)
 
     def interval(self, test: Test, before: Counts, since: float, now: float, joined_ms: int) -> str | None:
         """A line for what was read since the last one."""
@@ -149,6 +162,22 @@ class Shown:
             )
         for name, value in sorted(metrics.items()):
             click.echo(f"{name} : {value:.3f}")
+
+
+def date_part(part: re.Match[str], when: datetime) -> str:
+    """What Java's SimpleDateFormat puts in the place of a quoted text or of a repeated letter."""
+    letters, letter = part[0], part[2]
+    if letter is None:
+        return part[1].replace("''", "'") if part[1] else "'"
+    if letter == "y":
+        return when.strftime("%y") if len(letters) == 2 else str(when.year).zfill(len(letters))
+    if letter == "S":
+        return str(when.microsecond // 1000).zfill(len(letters))
+    if letter in DATE_WORDS and (letter != "M" or len(letters) > 2):
+        return when.strftime(DATE_WORDS[letter][len(letters) > 3])
+    if letter in DATE_NUMBERS:
+        return str(int(when.strftime(DATE_NUMBERS[letter]))).zfill(len(letters))
+    raise ValueError(f"--date-format: {letters!r} stands for nothing; text is put in quotes")
 
 
 @dataclass(slots=True)
@@ -190,7 +219,7 @@ class Test:
         with Consumer(settings) as consumer:
             self.started = self.joining_since = time.time()
             if include is not None:
-                consumer.subscribe(pattern=re.compile(include), listener=Joined())
+                consumer.subscribe(pattern=topic_pattern(include), listener=Joined())
             else:
                 consumer.subscribe([topic or ""], listener=Joined())
             self._read(consumer)
@@ -198,7 +227,7 @@ class Test:
             metrics = consumer.metrics()
         if self.counts.records < self.wanted:
             click.echo(
-                "WARNING: Exiting before consuming the expected number of messages: timeout "
+                "WARNING: Exiting before consuming the expected number of records: timeout "
                 f"({round(self.timeout * 1000)} ms) exceeded. You can use the --timeout option to "
                 "increase the timeout.",
                 err=self.shown.output == "json",
@@ -221,7 +250,7 @@ class Test:
                 counts.records += len(records)
                 for record in records:
                     counts.bytes += max(0, record.key_size) + max(0, record.value_size)
-                if now - last_report >= self.interval:
+                if records and now - last_report >= self.interval:
                     text = self.shown.interval(self, before, last_report, now, self.join_ms_in_interval)
                     if text is not None:
                         bar.say(text)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import WrongUsage, switch, valued
+from tidelog.cli.flags import WrongUsage, not_both, switch, valued
 from tidelog.cli.output import (
     Pace,
     failing,
@@ -171,12 +171,16 @@ def producer_perf_test(
             raise WrongUsage(f"{name} must be specified", ctx)
     if sum((record_size is not None, payload_file is not None, payload_monotonic)) != 1:
         raise WrongUsage("expected one of --record-size, --payload-file and --payload-monotonic", ctx)
-    warmup = warmup_records or 0
+    not_both(ctx, "--command-property", command_property, "--producer-props", producer_props)
+    not_both(ctx, "--command-config", command_config, "--producer.config", producer_config)
+    warmup = max(0, warmup_records or 0)
     count = num_records or 0
     if count < 1:
         raise WrongUsage(f"--num-records is {count}; it must be greater than 0", ctx)
     if warmup >= count:
         raise WrongUsage(f"--warmup-records is {warmup}; it must be below --num-records, {count}", ctx)
+    if reporting_interval is not None and reporting_interval <= 0:
+        raise WrongUsage(f"--reporting-interval is {reporting_interval}; it must be greater than 0", ctx)
     with failing():
         settings = settings_from(
             command_config or producer_config,
@@ -239,7 +243,9 @@ def payloads(size: int | None, file: str | None, delimiter: str | None) -> Calla
     if file is not None:
         with open(file, encoding="utf-8") as opened:
             parts = opened.read().split((delimiter or "\\n").replace("\\n", "\n"))
-        values = [part.encode() for part in parts if part]
+        while parts and not parts[-1]:  # what stands behind the last delimiter
+            parts.pop()
+        values = [part.encode() for part in parts]
         if not values:
             raise ValueError(f"--payload-file {file}: it is empty")
         return lambda number: chance.choice(values)

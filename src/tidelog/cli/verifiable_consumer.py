@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import WrongUsage, switch, valued
+from tidelog.cli.flags import WrongUsage, not_both, switch, valued
 from tidelog.cli.output import Signals, failing, merged, print_json, settings_from, tool_command
 from tidelog.errors import KafkaError
 
@@ -62,6 +62,7 @@ def verifiable_consumer(
     ):
         if value is None:
             raise WrongUsage(f"{name} must be specified", ctx)
+    not_both(ctx, "--command-config", command_config, "--consumer.config", consumer_config)
     with failing():
         settings = merged(
             settings_from(command_config or consumer_config),

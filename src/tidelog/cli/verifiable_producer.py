@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import WrongUsage, exception_name, valued
+from tidelog.cli.flags import WrongUsage, exception_name, not_both, valued
 from tidelog.cli.output import Pace, Signals, failing, print_json, settings_from, tool_command
 from tidelog.errors import KafkaError
 
@@ -51,6 +51,9 @@ def verifiable_producer(
         raise WrongUsage("--topic must be specified", ctx)
     if bootstrap_server is None:
         raise WrongUsage("--bootstrap-server must be specified", ctx)
+    not_both(ctx, "--command-config", command_config, "--producer.config", producer_config)
+    if repeating_keys is not None and repeating_keys < 1:
+        raise WrongUsage(f"--repeating-keys is {repeating_keys}; it must be greater than 0", ctx)
     with failing():
         settings: dict[str, object] = {"acks": acks, "retries": 0}
         settings |= settings_from(command_config or producer_config, bootstrap_servers=bootstrap_server)
