@@ -99,3 +99,39 @@ def test_wrong_flags_end_with_1(tool: Tool) -> None:
     assert "--repeating-keys is 0; it must be greater than 0" in no_keys.stderr
     files = ("--command-config", "a", "--producer.config", "b")
     assert "cannot be specified together" in tool("verifiable-producer", "--topic", "t", *files).stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("verifiable-producer",),
+        ("verifiable-consumer", "--group-id", "unread"),
+        (
+            *(
+                "producer-perf-test",
+                "--num-records",
+                "100000000",
+                "--record-size",
+                "10",
+                "--throughput",
+                "-1",
+            ),
+            *("--reporting-interval", "1"),
+        ),
+    ],
+)
+def test_a_reader_that_goes_away_ends_it_quietly(
+    bootstrap: str, tool: Tool, new_name: NewName, command: tuple[str, ...]
+) -> None:
+    topic = make_topic(tool, new_name("t"))
+    tool("verifiable-producer", "--topic", topic, "--max-messages", "3")
+    process = start(bootstrap, *command, "--topic", topic)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    try:
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+    assert process.stderr.read() == ""

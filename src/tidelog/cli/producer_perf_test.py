@@ -15,6 +15,7 @@ import click
 from tidelog.cli.flags import WrongUsage, not_both, switch, valued
 from tidelog.cli.output import (
     Pace,
+    Progress,
     failing,
     output_option,
     print_json,
@@ -273,6 +274,7 @@ class Test:
         self._warmup = warmup
         self._transaction_ms = transaction_ms
         self._first_error: BaseException | None = None
+        self._unread = False
         self._lock = threading.Lock()
 
     def run(self, settings: Mapping[str, object], interval_ms: int, output: str) -> dict[str, float]:
@@ -291,12 +293,14 @@ class Test:
             def line(latency_ms: float, size: int) -> None:
                 bar.advance()
                 text = window.record(latency_ms, size)
-                if text is not None and output != "json":
-                    bar.say(text)
+                if text is not None and output != "json" and not self._unread:
+                    self._say(bar, text)
 
             self._send_all(producer, line)
             producer.flush()
             metrics = producer.metrics()
+        if self._unread:
+            raise BrokenPipeError
         if self._first_error is not None:
             click.echo(
                 f"tidelog: {self.stats.errors} records were not written, the first of them because of: "
@@ -305,6 +309,12 @@ class Test:
             )
         return metrics
 
+    def _say(self, bar: Progress, text: str) -> None:
+        try:
+            bar.say(text)
+        except BrokenPipeError:  # it is told on the producer's thread, which must not end by it
+            self._unread = True
+
     def _send_all(self, producer: Producer, line: Callable[[float, int], None]) -> None:
         pace = Pace(self._throughput)
         with_transactions = self._transaction_ms is not None
@@ -312,6 +322,8 @@ class Test:
             producer.init_transactions()
         began: float | None = None
         for number in range(self.count):
+            if self._unread:
+                break
             if number == self._warmup and self._warmup:
                 self.steady = Stats(self.count - self._warmup, steady=True)
             if with_transactions and began is None:

@@ -81,6 +81,7 @@ class Run:
         self.sent = 0
         self.acked = 0
         self._stop = threading.Event()
+        self._unread = False
         self._printing = threading.Lock()
 
     def run(self, settings: dict[str, object]) -> int:
@@ -104,6 +105,8 @@ class Run:
                 except KafkaError as error:
                     self.failed(key, value, error)
                 pace.wait()
+        if self._unread:
+            raise BrokenPipeError
         self.tell("shutdown_complete")
         seconds = max(1e-9, time.time() - started)
         self.tell(
@@ -152,4 +155,10 @@ class Run:
     def tell(self, name: str, **fields: object) -> None:
         event = {"timestamp": round(time.time() * 1000), "name": name, **fields}
         with self._printing:
-            print_json(event)
+            if self._unread:
+                return
+            try:
+                print_json(event)
+            except BrokenPipeError:  # most lines come from the producer's thread, which must not end by it
+                self._unread = True
+                self._stop.set()
