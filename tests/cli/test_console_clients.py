@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -166,6 +168,20 @@ def test_a_reader_that_goes_away_ends_it_quietly(bootstrap: str, tool: Tool, new
         feeder.join()
         process.kill()
     assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("name", "closing", "words"),
+    [
+        ("console-producer", "<&-", "standard input is closed: there are no lines to write"),
+        ("console-consumer", ">&-", "standard output is closed: there is nowhere to print records"),
+    ],
+)
+def test_a_closed_end_is_told_of_in_one_line(name: str, closing: str, words: str) -> None:
+    command = [sys.executable, "-m", "tidelog", name, "--bootstrap-server", "127.0.0.1:1", "--topic", "t"]
+    closed = ["sh", "-c", f'exec "$@" {closing}', "sh", *command]
+    result = subprocess.run(closed, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (1, f"tidelog: {words}\n")
 
 
 @pytest.mark.parametrize(

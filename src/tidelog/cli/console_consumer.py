@@ -211,6 +211,8 @@ def read(reading: Reading) -> int:
 
 class Printer:
     def __init__(self, reading: Reading) -> None:
+        if sys.stdout is None:
+            raise ValueError("standard output is closed: there is nowhere to print records")
         self.count = 0
         self._reading = reading
         self._out = sys.stdout.buffer

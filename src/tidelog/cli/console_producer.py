@@ -206,6 +206,8 @@ def console_producer(
     if line_reader is not None and line_reader.rpartition(".")[2] != "LineMessageReader":
         raise WrongUsage(f"--line-reader {line_reader}: only org.apache.kafka.tools.LineMessageReader", ctx)
     with failing():
+        if sys.stdin is None:
+            raise ValueError("standard input is closed: there are no lines to write")
         properties = read_properties(reader_config) if reader_config else {}
         reader = LineReader.of(
             {**properties, **pairs((*old_property, *reader_property), "--reader-property")}
