@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -293,6 +294,32 @@ def test_records_are_printed_as_kafkas_formatter_prints_them() -> None:
     )
     assert DefaultFormat.of({"print.value": "false"}).line(record) == b""
     assert formatter("a.b.NoOpMessageFormatter", {})(record) == b""
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "text"),
+    [
+        ("Float", struct.pack(">f", 0.1), b"0.1"),
+        ("Float", struct.pack(">f", 1e-9), b"1.0E-9"),
+        ("Float", struct.pack(">f", 16777216.0), b"1.6777216E7"),
+        ("Double", struct.pack(">d", 1e20), b"1.0E20"),
+        ("Double", struct.pack(">d", -123456.75), b"-123456.75"),
+        ("Double", struct.pack(">d", 100.0), b"100.0"),
+        ("Double", struct.pack(">d", -0.0), b"-0.0"),
+        ("Double", struct.pack(">d", -1.25e-4), b"-1.25E-4"),
+        ("Double", struct.pack(">d", float("nan")), b"NaN"),
+        ("Double", struct.pack(">d", float("-inf")), b"-Infinity"),
+        ("Boolean", b"\x01", b"true"),
+        ("Bytes", b"a\\\xff", rb"a\x5C\xFF"),
+        ("String", b"a\xff", "a\ufffd".encode()),
+        ("Long", struct.pack(">q", -5), b"-5"),
+    ],
+)
+def test_values_are_printed_as_java_writes_them(kind: str, data: bytes, text: bytes) -> None:
+    name = f"org.apache.kafka.common.serialization.{kind}Deserializer"
+    assert (
+        DefaultFormat.of({"value.deserializer": name}).line(Record("t", 0, 0, 5, None, data)) == text + b"\n"
+    )
 
 
 def test_the_logging_formatter_logs_beside_the_lines(capsys: pytest.CaptureFixture[str]) -> None:

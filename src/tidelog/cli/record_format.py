@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import struct
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,8 +56,6 @@ class DefaultFormat:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> DefaultFormat:
-        from tidelog.clients.serialization import deserializer
-
         def text(name: str, default: str) -> bytes:
             return properties.get(name, default).encode()
 
@@ -72,7 +73,7 @@ class DefaultFormat:
             text("headers.separator", ","),
             text("null.literal", "null"),
             *(
-                deserializer(name, properties.get(name))
+                shown_by(name, properties.get(name))
                 for name in ("key.deserializer", "value.deserializer", "headers.deserializer")
             ),
         )
@@ -113,6 +114,44 @@ class DefaultFormat:
         if deserialize is None:
             return data
         return str(deserialize(record.topic, record.headers, data)).encode()
+
+
+def shown_by(name: str, given: str | None) -> Deserialize | None:
+    """The deserializer of a setting for printing: what Kafka's own make is written as Java writes it."""
+    from tidelog.clients.serialization import deserializer
+
+    found = deserializer(name, given)
+    kind = (given or "").rpartition(".")[2].removesuffix("Deserializer")
+    if kind == "String":
+        return lambda topic, headers, data: bytes(data or b"").decode(errors="replace")
+    if kind == "Bytes":
+        return lambda topic, headers, data: escaped(bytes(data or b""))
+    if found is not None and kind in ("Float", "Double", "Boolean"):
+        return lambda topic, headers, data: java_text(found(topic, headers, data), kind == "Float")
+    return found
+
+
+def escaped(data: bytes) -> str:
+    return "".join(chr(c) if 32 <= c < 127 and c != 92 else f"\\x{c:02X}" for c in data)
+
+
+def java_text(value: object, single: bool) -> str:
+    """A boolean or a number as Java's toString: the fewest digits that give it back, large ones with E."""
+    if not isinstance(value, float):
+        return str(value).lower()
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    text = repr(value)
+    if single:
+        tries = (f"{value:.{places}g}" for places in range(1, 10))
+        text = next(found for found in tries if struct.pack(">f", float(found)) == struct.pack(">f", value))
+    number = Decimal(text)
+    if number == 0 or -3 <= number.adjusted() < 7:
+        plain = f"{number:f}"
+        return plain if "." in plain else plain + ".0"
+    digits = "".join(map(str, number.as_tuple().digits)).rstrip("0")
+    sign = "-" if value < 0 else ""
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{number.adjusted()}"
 
 
 def logged(record: Record) -> str:
