@@ -45,7 +45,8 @@ def test_offsets_are_printed_by_topic_and_partition(tool: Tool, new_name: NewNam
         (("--time", "soon"), "Malformed time argument soon. Please use -1 or latest / -2 or earliest"),
         (("--partitions", "a"), "--partitions expects a comma separated list of numeric partition ids"),
         (("--topic-partitions", "a:b"), "Invalid rule specification: a:b"),
-        (("--topic", "("), "is an invalid regex"),
+        (("--topic", ""), "Could not match any topic-partitions with the specified filters"),
+        (("--topic", "["), "[ is an invalid regex: unterminated character set at position 0"),
     ],
 )
 def test_what_is_wrong_with_a_choice_of_offsets_is_said(
@@ -121,6 +122,7 @@ def test_what_is_not_there_has_no_settings(tool: Tool, kind: str) -> None:
         (("--describe", "--topic", "t", "--broker", "1"), "Only 'users' and 'clients' entity types"),
         (("--describe", "--entity-type", "planets"), "expected one of topics"),
         (("--describe", "--broker", "first"), "expected its number"),
+        (("--describe", "--ip", "1.2.3.4.5.invalid"), "is neither an address nor a host"),
         (("--alter", "--topic", "t", "--add-config", "a"), "Invalid entity config"),
         (("--alter", "--user", "u", "--add-config", "a=b"), "Only quota and SCRAM credential configs"),
         (("--alter", "--ip", "1.2.3.4", "--add-config", "a=b"), "Only connection quota configs"),

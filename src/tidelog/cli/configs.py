@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -142,7 +143,16 @@ def check(ctx: click.Context, flags: dict[str, object]) -> list[Entity]:
     for entity in entities:
         if entity.type in ("brokers", "broker-loggers") and entity.name and not entity.name.isdigit():
             raise WrongUsage(f"the broker {entity.name!r}: expected its number", ctx)
+        if entity.type == "ips" and entity.name and not resolves(entity.name):
+            raise WrongUsage(f"{entity.name!r} is neither an address nor a host that can be resolved", ctx)
     return entities
+
+
+def resolves(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False
 
 
 def entities_of(ctx: click.Context, flags: dict[str, object]) -> list[Entity]:

@@ -104,7 +104,7 @@ def parse_time(text: str) -> int:
 
 def parse_filters(topic: str | None, partitions: str | None) -> Fits:
     """Topics by a pattern, partitions by their numbers; all where nothing is given."""
-    name_fits = _pattern(topic or ".*")
+    name_fits = _pattern(".*" if topic is None else topic)
     if not partitions:
         return lambda name, index: name_fits(name)
     try:
@@ -138,7 +138,7 @@ def _rule(text: str) -> Fits:
 def _pattern(text: str) -> Callable[[str], bool]:
     pattern = text.strip().replace(",", "|").replace(" ", "").strip("\"'")
     try:
-        compiled = re.compile(rf"(?:{pattern})\Z")
+        compiled = re.compile(pattern)
     except re.error as error:
         raise ValueError(f"{pattern} is an invalid regex: {error}") from None
-    return lambda name: compiled.match(name) is not None
+    return lambda name: compiled.fullmatch(name) is not None
