@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import closing, contextmanager
 
 import pytest
@@ -14,6 +14,7 @@ from tests.support.wait import eventually
 from tidelog import Consumer
 from tidelog.clients.adminclient import NewPartitions
 from tidelog.errors import UnknownTopicOrPartition
+from tidelog.spark.cluster import OffsetAdmin
 from tidelog.spark.options import OptionError, stream_options
 from tidelog.spark.reader import DataLoss
 from tidelog.spark.stream import TidelogStreamReader
@@ -166,6 +167,26 @@ def test_available_now_ends_where_the_log_ended_when_it_began(stream: Open, hand
     assert query.next({topic: {"0": 5}}) == {topic: {"0": 5}}
 
 
+def test_available_now_tells_what_is_lost_before_tasks_wait_for_it(stream: Open, hands: Hands) -> None:
+    topic = hands.topic(2)
+    hands.produce(topic, range(4))
+    strict = stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=2)
+    lenient = stream(
+        subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=2, failOnDataLoss=False
+    )
+    for query in strict, lenient:
+        query.reader.prepareForTriggerAvailableNow()
+        assert query.next(query.reader.initialOffset()) == {topic: {"0": 2, "1": 0}}
+    hands.admin.delete_topics([topic])
+    eventually(lambda: topic not in hands.admin.list_topics(), "the topic is gone")
+    hands.topic(2, name=topic)
+    hands.produce(topic, range(3))
+    start = {topic: {"0": 2, "1": 0}}
+    with data_loss(f"Partition {topic}-0 was to be read to offset 4, and ends at 3 now"):
+        strict.ranges(start, strict.next(start))
+    assert lenient.ranges(start, lenient.next(start)) == [(topic, 0, 2, 4)]
+
+
 def test_new_partitions_and_topics_are_read_from_their_beginning(stream: Open, hands: Hands) -> None:
     topic = hands.topic(name="grow-1")
     hands.produce(topic, "a")
@@ -228,6 +249,36 @@ def test_a_topic_that_is_gone_is_reported(stream: Open, hands: Hands) -> None:
     end = lenient.next(start)
     assert end == {kept: {"0": 1}}
     assert lenient.ranges(start, end) == [(kept, 0, 0, 1)]
+    assert lenient.next(end) == end, "it goes on without the topic"
+    hands.topic(name=gone)
+    assert lenient.next(end) == {kept: {"0": 1}, gone: {"0": 0}}, "and takes it up when it is there again"
+
+
+def test_a_topic_that_is_missing_for_a_moment_keeps_its_position(
+    stream: Open, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = hands.topic()
+    hands.produce(topic, "ab")
+    query = stream(subscribe=topic, failOnDataLoss=False)
+    real, asked = OffsetAdmin.partitions, 0
+
+    async def forgetful(admin: OffsetAdmin, names: Set[str] | None) -> tuple[set[tuple[str, int]], set[str]]:
+        nonlocal asked
+        asked += 1
+        return (set(), {topic}) if asked == 1 else await real(admin, names)
+
+    monkeypatch.setattr(OffsetAdmin, "partitions", forgetful)
+    assert query.next({topic: {"0": 1}}) == {topic: {"0": 2}}
+    assert asked == 2
+
+
+def test_a_pattern_that_matches_no_topic_keeps_the_position(stream: Open) -> None:
+    """It may be what a broker without its metadata says; a dropped position had all of it read again."""
+    done = {"not-there-1": {"0": 5}}
+    for fail in True, False:
+        query = stream(subscribePattern="^not-there-.*", failOnDataLoss=fail)
+        assert query.next(done) == done
+        assert query.reader.reportLatestOffset() is None
 
 
 def test_tasks_are_cut_as_asked(stream: Open, hands: Hands) -> None:

@@ -130,15 +130,17 @@ class Cluster:
         self._cached = None
         self.link.close()
 
-    def partitions(self, *, known: Set[Partition] = frozenset()) -> set[Partition]:
-        """The partitions that are chosen and there.
+    def partitions(self, *, known: Set[Partition] | None = None) -> set[Partition]:
+        """The partitions that are chosen and there. A query that runs says which it has `known` so far.
 
-        A topic of a name that is not there raises, unless it is among `known` and data may be lost.
+        A topic of a name that is not there raises, unless the query runs and data may be lost. One that is
+        known has to be missing each time it is asked for then: brokers that have just started may know of
+        none for a moment, and a position that is dropped for that would have the topic read again.
         """
         cached = self._cached
         if cached is not None and time.monotonic() - cached[0] < self._options.metadata_cache_ms / 1000:
             return cached[1]
-        found = self._retrying(lambda: self._chosen(known))
+        found = self._found(known)
         if self._options.metadata_cache_ms > 0:
             self._cached = (time.monotonic(), found)
         return found
@@ -160,26 +162,34 @@ class Cluster:
         there = self.partitions(known=wanted.keys())
         return self.offsets({key: spec for key, spec in wanted.items() if key in there})
 
-    def _chosen(self, known: Set[Partition]) -> set[Partition]:
+    def _found(self, known: Set[Partition] | None) -> set[Partition]:
+        if known is None or self._options.fail_on_data_loss:
+            return self._retrying(lambda: self._chosen(None))
+        topics = {topic for topic, _ in known}
+        try:
+            return self._retrying(lambda: self._chosen(topics))
+        except UnknownTopicOrPartition as error:
+            log.warning("%s. The query goes on without it, as failOnDataLoss is false", error)
+        return self._retrying(lambda: self._chosen(frozenset()))
+
+    def _chosen(self, needed: Set[str] | None) -> set[Partition]:
+        """The partitions that are there; topics of a name must be if they are `needed`, None for all."""
         selection = self._options.selection
         found, missing = self.link.run(lambda admin: admin.partitions(_names(selection)))
+        if needed is not None:
+            missing &= needed
         if missing:
-            self._check_missing(missing, known)
+            raise UnknownTopicOrPartition(
+                f"the topic {', '.join(sorted(missing))} does not exist on {self._options.bootstrap_servers}:"
+                " create it, or set subscribe or assign right (subscribePattern waits for topics that are"
+                " not there yet)"
+            )
         if isinstance(selection, SubscribePattern):
             pattern = re.compile(selection.pattern)
             return {(topic, index) for topic, index in found if pattern.search(topic)}
         if isinstance(selection, Assign):
             return found & selection.partitions
         return found
-
-    def _check_missing(self, missing: set[str], known: Set[Partition]) -> None:
-        names = ", ".join(sorted(missing))
-        if self._options.fail_on_data_loss or not missing <= {topic for topic, _ in known}:
-            raise UnknownTopicOrPartition(
-                f"the topic {names} does not exist on {self._options.bootstrap_servers}: create it, or set"
-                " subscribe or assign right (subscribePattern waits for topics that are not there yet)"
-            )
-        log.warning("the topic %s is gone; data of it may have been lost (failOnDataLoss is false)", names)
 
     def _retrying(self, ask: Callable[[], T]) -> T:
         attempt = 1

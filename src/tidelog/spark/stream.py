@@ -28,7 +28,16 @@ from tidelog.spark import offsets as positions
 from tidelog.spark.cluster import Cluster
 from tidelog.spark.lag import GroupPublisher
 from tidelog.spark.offsets import OffsetJson, from_json, rate_limited, report_data_loss, to_json
-from tidelog.spark.options import EARLIEST, LATEST, LONG_MAX, Everywhere, Offsets, SourceOptions, shown
+from tidelog.spark.options import (
+    EARLIEST,
+    LATEST,
+    LONG_MAX,
+    Everywhere,
+    Offsets,
+    SourceOptions,
+    SubscribePattern,
+    shown,
+)
 from tidelog.spark.planner import split
 from tidelog.spark.reader import OffsetRange, read_range
 from tidelog.spark.tasks import RangePartition, read_settings
@@ -72,6 +81,9 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         done = from_json(start)
         self._publisher.publish(done)
         latest = self._latest = self._latest_offsets(done)
+        if not latest and isinstance(self.options.selection, SubscribePattern):
+            # That no topic at all matches may be what a broker without its metadata says: nothing is dropped.
+            return to_json(done)
         if isinstance(limit, ReadAllAvailable):
             return to_json(self._pinned(done, latest))
         if self._too_few(done, latest):
@@ -82,12 +94,15 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._pinned(done, latest))
 
     def reportLatestOffset(self) -> OffsetJson | None:
-        return None if self._latest is None else to_json(self._latest)
+        return to_json(self._latest) if self._latest else None
 
     def partitions(
         self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
     ) -> Sequence[InputPartition]:
-        ranges = self._ranges(from_json(start), from_json(end))
+        until = from_json(end)
+        if self._target is not None:
+            self._check_still_there(until)
+        ranges = self._ranges(from_json(start), until)
         parts = split(ranges, self.options.min_partitions, self.options.max_records_per_partition)
         return [RangePartition(part) for part in parts]
 
@@ -124,6 +139,23 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return found
             attempt += 1
             time.sleep(self.options.fetch_offset_retry_interval_ms / 1000)
+
+    def _check_still_there(self, until: Offsets) -> None:
+        """AvailableNow found the ends when it began: what was lost since is told before tasks wait for it."""
+        ends = self._ends(until)
+        for (topic, index), end in until.items():
+            there = ends.get((topic, index))
+            if there is None:
+                report_data_loss(
+                    f"Partition {topic}-{index} was deleted while the query ran.",
+                    self.options.fail_on_data_loss,
+                )
+            elif there < end:
+                report_data_loss(
+                    f"Partition {topic}-{index} was to be read to offset {end}, and ends at {there} now: the"
+                    " topic was deleted and re-created while the query ran.",
+                    self.options.fail_on_data_loss,
+                )
 
     def _pinned(self, done: Offsets, until: Offsets) -> Offsets:
         """Partitions that start at their end stay there for the first micro-batch."""
