@@ -97,6 +97,8 @@ def test_times_are_found_in_each_partition(spark: SparkSession, hands: Hands) ->
     assert read(endingTimestamp=NOON + DAY_MS) == "ABCDabcd"
     times = f'{{"{topic}":{{"0":{NOON + 3000},"1":{NOON + 1000}}}}}'
     assert read(startingOffsetsByTimestamp=times) == "BCDd"
+    # As Kafka has it, -1 is the end and -2 the beginning in place of times as well.
+    assert read(startingOffsetsByTimestamp=f'{{"{topic}":{{"0":-1,"1":-2}}}}') == "ABCD"
     # A time for all wins over times, these over offsets.
     assert read(startingTimestamp=NOON + 3000, startingOffsetsByTimestamp=times) == "Dd"
     assert read(endingOffsetsByTimestamp=times, endingOffsets="latest") == "Aabc"
@@ -123,6 +125,9 @@ def test_errors_say_what_is_wrong_and_what_to_set(spark: SparkSession, hands: Ha
     assert f"Assigned: {topic}-0, {topic}-1" in missing
     beyond = failure(subscribe=topic, startingOffsets=f'{{"{topic}":{{"0":9,"1":0}}}}')
     assert "The resolved start offset 9 is greater than the resolved end offset 3" in beyond
+    assert "The resolved start offset 9" in failure(
+        subscribe=topic, startingOffsets=f'{{"{topic}":{{"0":9,"1":0}}}}', failOnDataLoss=False
+    ), "an empty frame would hide the mistake"
     assert "'auto.offset.reset' is not supported" in failure(
         subscribe=topic, **{"kafka.auto.offset.reset": "latest"}
     )

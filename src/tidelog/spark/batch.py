@@ -30,8 +30,8 @@ from pyspark.sql.datasource import (
 
 from tidelog.spark.cluster import Cluster
 from tidelog.spark.fetching import PartitionFetcher
-from tidelog.spark.offsets import NO_OFFSET, Position, report_data_loss, resolve
-from tidelog.spark.options import EARLIEST, LATEST, Everywhere, Partition, SourceOptions
+from tidelog.spark.offsets import NO_OFFSET, Position, resolve
+from tidelog.spark.options import EARLIEST, LATEST, Everywhere, OptionError, Partition, SourceOptions
 from tidelog.spark.planner import split
 from tidelog.spark.reader import OffsetRange, ReadSettings, read_range
 from tidelog.spark.tasks import RangePartition, read_settings
@@ -84,11 +84,10 @@ class TidelogBatchReader(DataSourceReader):
     def _range(self, partition: Partition, start: int, end: int) -> OffsetRange:
         topic, index = partition
         if start > end:
-            report_data_loss(
+            raise OptionError(
                 f"The resolved start offset {start} is greater than the resolved end offset {end} for topic"
                 f" {topic} partition {index}. Check whether the start is set beyond the end, or beyond the"
-                " latest available offset, and whether the topic was deleted and re-created.",
-                self.options.fail_on_data_loss,
+                " latest available offset, and whether the topic was deleted and re-created."
             )
         return OffsetRange(topic, index, start, end)
 

@@ -366,7 +366,7 @@ def _limit(given: _Given, which: str) -> Limit | None:
             raise OptionError(f"{which}Timestamp: Expected a single long value, got {time}")
         return AtTime(int(time))
     if (times := given.text(f"{which}OffsetsByTimestamp")) is not None:
-        return AtTimes(_numbers(f"{which}OffsetsByTimestamp", times, _TIMES_EXAMPLE, least=0))
+        return AtTimes(_numbers(f"{which}OffsetsByTimestamp", times, _TIMES_EXAMPLE))
     offsets = given.text(f"{which}Offsets")
     if offsets is None:
         return None
@@ -375,7 +375,7 @@ def _limit(given: _Given, which: str) -> Limit | None:
     return AtOffsets(_numbers(f"{which}Offsets", offsets, _OFFSETS_EXAMPLE, least=EARLIEST))
 
 
-def _numbers(name: str, text: str, example: str, *, least: int) -> Offsets:
+def _numbers(name: str, text: str, example: str, *, least: int = -LONG_MAX) -> Offsets:
     wrong = OptionError(f"{name}: expected e.g. {example}, got {text}")
     try:
         topics = json.loads(text)
