@@ -94,3 +94,15 @@ def test_rows_before_a_broken_batch_are_handed_out_first(twin: SimpleNamespace) 
     assert sink.fill(reader, 10) == 1
     with pytest.raises(CorruptMessage, match="offset 1 does not fit its checksum"):
         twin.RowSink(10).fill(reader, 10)
+
+
+def test_times_that_microseconds_cannot_hold_are_told(twin: SimpleNamespace) -> None:
+    most = (2**63 - 1) // 1000
+    for times, expected in (
+        ((0, most, -1, -most), (-1, 0)),
+        ((5, most + 1, most + 2), (1, most + 1)),
+        ((-most - 1,), (0, -most - 1)),
+    ):
+        batch = build_batch([Record(offset, time, None, b"v") for offset, time in enumerate(times)])
+        (sink,) = filled(twin, batch, 0, 10, 100)
+        assert (sink.rows, sink.beyond, sink.beyond_time) == (len(times), *expected)

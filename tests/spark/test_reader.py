@@ -11,7 +11,7 @@ import pytest
 from tests.spark.hands import Hands
 from tidelog import Producer
 from tidelog.clients.errors import ConfigError
-from tidelog.errors import KafkaError
+from tidelog.errors import InvalidTimestamp, KafkaError
 from tidelog.spark.reader import DataLoss, OffsetRange, ReadSettings, read_range
 from tidelog.spark.rows import arrow_schema
 from tidelog.spark.values import parse
@@ -180,6 +180,18 @@ def test_a_broker_that_is_not_there_is_named(hands: Hands) -> None:
         rows("t", 0, 1, given)
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         rows("t", 0, 1, ReadSettings({}))
+
+
+def test_a_time_that_spark_cannot_hold_is_told_where_it_is_asked_for(broker: Broker, hands: Hands) -> None:
+    topic = hands.topic(configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    nanoseconds = 1_700_000_000_000_000_000
+    hands.produce(topic, "a")
+    hands.produce(topic, "b", timestamp_ms=nanoseconds)
+    told = f"{topic}-0, offset 1: the time of the record is {nanoseconds} ms, which Spark's timestamps cannot"
+    with pytest.raises(InvalidTimestamp, match=told):
+        rows(topic, 0, 2, settings(broker.bootstrap_servers))
+    without = settings(broker.bootstrap_servers, {"columns": "value"})
+    assert rows(topic, 0, 2, without) == [{"value": b"a"}, {"value": b"b"}]
 
 
 def test_columns_and_conditions_are_applied_while_reading(broker: Broker, hands: Hands) -> None:

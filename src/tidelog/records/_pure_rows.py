@@ -11,6 +11,8 @@ from tidelog.errors import KafkaError
 from tidelog.records._pure import Buffer, _wrap64
 from tidelog.records._pure_fetch import COLUMN_BYTES, ColumnSink, Record, RecordReader
 
+_MOST_MILLISECONDS = (2**63 - 1) // 1000
+
 
 class RowSink:
     """Columns in Arrow's layout of what is asked for, filled by readers; `buffers` gives them, by name."""
@@ -24,6 +26,10 @@ class RowSink:
         self._times, self._kinds = array("q"), array("i")
         self._header_bits = bytearray()
         self.null_headers = 0
+        self.beyond = -1
+        """The first offset whose time microseconds cannot hold, -1 where all fit."""
+        self.beyond_time = 0
+        """That time, in milliseconds."""
 
     @property
     def rows(self) -> int:
@@ -68,6 +74,8 @@ class RowSink:
         row = self.rows
         if not self._wanted["headers"]:
             record.headers = ()
+        if self.beyond < 0 and abs(record.timestamp) > _MOST_MILLISECONDS:
+            self.beyond, self.beyond_time = record.offset, record.timestamp
         self._times.append(_wrap64(record.timestamp * 1000))
         self._kinds.append(record.timestamp_type)
         if row & 7 == 0:

@@ -264,6 +264,8 @@ class RowSink:
     null_headers: int
     null_header_values: int
     header_rows: int
+    beyond: int
+    beyond_time: int
     def __init__(
         self, end: int, *, keys: bool = True, values: bool = True, headers: bool = False
     ) -> None: ...

@@ -1,8 +1,14 @@
 # The rows of an offset range, as Spark's connector has them.
 
+# What 64 bits of microseconds hold.
+cdef int64_t MOST_MILLISECONDS = 9223372036854775
+
+
 cdef class RowSink(_Sink):
     cdef readonly bint ended
     cdef readonly Py_ssize_t null_headers
+    cdef readonly int64_t beyond
+    cdef readonly int64_t beyond_time
     cdef int64_t end
     cdef bint with_keys
     cdef bint with_values
@@ -12,6 +18,7 @@ cdef class RowSink(_Sink):
 
     def __cinit__(self, int64_t end, *, bint keys=True, bint values=True, bint headers=False):
         self.end = end
+        self.beyond = -1
         self.with_keys, self.with_values, self.with_headers = keys, values, headers
         self.timestamp_type, self.header_bits = _Column(), bitmap()
 
@@ -107,6 +114,8 @@ cdef int fill_rows(RecordReader reader, RowSink sink, Py_ssize_t limit, Layout *
         offsets[row] = offset
         timestamp = reader.append_time if reader.appended else tl_add64(reader.base_timestamp, r.timestamp_delta)
         timestamps[row] = <int64_t>(<uint64_t>timestamp * 1000)
+        if (timestamp > MOST_MILLISECONDS or timestamp < -MOST_MILLISECONDS) and sink.beyond < 0:
+            sink.beyond, sink.beyond_time = offset, timestamp
         kinds[row] = reader.appended
         if sink.with_keys:
             add_cell(&keys, row, r.key, r.key_length)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tidelog.errors import InvalidTimestamp
 from tidelog.records.loops import RecordReader, RowSink
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class RowBatches:
         """The wanted columns of the rows in a sink, which is not to be used any more."""
         import pyarrow as pa
 
+        if sink.beyond >= 0 and "timestamp" in self._wanted:
+            raise self._beyond_timestamps(sink)
         rows = sink.rows
         raw = sink.buffers()
 
@@ -126,6 +129,14 @@ class RowBatches:
             else:
                 found[name] = fixed(name)
         return found
+
+    def _beyond_timestamps(self, sink: RowSink) -> InvalidTimestamp:
+        where = f"{self._constants.topic}-{self._constants.partition}, offset {sink.beyond}"
+        return InvalidTimestamp(
+            f"{where}: the time of the record is {sink.beyond_time} ms, which Spark's timestamps cannot hold"
+            " (its producer may have counted microseconds or nanoseconds); to read it all the same, leave"
+            " timestamp out of the option columns, or start behind it"
+        )
 
 
 def filled(batches: RowBatches, reader: RecordReader, limit: int) -> RowSink:
