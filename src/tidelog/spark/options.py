@@ -331,6 +331,11 @@ def _selection(given: _Given) -> Selection:
         raise OptionError(
             f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{value}'"
         )
+    if "&&" in value:  # no topic has it in its name, and Python would take it for two characters
+        raise OptionError(
+            f"subscribePattern={value}: && is Java's, and these expressions are Python's: use a lookahead,"
+            " (?![3])[0-9] for [0-9&&[^3]]"
+        )
     try:
         re.compile(value)
     except re.error as error:
