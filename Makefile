@@ -4,17 +4,25 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= auto
+# PySpark 4.2, the oldest that works, beside the newest one of $(VENV).
+SPARK_4_2 := .venv-spark-4.2
 
-.PHONY: help run test test-long test-kafka test-cassandra check bench docs clean
+.PHONY: help run test test-long test-spark-4.2 test-kafka test-cassandra check bench docs clean
 
 help:            ## what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml setup.py $(wildcard src/tidelog/records/*.pyx src/tidelog/records/*.pxi)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@$(BIN)/python -m compileall -q src
 	@touch $(STAMP)
+
+# After the other one, whose compiled files it finds up to date and leaves alone.
+$(SPARK_4_2)/.installed: $(STAMP)
+	@test -x $(SPARK_4_2)/bin/python || $(PYTHON) -m venv $(SPARK_4_2)
+	$(SPARK_4_2)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' 'pyspark==4.2.*'
+	@touch $@
 
 run: $(STAMP)    ## a broker on 127.0.0.1:9092, data in ./tidelog-data; with Java, all pipelines over events of an app
 	@$(BIN)/tidelog demo
@@ -24,6 +32,9 @@ test: $(STAMP)   ## the tests, short form
 
 test-long: $(STAMP)  ## the same tests with the full counts of seeds, kills and records
 	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka and not cassandra'
+
+test-spark-4.2: $(SPARK_4_2)/.installed ## the tests with Spark on PySpark 4.2 (needs Java 17+; from PyPI into .venv-spark-4.2)
+	$(SPARK_4_2)/bin/python -m pytest -q -n $(JOBS) -m 'not kafka and not cassandra and not long' tests/spark
 
 test-kafka: $(STAMP) ## against Apache Kafka's own programs (needs Java 17+ and mvn, which downloads its jars)
 	@$(BIN)/python -m tests.kafka.jars
@@ -46,5 +57,5 @@ docs: $(STAMP)   ## docs/configuration.md from the definitions
 	$(BIN)/tidelog config-docs > docs/configuration.md
 
 clean:           ## remove what was built
-	rm -rf $(VENV) build bench/build src/*.egg-info
+	rm -rf $(VENV) $(SPARK_4_2) build bench/build src/*.egg-info
 	find src -name '*.so' -o -name '_speed.c' -o -name '_json.c' | xargs -r rm -f

@@ -43,8 +43,8 @@ class Driver:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def job(self, batch: int, *, in_steps: bool = False, name: str = "query-q") -> Job:
-        return Job(name, self.run, batch, in_steps)
+    def job(self, batch: int, *, in_steps: bool = False, name: str = "query-q", query: str = "") -> Job:
+        return Job(name, self.run, batch, in_steps, query)
 
     def write(self, job: Job, partition: int, values: Iterable[str], attempt: str = "0.0") -> Prepared:
         rows = pa.record_batch({"value": pa.array(values, pa.string())})

@@ -13,6 +13,7 @@ from tidelog.spark.decisions import Decision
 from tidelog.spark.exactly_once import (
     ExactlyOnceBatchWriter,
     ExactlyOnceStreamWriter,
+    NameTaken,
     PreparedRowsGone,
     Superseded,
     ledger_of,
@@ -178,6 +179,26 @@ def test_a_named_batch_is_written_once(hands: Hands, topic: str) -> None:
     assert not problems(hands, topic, ["a", "b"])
 
 
+def test_a_query_with_a_new_checkpoint_does_not_pass_over_its_rows_as_written(
+    hands: Hands, topic: str
+) -> None:
+    """It counts its batches from 0 again; the query that has the name goes on."""
+    with Driver(hands, topic, "run-1") as old, Driver(hands, topic, "run-2") as new:
+        for batch in range(2):
+            job = old.job(batch, in_steps=True, name="name-orders", query="first")
+            old.commit(job, old.write_all(job, [f"{batch}"]))
+        job = new.job(0, in_steps=True, name="name-orders", query="second")
+        with pytest.raises(NameTaken, match="exactlyOnceName=orders was used up to batch 1 by query first"):
+            new.write(job, 0, ["x"])
+        new.abort(job, [])
+        job = old.job(2, in_steps=True, name="name-orders", query="first")
+        old.commit(job, old.write_all(job, ["2"]))
+        job = new.job(3, in_steps=True, name="name-orders", query="second")
+        new.commit(job, new.write_all(job, ["3"]))
+        settled(hands, topic)
+    assert not problems(hands, topic, ["0", "1", "2", "3"])
+
+
 def test_the_next_batch_of_a_name_finishes_one_whose_error_was_passed_over(hands: Hands, topic: str) -> None:
     with Driver(hands, topic, "run") as driver:
         job = driver.job(0, in_steps=True, name="name-orders")
@@ -255,6 +276,29 @@ def test_the_batches_of_a_name_share_a_ledger_in_a_worker() -> None:
     other = ledger_of(sink_options({**given, "exactlyOnceName": "b", "exactlyOnceBatch": "1"}))
     assert first is second
     assert other is not first
+
+
+def test_a_worker_that_writes_under_many_names_keeps_few_ledgers() -> None:
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "exactlyOnce": "true", "exactlyOnceBatch": "1"}
+    names = [sink_options({**given, "exactlyOnceName": f"day-{day}"}) for day in range(40)]
+    used_all_along = ledger_of(names[0])
+    ledgers = []
+    for name in names[1:]:
+        ledgers.append(ledger_of(name))
+        assert ledger_of(names[0]) is used_all_along
+    assert not used_all_along.desk.thread.closed
+    assert sum(not ledger.desk.thread.closed for ledger in ledgers) < 16
+
+
+def test_two_phases_are_left_to_the_sink(hands: Hands, topic: str) -> None:
+    """They may be asked for where the broker, or the write, has none, and may be declined."""
+    for row, wanted in (("a", "true"), ("b", "false")):
+        options = {"kafka.transaction.two.phase.commit.enable": wanted}
+        with Driver(hands, topic, row, **options) as driver:
+            job = driver.job(0, in_steps=True, name=f"write-{row}")
+            driver.commit(job, driver.write_all(job, [row]))
+            settled(hands, topic)
+    assert not problems(hands, topic, ["a", "b"])
 
 
 def test_options_that_do_not_go_together_are_refused() -> None:

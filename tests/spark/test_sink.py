@@ -13,14 +13,14 @@ import pytest
 from tests.spark.decided import problems, settled
 from tests.spark.hands import Hands
 from tidelog import Consumer, Record
-from tidelog.spark.options import OptionError
-from tidelog.spark.sending import RowError, SchemaError, Target, groups, target_of
-from tidelog.spark.sink import batch_writer, stream_writer
+from tidelog.spark.ddl import parse_schema
+from tidelog.spark.options import OptionError, sink_options
+from tidelog.spark.sending import RowError, SchemaError, Target, groups, headers_of, target_of
+from tidelog.spark.sink import batch_writer, stream_writer, write_plain
 from tidelog.testing import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
-    from pyspark.sql.types import StructType
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,17 @@ def test_keys_values_headers_and_partitions_are_those_of_the_columns(
     ]
     assert found[3][3] == ()
     assert found[0][3] == (("h", b"0"),)
+
+
+@pytest.mark.parametrize("headers", ["", ", array(named_struct('key', 'h', 'value', X'FE')) headers"])
+def test_strings_that_are_no_utf8_are_written_as_they_are(
+    spark: SparkSession, hands: Hands, headers: str
+) -> None:
+    topic = hands.topic()
+    frame = spark.sql(f"select cast(X'FE' as string) key, cast(X'FF41' as string) value{headers}")
+    written(frame, hands, topic=topic).save()
+    found = (("h", b"\xfe"),) if headers else ()
+    assert records(hands, topic, 1) == [(0, b"\xfe", b"\xffA", found)]
 
 
 def test_rows_name_their_topics_and_the_option_wins(spark: SparkSession, hands: Hands) -> None:
@@ -149,14 +160,6 @@ def test_a_batch_is_written_as_one_unit(spark: SparkSession, hands: Hands) -> No
 # What is refused before anything is written
 
 
-def schema(columns: str) -> StructType:
-    from pyspark.sql.types import StructType
-
-    parsed = StructType.fromDDL(columns)
-    assert isinstance(parsed, StructType)
-    return parsed
-
-
 @pytest.mark.parametrize(
     ("columns", "topic", "reason"),
     [
@@ -179,24 +182,59 @@ def schema(columns: str) -> StructType:
 )
 def test_columns_that_cannot_be_written_are_refused(columns: str, topic: str | None, reason: str) -> None:
     with pytest.raises(SchemaError, match=reason):
-        target_of(schema(columns), topic)
+        target_of(parse_schema(columns), topic)
 
 
 def test_a_column_of_topics_may_be_anything_where_the_option_is_given() -> None:
-    assert target_of(schema("value string, topic int"), "t") == Target("t", False, False, False)
+    assert target_of(parse_schema("value string, topic int"), "t") == Target("t", False, False, False)
 
 
 @pytest.mark.parametrize("make", [batch_writer, stream_writer])
 def test_settings_that_are_the_sinks_own_are_refused(make: Callable[..., object]) -> None:
     given = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
     with pytest.raises(OptionError, match=r"'key\.serializer' is not supported as keys are"):
-        make({**given, "kafka.key.serializer": "x"}, schema("value string"), False)
-    with pytest.raises(OptionError, match=r"'transactional\.id' is not supported with exactlyOnce"):
-        make({**given, "kafka.transactional.id": "x", "exactlyOnce": "true"}, schema("value string"), False)
-    assert pickle.loads(pickle.dumps(make(given, schema("value string"), False))).target.topic == "t"
+        make({**given, "kafka.key.serializer": "x"}, parse_schema("value string"), False)
+    for exactly_once in ("true", "false"):
+        with pytest.raises(OptionError, match=r"'transactional\.id' is not supported: set exactlyOnce"):
+            own = {**given, "kafka.transactional.id": "x", "exactlyOnce": exactly_once}
+            make(own, parse_schema("value string"), False)
+    with pytest.raises(OptionError, match=r"'interceptor\.classes' is not supported"):
+        make({**given, "kafka.interceptor.classes": "org.example.X"}, parse_schema("value string"), False)
+    with pytest.raises(OptionError, match=r"kafka\.partitioner\.class=org\.example\.X: expected"):
+        make({**given, "kafka.partitioner.class": "org.example.X"}, parse_schema("value string"), False)
+    for name, value in (("acks", "1"), ("enable.idempotence", "false"), ("retries", "0")):
+        with pytest.raises(OptionError, match=f"needs a producer with idempotence.* kafka.{name}={value}:"):
+            make(
+                {**given, f"kafka.{name}": value, "exactlyOnce": "true"}, parse_schema("value string"), False
+            )
+        make({**given, f"kafka.{name}": value}, parse_schema("value string"), False)
+    assert pickle.loads(pickle.dumps(make(given, parse_schema("value string"), False))).target.topic == "t"
 
 
-# How rows are grouped
+# How rows are grouped and sent
+
+
+def test_a_partitioner_is_asked_about_each_row_with_a_key_or_without(hands: Hands) -> None:
+    round_robin = {"kafka.partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"}
+    for partition, wanted in ((None, [0, 1, 2]), (1, [1, 1, 1])):
+        topic = hands.topic(partitions=3)
+        options = sink_options({"kafka.bootstrap.servers": hands.bootstrap, "topic": topic, **round_robin})
+        columns = {
+            "key": ["k"] * 3,
+            "value": ["a", "b", "c"],
+            "partition": pa.array([partition] * 3, pa.int32()),
+        }
+        target = Target(topic, has_key=True, has_partition=True, has_headers=False)
+        assert write_plain(options, target, iter([pa.record_batch(columns)])).rows == 3
+        assert [each[0] for each in records(hands, topic, 3)] == wanted
+
+
+def test_a_row_that_the_topic_does_not_take_says_what_to_set(hands: Hands) -> None:
+    topic = hands.topic(configs={"max.message.bytes": "1000"})
+    options = sink_options({"kafka.bootstrap.servers": hands.bootstrap, "topic": topic})
+    rows = pa.record_batch({"value": ["x" * 2000]})
+    with pytest.raises(RowError, match=rf"{topic}-0: .*; raise its max\.message\.bytes"):
+        write_plain(options, Target(topic, False, False, False), iter([rows]))
 
 
 def test_rows_are_grouped_by_topic_and_partition_in_their_order() -> None:
@@ -212,6 +250,16 @@ def test_rows_are_grouped_by_topic_and_partition_in_their_order() -> None:
         for topic, partition, rows in groups(batch, Target(None, False, True, False))
     }
     assert found == {("a", 0): ["1", "4"], ("b", None): ["2", "5"], ("a", 1): ["3"]}
+
+
+def test_names_that_are_no_utf8_get_replacement_characters() -> None:
+    def strings(*contents: bytes) -> pa.Array:
+        return pa.array(contents, pa.binary()).view(pa.string())
+
+    batch = pa.record_batch({"topic": strings(b"a\xff"), "value": ["1"]})
+    assert [group[0] for group in groups(batch, Target(None, False, False, False))] == ["a\ufffd"]
+    pairs = pa.StructArray.from_arrays([strings(b"h\xff"), pa.array([None], pa.binary())], ["key", "value"])
+    assert headers_of(pa.ListArray.from_arrays([0, 1], pairs)) == [(("h\ufffd", None),)]
 
 
 def test_a_partition_below_zero_is_refused() -> None:

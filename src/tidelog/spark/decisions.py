@@ -55,14 +55,16 @@ class Decision:
     batch: int = NO_BATCH
     transactions: tuple[PreparedTransaction, ...] = ()
     """Those of `batch`; empty when it is known that all are committed."""
+    query: str = ""
+    """The streaming query inside of which `batch` was written under a name; empty outside of one."""
 
     def claimed_by(self, run: str) -> Decision:
         """The same with another run, once everything decided is committed."""
         past = ((self.run, *self.past) if self.run else ())[:PAST_RUNS]
         return replace(self, generation=self.generation + 1, run=run, past=past, transactions=())
 
-    def decided(self, batch: int, transactions: tuple[PreparedTransaction, ...]) -> Decision:
-        return replace(self, batch=batch, transactions=transactions)
+    def decided(self, batch: int, transactions: tuple[PreparedTransaction, ...], query: str = "") -> Decision:
+        return replace(self, batch=batch, transactions=transactions, query=query)
 
     def ended(self) -> Decision:
         return replace(self, transactions=())
@@ -78,6 +80,7 @@ class Decision:
                 "transactions": [
                     [entry.transactional_id, entry.producer_id, entry.epoch] for entry in self.transactions
                 ],
+                "query": self.query,
             },
             separators=(",", ":"),
         ).encode()
@@ -96,6 +99,7 @@ class Decision:
             tuple(fields["past"]),
             fields["batch"],
             tuple(PreparedTransaction(*entry) for entry in fields["transactions"]),
+            fields.get("query", ""),
         )
 
 
@@ -113,7 +117,7 @@ class Decisions:
     def read(self) -> dict[str, Decision]:
         """The decision of each name, and everything that was written before this was called."""
         self._make_topic()
-        found: dict[str, Decision] = {}
+        found: dict[str, bytes] = {}
         settings = {**self._consumer, "isolation.level": "read_committed", "enable.auto.commit": "false"}
         settings |= {"allow.auto.create.topics": "false", "fetch.max.wait.ms": "20"}
         partition = (self.topic, 0)
@@ -127,13 +131,13 @@ class Decisions:
                     name = (record.key or b"").decode()
                     found.pop(name, None)
                     if record.value is not None:
-                        found[name] = Decision.from_bytes(name, record.value)
+                        found[name] = record.value
                 if time.monotonic() > deadline:
                     raise Timeout(
                         f"topic {self.topic!r} cannot be read up to offset {end}: a transaction of another "
                         f"driver is open in it at {consumer.position(partition)}"
                     )
-        return found
+        return {name: Decision.from_bytes(name, value) for name, value in found.items()}
 
     def take(self, name: str, transactional_id: str) -> Holder:
         """Take over the right to decide: who had it before cannot write any more."""

@@ -32,7 +32,7 @@ from tidelog.spark.decisions import Decision, Decisions, Holder
 from tidelog.spark.options import OptionError, SinkOptions
 from tidelog.spark.sending import RowSender, Target
 from tidelog.spark.sink import producer_config
-from tidelog.spark.transactions import Limits, TaskIds, TransactionDesk
+from tidelog.spark.transactions import TWO_PHASE, Limits, TaskIds, TransactionDesk
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,14 +42,20 @@ log = logging.getLogger("tidelog.spark")
 FENCED = (ProducerFenced, InvalidProducerEpoch)
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 ONE_WRITE = "write-"
+NAMED = "name-"
 BATCH_OPTION = "exactlyoncebatch"
 # How long tasks leave it to the first one to take over from an earlier run.
 PATIENCE_SECONDS = 2.0
 ATTEMPTS_APART = 4
+MOST_LEDGERS = 16
 
 
 class Superseded(RuntimeError):
     """Another run of the same query or name has begun: this one may write no more."""
+
+
+class NameTaken(RuntimeError):
+    """Another query wrote batches of these numbers under the name: the rows would be taken for written."""
 
 
 class PreparedRowsGone(RuntimeError):
@@ -70,6 +76,8 @@ class Job:
     in_steps: bool
     """Whether the next batch may begin only when it is written down that this one is committed: Spark itself
     sees to that between the batches of a stream."""
+    query: str = ""
+    """The streaming query inside of which a batch with a name is written, where it is one."""
 
     @property
     def is_one_write(self) -> bool:
@@ -142,8 +150,17 @@ class Ledger:
         return known
 
     def is_done(self, known: Decision, job: Job) -> bool:
-        """Whether the batch was decided before."""
-        return known.batch >= job.batch
+        """Whether the batch was decided before; raises NameTaken where it was a batch of another query."""
+        if known.batch < job.batch:
+            return False
+        if job.query and known.query and job.query != known.query:
+            raise NameTaken(
+                f"exactlyOnceName={job.name.removeprefix(NAMED)} was used up to batch {known.batch} by query"
+                f" {known.query}, and query {job.query} comes with batch {job.batch}, which would count as"
+                " written: a query with a new checkpoint counts from 0 again. Let the name contain the id of"
+                " the query."
+            )
+        return True
 
     def _claim(self, job: Job, *, patient: bool) -> Decision:
         """Take over from an earlier run: finish what it decided, and let it decide nothing more."""
@@ -169,7 +186,8 @@ class Ledger:
             raise Superseded(
                 f"run {job.run} of {job.name} was followed by run {known.run}, and may write no more"
             )
-        self._finish(known, strict=job.in_steps or self.is_done(known, job))
+        done = self.is_done(known, job)
+        self._finish(known, strict=job.in_steps or done)
         holder.write(known.claimed_by(job.run))
         self.desk.shut_out(self.ids(job), holder.known.generation)
         self._finish_other_writes()
@@ -231,7 +249,7 @@ class Ledger:
                 f" any more ({gone[0]}), so that the batch is not committed: it has to be written again. A"
                 " broker without two-phase commit aborts transactions after transaction.timeout.ms."
             )
-        holder.write(holder.known.decided(job.batch, tuple(prepared)))
+        holder.write(holder.known.decided(job.batch, tuple(prepared), job.query))
         self._finish(holder.known, strict=True)
         if job.in_steps:
             holder.write(holder.known.ended())
@@ -298,12 +316,13 @@ class Ledger:
     def producer(self, job: Job, transactional_id: str) -> Producer:
         """A producer whose transaction may be open for as long as the broker allows."""
         client = producer_config(self.options.client)
+        wanted = client.pop(TWO_PHASE, "true").strip().lower() == "true"
         if "transaction.timeout.ms" in client:
             return _started(client, transactional_id)
         limits = self.desk.limits
-        if limits.two_phase and not job.is_one_write:
+        if wanted and limits.two_phase and not job.is_one_write:
             try:
-                return _started({**client, "transaction.two.phase.commit.enable": "true"}, transactional_id)
+                return _started({**client, TWO_PHASE: "true"}, transactional_id)
             except TransactionalIdAuthorizationFailed as error:
                 log.warning("no two-phase commit for %s: %s", transactional_id, error)
         return self._started_with_timeout(client, transactional_id, limits)
@@ -362,7 +381,7 @@ def write_once(
 
 @functools.cache
 def _ledgers() -> dict[tuple[tuple[str, str], ...], Ledger]:
-    """Those of a worker process, by their options; workers are forked before they have any."""
+    """Those of a worker process, the last used last; workers are forked before they have any."""
     return {}
 
 
@@ -411,16 +430,17 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
     def ledger(self) -> Ledger:
         return ledger_of(self.options)
 
-    def job(self, run: str | None) -> Job:
+    def job(self, run: str | None, query: str | None = None) -> Job:
         name, batch = self.options.exactly_once_name, self.options.exactly_once_batch
         if name is None or batch is None:
             return Job(f"{ONE_WRITE}{self.run}", self.run, 0, in_steps=True)
-        return Job(f"name-{name}", run or self.run, batch, in_steps=True)
+        return Job(f"{NAMED}{name}", run or self.run, batch, in_steps=True, query=query or "")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
         # Inside of a streaming query its run is that of the write, so that transactional ids are few.
-        run = _local(RUN_ID) if _local(QUERY_ID) is not None else None
-        return write_once(self.ledger(), self.job(run), Task.here(), self.target, iterator)
+        query = _local(QUERY_ID)
+        run = _local(RUN_ID) if query is not None else None
+        return write_once(self.ledger(), self.job(run, query), Task.here(), self.target, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if (job := _job(messages)) is not None:
@@ -432,12 +452,18 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
 
 
 def ledger_of(options: SinkOptions) -> Ledger:
-    """The ledger of this worker for a set of options; the batches of a write share one."""
+    """The ledger of this worker for a set of options; the batches of a write share one.
+
+    The one that was longest without use is closed where there are too many: a session may write under
+    thousands of names, and each ledger has a thread and connections.
+    """
     key = tuple(sorted(item for item in options.given.items() if item[0] != BATCH_OPTION))
     ledgers = _ledgers()
-    if key not in ledgers:
-        ledgers[key] = Ledger(options)
-    return ledgers[key]
+    found = ledgers.pop(key, None) or Ledger(options)
+    ledgers[key] = found
+    if len(ledgers) > MOST_LEDGERS:
+        ledgers.pop(next(iter(ledgers))).close()
+    return found
 
 
 def _local(name: str) -> str | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tidelog.clients.producer.partitioners import partitioner_of
 from tidelog.clients.settings import consumer_settings, producer_settings
 from tidelog.config import ConfigError
 
@@ -142,6 +143,11 @@ class SinkOptions:
     @property
     def bootstrap_servers(self) -> str:
         return self.client["bootstrap.servers"]
+
+    @property
+    def has_partitioner(self) -> bool:
+        """Whether a partitioner is asked about each row, keys or not."""
+        return bool(self.client.get("partitioner.class", "").strip())
 
 
 class _Given:
@@ -285,15 +291,27 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     if "bootstrap.servers" not in client:
         raise OptionError("Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer")
     exactly_once = given.flag("exactlyOnce", False)
-    if exactly_once and "transactional.id" in client:
+    if "transactional.id" in client:
         raise OptionError(
-            "Kafka option 'transactional.id' is not supported with exactlyOnce: every task has its own;"
-            " set transactionalIdPrefix for how they begin"
+            "Kafka option 'transactional.id' is not supported: set exactlyOnce to true for transactions, in"
+            " which every task has an id of its own, and transactionalIdPrefix for how they begin"
+        )
+    if client.get("interceptor.classes"):
+        raise OptionError(
+            "Kafka option 'interceptor.classes' is not supported as it names classes of Java."
+            " Use DataFrame operations to change rows."
         )
     try:
-        producer_settings(client)
+        settings = producer_settings(client)
+        partitioner_of(settings.partitioner_class)
     except ConfigError as error:
         raise OptionError(f"kafka.{error}") from None
+    if exactly_once and not settings.enable_idempotence:
+        given_names = [name for name in ("acks", "enable.idempotence", "retries") if name in client]
+        raise OptionError(
+            "exactlyOnce needs a producer with idempotence, which is switched off by"
+            f" {', '.join(f'kafka.{name}={client[name]}' for name in given_names)}: leave it to the sink"
+        )
     return SinkOptions(
         client=client,
         topic=given.text("topic"),

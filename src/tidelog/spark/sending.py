@@ -1,7 +1,8 @@
 """Rows of a data frame into a producer: `Target` says which columns count, `RowSender` sends Arrow batches.
 
-Rows are grouped by topic and partition as columns and keep their order within a group; only rows with headers
-are sent one by one. What Spark's Kafka connector refuses about the columns is refused with the same words.
+Rows are grouped by topic and partition as columns and keep their order within a group; only rows with
+headers, and those that a partitioner is asked about, are sent one by one. What Spark's Kafka connector
+refuses about the columns is refused with the same words.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidelog.errors import MessageTooLarge
 from tidelog.spark.options import OptionError
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from tidelog.clients.producer.columns import SentColumns
     from tidelog.clients.producer.face import Producer
     from tidelog.records.loops import RecordFuture
+
+Headers = tuple[tuple[str, bytes | None], ...]
 
 TOPIC, KEY, VALUE, PARTITION, HEADERS = "topic", "key", "value", "partition", "headers"
 NO_PARTITION = -1
@@ -98,8 +102,9 @@ def _same(found: DataType, wanted: DataType) -> bool:
 class RowSender:
     """Sends the batches of one task. `finish` waits until all is written, and raises the first error."""
 
-    def __init__(self, producer: Producer, target: Target) -> None:
+    def __init__(self, producer: Producer, target: Target, *, one_by_one: bool = False) -> None:
         self.rows = 0
+        self._one_by_one = one_by_one or target.has_headers
         self._producer = producer
         self._target = target
         self._sent: list[SentColumns | RecordFuture] = []
@@ -107,8 +112,8 @@ class RowSender:
     def send(self, batch: pa.RecordBatch) -> None:
         target = self._target
         for topic, partition, rows in groups(batch, target):
-            if target.has_headers:
-                self._send_with_headers(rows, topic, partition)
+            if self._one_by_one:
+                self._send_one_by_one(rows, topic, partition)
             else:
                 self._sent.append(
                     self._producer.send_arrow(
@@ -126,7 +131,7 @@ class RowSender:
     def finish(self) -> int:
         self._producer.flush()
         for sent in self._sent:
-            sent.result(0)
+            _written(sent)
         return self.rows
 
     def _look_back(self) -> None:
@@ -134,26 +139,57 @@ class RowSender:
         waiting: list[SentColumns | RecordFuture] = []
         for sent in self._sent:
             if sent.done():
-                sent.result(0)
+                _written(sent)
             else:
                 waiting.append(sent)
         self._sent = waiting
 
-    def _send_with_headers(self, rows: pa.RecordBatch, topic: str, partition: int | None) -> None:
-        keys = rows.column(KEY).to_pylist() if self._target.has_key else [None] * rows.num_rows
-        values = rows.column(VALUE).to_pylist()
-        for key, value, headers in zip(keys, values, rows.column(HEADERS).to_pylist(), strict=True):
-            self._sent.append(self._producer.send(topic, value, key, tuple(_headers(headers)), partition))
+    def _send_one_by_one(self, rows: pa.RecordBatch, topic: str, partition: int | None) -> None:
+        nothing = [None] * rows.num_rows
+        keys = _contents(rows.column(KEY)) if self._target.has_key else nothing
+        values = _contents(rows.column(VALUE))
+        headers = headers_of(rows.column(HEADERS)) if self._target.has_headers else nothing
+        for key, value, pairs in zip(keys, values, headers, strict=True):
+            self._sent.append(self._producer.send(topic, value, key, pairs or (), partition))
 
 
-def _headers(given: list[dict[str, object]] | None) -> Iterator[tuple[str, bytes | None]]:
-    for header in given or ():
-        if header is None or header[KEY] is None:
-            raise RowError("a header without a key cannot be written; leave it out of the headers column")
-        name, content = header[KEY], header[VALUE]
-        assert isinstance(name, str)
-        assert content is None or isinstance(content, bytes)
-        yield name, content
+def _written(sent: SentColumns | RecordFuture) -> None:
+    """Raise where it is not."""
+    try:
+        sent.result(0)
+    except MessageTooLarge as error:
+        raise RowError(
+            f"{error}: a row, its key and headers included, is larger than the topic takes; raise its"
+            " max.message.bytes (message.max.bytes of the broker where it has none), or set"
+            " kafka.compression.type"
+        ) from error
+
+
+def _contents(column: pa.Array) -> list[bytes | None]:
+    """The bytes as they are: a string of Spark may hold some that are no UTF-8."""
+    import pyarrow as pa
+
+    found: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
+    return found
+
+
+def _text(content: bytes) -> str:
+    """What has to be text: bytes that are no UTF-8 become replacement characters, as in the connector."""
+    return content.decode(errors="replace")
+
+
+def headers_of(column: pa.Array) -> list[Headers]:
+    """The headers of each row."""
+    import pyarrow as pa
+
+    kind = pa.list_(pa.struct([(KEY, pa.large_binary()), (VALUE, pa.large_binary())]))
+    return [tuple(map(_header, row or ())) for row in column.cast(kind).to_pylist()]
+
+
+def _header(given: dict[str, bytes | None] | None) -> tuple[str, bytes | None]:
+    if given is None or (name := given[KEY]) is None:
+        raise RowError("a header without a key cannot be written; leave it out of the headers column")
+    return _text(name), given[VALUE]
 
 
 def groups(batch: pa.RecordBatch, target: Target) -> Iterable[tuple[str, int | None, pa.RecordBatch]]:
@@ -174,7 +210,7 @@ def groups(batch: pa.RecordBatch, target: Target) -> Iterable[tuple[str, int | N
                 "null topic present in the data. Use the topic option for setting a default topic."
             )
         encoded = topics.dictionary_encode()
-        names = encoded.dictionary.to_pylist()
+        names = [_text(name or b"") for name in _contents(encoded.dictionary)]
         codes = pc.shift_left(encoded.indices.cast(pa.int64()), pa.scalar(32, pa.int64()))
     if target.has_partition:
         numbers = batch.column(PARTITION)

@@ -98,7 +98,7 @@ def write_plain(options: SinkOptions, target: Target, batches: Iterator[pa.Recor
     pool = _pool()
     producer = pool.take(options.client)
     try:
-        sender = RowSender(producer, target)
+        sender = RowSender(producer, target, one_by_one=options.has_partitioner)
         for batch in batches:
             sender.send(batch)
         rows = sender.finish()
