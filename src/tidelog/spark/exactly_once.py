@@ -368,7 +368,7 @@ def write_once(
     producer = ledger.producer(job, ledger.ids(job).of_task(known.generation, task.partition, task.attempt))
     try:
         producer.begin_transaction()
-        sender = RowSender(producer, target)
+        sender = RowSender(producer, target, one_by_one=ledger.options.has_partitioner)
         sender.send(batch)
         for batch in batches:
             sender.send(batch)
