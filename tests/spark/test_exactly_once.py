@@ -301,6 +301,14 @@ def test_two_phases_are_left_to_the_sink(hands: Hands, topic: str) -> None:
     assert not problems(hands, topic, ["a", "b"])
 
 
+def test_a_time_out_that_the_broker_does_not_allow_says_what_it_allows(hands: Hands, topic: str) -> None:
+    wrong = pytest.raises(
+        OptionError, match=r"timeout\.ms=100000000: .* transaction\.max\.timeout\.ms, 900000"
+    )
+    with Driver(hands, topic, "x", **{"kafka.transaction.timeout.ms": "100000000"}) as driver, wrong:
+        driver.write(driver.job(0), 0, ["a"])
+
+
 def test_options_that_do_not_go_together_are_refused() -> None:
     target = Target("t", has_key=False, has_partition=False, has_headers=False)
     given = {"kafka.bootstrap.servers": "127.0.0.1:9", "exactlyOnce": "true", "exactlyOnceName": "a"}

@@ -318,7 +318,7 @@ class Ledger:
         client = producer_config(self.options.client)
         wanted = client.pop(TWO_PHASE, "true").strip().lower() == "true"
         if "transaction.timeout.ms" in client:
-            return _started(client, transactional_id)
+            return self._started_as_asked(client, transactional_id)
         limits = self.desk.limits
         if wanted and limits.two_phase and not job.is_one_write:
             try:
@@ -326,6 +326,15 @@ class Ledger:
             except TransactionalIdAuthorizationFailed as error:
                 log.warning("no two-phase commit for %s: %s", transactional_id, error)
         return self._started_with_timeout(client, transactional_id, limits)
+
+    def _started_as_asked(self, client: dict[str, str], transactional_id: str) -> Producer:
+        try:
+            return _started(client, transactional_id)
+        except InvalidTransactionTimeout as error:
+            raise OptionError(
+                f"kafka.transaction.timeout.ms={client['transaction.timeout.ms']}: the broker allows no more"
+                f" than its transaction.max.timeout.ms, {self.desk.limits.timeout_ms} as far as it tells"
+            ) from error
 
     def _started_with_timeout(
         self, client: dict[str, str], transactional_id: str, limits: Limits
