@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml setup.py $(wildcard src/tidelog/records/*.pyx src/tidel
 	@$(BIN)/python -m compileall -q src
 	@touch $(STAMP)
 
-# After the other one, whose compiled files it finds up to date and leaves alone.
+# The first time it compiles the files of src once more, to the same: not while other tests run on them.
 $(SPARK_4_2)/.installed: $(STAMP)
 	@test -x $(SPARK_4_2)/bin/python || $(PYTHON) -m venv $(SPARK_4_2)
 	$(SPARK_4_2)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' 'pyspark==4.2.*'
