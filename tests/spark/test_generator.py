@@ -119,6 +119,22 @@ def test_late_and_shuffled_events_arrive_after_their_time_and_by_no_more_than_as
     assert 0.15 < shuffled / plan.events < 0.25
 
 
+def test_nothing_arrives_after_the_end_however_late_it_may_be() -> None:
+    """Brokers refuse records from further than an hour in the future, and a run ends now by default."""
+    plan = Plan(5_000, START, 4, late=0.5, late_by=4 * DAY, duplicates=0.1, chunk=1_000)
+    found = events(plan)
+    assert len(found) == 5_000
+    assert max(at for _, _, at in found) <= plan.end
+    assert all(at >= int(str(event["ts"])) for _, event, at in found)
+
+
+@pytest.mark.parametrize("users", [1, 2, 3])
+def test_a_few_users_are_enough(users: int) -> None:
+    found = events(Plan(2_000, START, 5, users=users))
+    assert len(found) == 2_000
+    assert {event["user_id"] for _, event, _ in found} == {f"u{number}" for number in range(users)}
+
+
 def test_records_of_a_topic_are_in_the_order_of_arrival() -> None:
     latest: dict[str, int] = defaultdict(int)
     for topic, _, at in events(
@@ -276,6 +292,7 @@ def test_events_at_a_rate_happen_now_and_take_their_time(broker: Broker) -> None
         (("--late", "2"), "--late"),
         (("--events", "10", "--rings", "9"), "the planted cheaters alone need"),
         (("--partitions", "0"), "--partitions is 0; at least 1 is right"),
+        (("--truth", "no/such/folder/truth.json"), "there is no folder no/such/folder"),
     ],
 )
 def test_wrong_flags_end_with_1_and_a_reason(

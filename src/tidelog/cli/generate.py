@@ -165,6 +165,8 @@ def generate(
     """
     if partitions < 1:
         raise WrongUsage(f"--partitions is {partitions}; at least 1 is right", ctx)
+    if truth and not Path(truth).parent.is_dir():
+        raise WrongUsage(f"--truth is {truth}, and there is no folder {Path(truth).parent}", ctx)
     begin, length = times(ctx, events, rate, start, span)
     with failing():
         libraries()

@@ -248,7 +248,11 @@ class Generator:
                 yield topic, pa.concat_tables(made[topic]).take(pa.array(rows))
 
     def _arrived(self, before: int | None, until: int) -> Chunk:
-        """What arrived before a time, in order; the others wait on."""
+        """What arrived before a time, in order; the others wait on.
+
+        Where it is None the run is at its end, and nothing arrives after that: brokers refuse records from
+        the future.
+        """
         tables: dict[str, pa.Table] = {}
         for topic, waiting in self._waiting.items():
             if not waiting:
@@ -261,6 +265,9 @@ class Generator:
                 if rest.num_rows:
                     table = table.filter(here)
                     self._waiting[topic].append(rest)
+            else:
+                arrival = pc.min_element_wise(table["timestamp"], self.plan.end)
+                table = table.set_column(2, "timestamp", arrival)
             if table.num_rows:
                 order = np.argsort(table["timestamp"].to_numpy(), kind="stable")
                 tables[topic] = table.take(pa.array(order)).combine_chunks()

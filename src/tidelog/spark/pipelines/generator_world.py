@@ -63,7 +63,7 @@ class World:
         self._who = pc.binary_join_element_wise(
             '"user_id":"', self.names, '","device_id":"', self._devices, '","ip":"', self._addresses, '"', ""
         )
-        self._joined = max(2, users // 2)
+        self._joined = min(users, max(2, users // 2))
         """Users below this number take part; the others will, once they are invited."""
         self._tasks = np.zeros(users, dtype=np.int64)
         self._attempts = np.zeros(users, dtype=np.int64)
