@@ -68,6 +68,24 @@ def test_numbers_are_finite(value: str) -> None:
         resolve([pipeline("mine", SHARE)], {"share": value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("window_minutes", 43_201, "1 to 43200"),
+        ("accounts", 10**20, "1 to 1000000000"),
+        ("ring_hours", 10**6, "1 to 720"),
+        ("minute_seconds", 0, "1 to 2592000"),
+        ("ring_length", 1, "2 to 20"),
+        ("ring_length", 21, "2 to 20"),
+    ],
+)
+def test_windows_and_thresholds_of_detectors_are_what_spark_can_keep(
+    name: str, value: int, wanted: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}={value}: expected a whole number, {wanted}"):
+        resolve(find_all(["device-watch", "invite-watch"]), {name: value})
+
+
 def test_a_setting_is_for_all_pipelines_that_have_it_or_for_one() -> None:
     both = [pipeline("a", WINDOW), pipeline("b", WINDOW)]
     found = resolve(both, {"window_seconds": 5, "b.window_seconds": "7"})

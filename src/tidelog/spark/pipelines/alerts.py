@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.spark.pipelines.declare import Setting, SettingValue
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
@@ -36,9 +38,30 @@ DAY_MS, HOUR_MS = 86_400_000, 3_600_000
 AHEAD_MS = 3_600_000
 """An event from further in the future than this, by the time of its record, is not believed: one clock that
 is wrong by a year would move the watermark past everybody else's events."""
+MOST_DAYS = 30
+"""The longest window: an event is in the state once for every day that a window reaches to."""
+MOST = 1_000_000_000
+"""The highest threshold."""
 LISTED = 50
 """So many names are listed in the evidence of an alert; a count tells of all."""
 FINDINGS = "array<struct<subject string, first bigint, last bigint, evidence string>>"
+
+
+def counted(name: str, default: int, doc: str, *, least: int = 1, most: int = MOST) -> Setting:
+    """A setting that is a whole number between two others."""
+
+    def within(value: SettingValue) -> bool:
+        return not isinstance(value, str) and least <= value <= most
+
+    return Setting(name, default, doc, within, f"a whole number, {least} to {most}")
+
+
+def minutes(name: str, default: int, doc: str) -> Setting:
+    return counted(name, default, doc, most=MOST_DAYS * DAY_MINUTES)
+
+
+def hours(name: str, default: int, doc: str) -> Setting:
+    return counted(name, default, doc, most=MOST_DAYS * 24)
 
 
 class Seen(NamedTuple):

@@ -12,8 +12,10 @@ from tidelog.spark.pipelines.alerts import (
     Finding,
     Seen,
     around_days,
+    counted,
     evidence,
     listed,
+    minutes,
     raised,
     sound,
 )
@@ -21,7 +23,6 @@ from tidelog.spark.pipelines.declare import (
     Context,
     Flow,
     Pipeline,
-    Setting,
     SettingValue,
     Source,
     Table,
@@ -84,10 +85,6 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
     )
 
 
-def above_zero(value: SettingValue) -> bool:
-    return not isinstance(value, str) and value > 0
-
-
 PIPELINE = Pipeline(
     name="device-watch",
     title="Devices that switch accounts again and again",
@@ -101,9 +98,9 @@ device_alerts and the topic ml_device_alerts. Logins that come later than `laten
 may be passed over once their day is closed.""",
     flows=flows,
     settings=(
-        Setting("window_minutes", 60, "The window in which switches are counted.", above_zero, "above 0"),
-        Setting("switches", 6, "So many changes of account within it.", above_zero, "above 0"),
-        Setting("accounts", 4, "So many different accounts among them.", above_zero, "above 0"),
-        Setting("lateness_minutes", 60, "How late a login may come and still count.", above_zero, "above 0"),
+        minutes("window_minutes", 60, "The window in which switches are counted."),
+        counted("switches", 6, "So many changes of account within it."),
+        counted("accounts", 4, "So many different accounts among them."),
+        minutes("lateness_minutes", 60, "How late a login may come and still count."),
     ),
 )

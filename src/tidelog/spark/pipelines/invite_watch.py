@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines.alerts import (
+    DAY_MS,
     HOUR_MS,
     IDLE_INVITEES,
     LISTED,
     MANY_IN_A_MINUTE,
     MANY_ON_ADDRESS,
     MANY_ON_DEVICE,
+    MOST_DAYS,
     RING,
     Burst,
     Finding,
@@ -19,8 +21,11 @@ from tidelog.spark.pipelines.alerts import (
     around_days,
     as_alerts,
     batch_time,
+    counted,
     evidence,
+    hours,
     listed,
+    minutes,
     raised,
     sound,
 )
@@ -41,7 +46,7 @@ from tidelog.spark.pipelines.events import (
     RIGHT_SWIPES,
     TASKS,
 )
-from tidelog.spark.pipelines.rings import rings
+from tidelog.spark.pipelines.rings import LONGEST_RING, rings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -124,9 +129,9 @@ def invitees(rows: DataFrame, context: Context) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
-    hours = context.number("idle_hours")
+    length = context.number("idle_hours")
     invited = f.col("topic") == INVITES.topic
-    spans = f.window("time", f"{2 * hours} hours", f"{hours} hours")
+    spans = f.window("time", f"{2 * length} hours", f"{length} hours")
     invitation = f.when(invited, f.struct("ts", f.col("user_id").alias("inviter")))
     begin = f.unix_millis("span.start")
     return (
@@ -136,7 +141,7 @@ def invitees(rows: DataFrame, context: Context) -> DataFrame:
         .withWatermark("time", f"{context.number('lateness_minutes')} minutes")
         .groupBy(spans.alias("span"), f.coalesce("invitee_id", "user_id").alias("invitee"))
         .agg(f.min(invitation).alias("invitation"), f.max(f.when(~invited, f.col("ts"))).alias("acted"))
-        .where(f.col("invitation.ts") < begin + hours * HOUR_MS)
+        .where(f.col("invitation.ts") < begin + length * HOUR_MS)
         .select(
             begin.alias("first"),
             "invitee",
@@ -159,8 +164,8 @@ def idle_alerts(rows: DataFrame, context: Context, batch: int) -> DataFrame:
         f.slice(names, 1, LISTED).alias("idle_invitees"),
     )
     few, share = context.number("idle_invitees"), context.fraction("idle_share")
-    hours = context.number("idle_hours")
-    facts = f.struct("invitee_count", "idle_count", "idle_invitees", f.lit(hours).alias("idle_hours"))
+    length = context.number("idle_hours")
+    facts = f.struct("invitee_count", "idle_count", "idle_invitees", f.lit(length).alias("idle_hours"))
     return as_alerts(
         found.where(
             (f.col("idle_count") >= few) & (f.col("idle_count") >= share * f.col("invitee_count"))
@@ -169,7 +174,7 @@ def idle_alerts(rows: DataFrame, context: Context, batch: int) -> DataFrame:
             f.col("inviter").alias("subject"),
             "now",
             "first",
-            (f.col("first") + hours * HOUR_MS).alias("last"),
+            (f.col("first") + length * HOUR_MS).alias("last"),
             f.to_json(facts).alias("evidence"),
         ),
         hourly=True,
@@ -214,20 +219,8 @@ def flows(settings: Mapping[str, SettingValue]) -> tuple[Flow, ...]:
     )
 
 
-def above_zero(value: SettingValue) -> bool:
-    return not isinstance(value, str) and value > 0
-
-
-def at_least_two(value: SettingValue) -> bool:
-    return not isinstance(value, str) and value >= 2
-
-
 def share(value: SettingValue) -> bool:
     return not isinstance(value, str) and 0 < value <= 1
-
-
-def _count(name: str, default: int, doc: str) -> Setting:
-    return Setting(name, default, doc, above_zero, "above 0")
 
 
 PIPELINE = Pipeline(
@@ -244,17 +237,17 @@ the next span; reported once that is known, for each inviter and span. All alert
 invite_alerts and to the topic ml_invite_alerts.""",
     flows=flows,
     settings=(
-        _count("device_invitees", 5, "So many invitees on one device."),
-        _count("device_hours", 12, "Within so many hours."),
-        _count("address_invitees", 20, "So many invitees from one address."),
-        _count("address_minutes", 60, "Within so many minutes."),
-        _count("minute_invitees", 8, "So many invitees of one inviter."),
-        _count("minute_seconds", 60, "Within so many seconds."),
-        Setting("ring_length", 5, "The longest ring that is looked for.", at_least_two, "at least 2"),
-        _count("ring_hours", 12, "From a ring's first invitation to its last."),
-        _count("idle_invitees", 6, "So many invitees of one inviter and span who do nothing."),
+        counted("device_invitees", 5, "So many invitees on one device."),
+        hours("device_hours", 12, "Within so many hours."),
+        counted("address_invitees", 20, "So many invitees from one address."),
+        minutes("address_minutes", 60, "Within so many minutes."),
+        counted("minute_invitees", 8, "So many invitees of one inviter."),
+        counted("minute_seconds", 60, "Within so many seconds.", most=MOST_DAYS * DAY_MS // 1_000),
+        counted("ring_length", 5, "The longest ring that is looked for.", least=2, most=LONGEST_RING),
+        hours("ring_hours", 12, "From a ring's first invitation to its last."),
+        counted("idle_invitees", 6, "So many invitees of one inviter and span who do nothing."),
         Setting("idle_share", 0.8, "Of all invitees of that inviter and span.", share, "above 0, up to 1"),
-        _count("idle_hours", 6, "The length of a span; an invitee has as long or longer to act."),
-        _count("lateness_minutes", 60, "How late an event may come and still count."),
+        hours("idle_hours", 6, "The length of a span; an invitee has as long or longer to act."),
+        minutes("lateness_minutes", 60, "How late an event may come and still count."),
     ),
 )

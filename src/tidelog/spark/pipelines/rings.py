@@ -10,6 +10,8 @@ from tidelog.spark.pipelines.alerts import DAY_MS, Finding, Seen, evidence, ring
 Edges = dict[str, dict[str, Seen]]
 """Inviter to invitee to the first invitation of the one by the other."""
 
+LONGEST_RING = 20
+"""The ways to walk grow with every step: longer rings are not worth the search."""
 MOST_RINGS = 1_000
 """A crowd that invites everybody in it has more rings than atoms: so many of one day are enough."""
 
