@@ -286,6 +286,35 @@ def test_a_few_events_far_away_do_not_stretch_the_axis(tmp_path: Path) -> None:
     assert "2 more are far from these times and are not drawn" in written(tmp_path)
 
 
+def test_one_clock_that_is_days_ahead_leaves_the_others_their_room(tmp_path: Path) -> None:
+    rows = [made.event("e", n, made.START + timedelta(minutes=n)) for n in range(1440)]
+    rows += [made.event("e", 1440, made.START + timedelta(days=12))]
+    made.write_table(tmp_path, "exposures", rows, made.EVENT)
+    first, last = report.facts(tmp_path).span() or (0, 0)
+    assert last - first == 1439
+    assert "1 more are far from these times and are not drawn" in written(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("far", "told"),
+    [
+        (-1_000_000_000_000, "1 with less than -1,596 are not drawn."),
+        (1_000_000_000_000, "1 with more than 1,600 are not drawn."),
+    ],
+)
+def test_one_balance_far_from_all_others_is_told_and_not_drawn(tmp_path: Path, far: int, told: str) -> None:
+    rows = [made.balance(f"u{n}", n) for n in range(404)]
+    made.write_table(tmp_path, "balances", [*rows, made.balance("far", far)], made.BALANCE)
+    page = written(tmp_path)
+    assert told in page
+    assert "T<" not in page
+
+
+def test_marks_of_an_axis_are_short() -> None:
+    shown = [report_svg.short(value) for value in (0, 1500, 2_000_000, -3e9, -1e12, 25e12)]
+    assert shown == ["0", "1.5k", "2M", "-3G", "-1T", "25T"]
+
+
 def test_events_at_the_ends_of_the_calendar_alone_can_be_drawn(tmp_path: Path) -> None:
     far = [datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, tzinfo=UTC)]
     made.write_table(tmp_path, "exposures", [made.event("e", n, t) for n, t in enumerate(far)], made.EVENT)

@@ -26,7 +26,7 @@ ALERTS_SHOWN = 40  # of each rule, the newest
 TOP_ADS = 12
 TOP_USERS = 12
 REASONS_SHOWN = 15
-FAR_AWAY = 20  # a few events so many times further away than the others are do not stretch the axis of time
+LEAST_ROOM = 30  # minutes
 
 Row = Mapping[str, object]
 
@@ -105,7 +105,11 @@ class Facts:
         return sum(counts.total() for counts in self.events.values())
 
     def span(self) -> tuple[int, int] | None:
-        """First and last minute to draw: where all events are, but for a few that are far away."""
+        """First and last minute to draw: where all events are, but for a few that are far away.
+
+        Far is further from the others than these are from each other, so that they have a third of the
+        drawing at least.
+        """
         together: Counter[int] = Counter()
         for counts in self.events.values():
             together.update(counts)
@@ -119,7 +123,7 @@ class Facts:
             if before <= total * 0.005 < seen or before < total * 0.995 <= seen:
                 edges.append(minute)
         low, high = edges[0], edges[-1]
-        room = max(30, high - low + 1) * FAR_AWAY
+        room = max(LEAST_ROOM, high - low + 1)
         near = [minute for minute in minutes if low - room <= minute <= high + room]
         return near[0], near[-1]
 

@@ -21,7 +21,7 @@ LEFT_COLOUR, RIGHT_COLOUR = 1, 2
 REGIONS_OF_A_COUNTRY = 6
 COUNTRIES_SHOWN = 12
 SAMPLE_BYTES = 600
-TALL_TAIL = 4  # the distribution ends at so many times the 99th percentile
+TALL_TAIL = 4  # the distribution ends at so many times the 99th percentile, or the first
 
 
 def page(facts: Facts, source: str, made_at: str) -> str:
@@ -307,23 +307,31 @@ def balances(facts: Facts) -> str:
     if not facts.balances:
         return _nothing("balances", "earnings")
     ordered = sorted(facts.balances)
-    total, usual = sum(ordered), ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
-    drawn = [value for value in ordered if value <= usual * TALL_TAIL] if usual > 0 else ordered
+    total, edge = sum(ordered), _edge(ordered)
+    drawn = [value for value in ordered if -edge <= value <= edge]
     words = (
         f"{svg.number(total)} units in all; half of the {svg.number(len(ordered))} users have "
         f"{svg.number(median(ordered))} or more, the richest {svg.number(ordered[-1])}"
     )
     below = sum(1 for value in ordered if value < 0)
     words += f"; {svg.number(below)} are below zero." if below else "."
-    if len(drawn) < len(ordered):
-        more = len(ordered) - len(drawn)
-        words += f" {svg.number(more)} with more than {svg.number(usual * TALL_TAIL)} are not drawn."
+    if more := sum(1 for value in ordered if value > edge):
+        words += f" {svg.number(more)} with more than {svg.number(edge)} are not drawn."
+    if less := sum(1 for value in ordered if value < -edge):
+        words += f" {svg.number(less)} with less than {svg.number(-edge)} are not drawn."
 
     def draw(size: svg.Size) -> str:
         bins = svg.Bins.of(drawn, size.columns // 3)
         return svg.distribution(size, "Users by balance", bins, 0, "users", "balance, in units of credit")
 
     return _paragraph(words) + _both(draw) + _richest(facts)
+
+
+def _edge(ordered: Sequence[int]) -> int:
+    """How far from zero balances are drawn: a few that are very far would leave one column for all others."""
+    low, high = ordered[len(ordered) // 100], ordered[len(ordered) * 99 // 100]
+    usual = max(abs(low), abs(high))
+    return usual * TALL_TAIL if usual else max(abs(ordered[0]), abs(ordered[-1]))
 
 
 def _richest(facts: Facts) -> str:

@@ -60,7 +60,7 @@ def number(value: float) -> str:
 
 def short(value: float) -> str:
     """For an axis: 1500 -> 1.5k, 2000000 -> 2M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
