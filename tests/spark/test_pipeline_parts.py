@@ -19,7 +19,7 @@ from tidelog.spark.pipelines import reasons, state
 from tidelog.spark.pipelines.declare import Flow, Pipeline, Setting, SettingValue, Source, Table
 from tidelog.spark.pipelines.progress import lag, line, offsets, together
 from tidelog.spark.pipelines.registry import UnknownPipeline, check_flows, find, find_all
-from tidelog.spark.pipelines.runner import SparkDied, spark_alive, trigger_arguments
+from tidelog.spark.pipelines.runner import SparkDied, patient, spark_alive, trigger_arguments
 from tidelog.spark.pipelines.settings import read_settings, resolve
 from tidelog.spark.pipelines.state import AlreadyRunning, FlowStatus, StateFolder, this_process
 
@@ -296,9 +296,25 @@ def test_the_reason_of_a_failure_is_the_last_error_in_the_stack() -> None:
         "flow all of pipeline mine failed: cannot connect to 127.0.0.1:9092. See that the broker runs and "
         "can be reached, and start the pipeline again: it goes on where it was"
     )
+    assert reasons.advice("Python worker failed to connect back").startswith("This machine has more to do")
     assert reasons.reason("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012") == "Division by zero"
     assert reasons.reason("pack.KeyError: 'x'") == "KeyError: 'x'"
     assert reasons.reason("") == "Spark gave no reason"
+
+
+@pytest.mark.parametrize(
+    ("master", "used"),
+    [
+        ("local[*]", "local[*,4]"),
+        ("local[2]", "local[2,4]"),
+        ("local", "local[1,4]"),
+        ("local[2,1]", "local[2,1]"),
+        ("local-cluster[1,1,1024]", "local-cluster[1,1,1024]"),
+        ("spark://local:7077", "spark://local:7077"),
+    ],
+)
+def test_a_task_on_this_machine_is_tried_again_as_on_a_cluster(master: str, used: str) -> None:
+    assert patient(master) == used
 
 
 def test_an_end_of_java_is_told_as_such(tmp_path: Path) -> None:

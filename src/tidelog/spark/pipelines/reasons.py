@@ -52,6 +52,11 @@ def _plain(text: str) -> str:
 
 _ADVICE = (
     (
+        ("python worker failed to connect back",),
+        "This machine has more to do than it can, and a Python process was not up in the ten seconds that "
+        "Spark gives it: start the pipeline again, with less beside it. It goes on where it was",
+    ),
+    (
         ("data loss", "dataloss", "no longer", "out of range"),
         "Records were deleted before they were read: raise the topic's retention; to begin anew with what is "
         "there, remove the flow's checkpoint and its tables",

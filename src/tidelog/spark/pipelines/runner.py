@@ -37,6 +37,7 @@ STOP_SECONDS = 60.0
 OLD_JVM_SECONDS = 30.0
 SOURCE_SECONDS = 120.0
 START_ATTEMPTS = 5
+TASK_ATTEMPTS = 4  # Spark's own number on a cluster
 
 SESSION: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
@@ -399,13 +400,24 @@ def check_spark() -> None:
         raise SparkMissing(missing)
 
 
+def patient(master: str) -> str:
+    """A master on this machine that tries a task again, as clusters do.
+
+    Spark would end the query with the first task that fails, and on a busy machine one does when a Python
+    process is not up in ten seconds, a constant.
+    """
+    cores = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
+    return f"local[{cores[1] or 1},{TASK_ATTEMPTS}]" if cores else master
+
+
 def new_session(options: Options) -> SparkSession:
-    from tidelog.spark.session import session
+    from tidelog.spark.session import session, settings
 
     conf = {**SESSION, **options.spark_conf}
+    master = patient(settings(options.master, conf)["spark.master"])
     log = state.status_folder(options.data) / "spark.log"
     with spark_writes_to(log) if options.spark_log else nullcontext():
-        spark = session("tidelog pipeline", options.master, **conf)
+        spark = session("tidelog pipeline", master, **conf)
     if "spark.log.level" not in options.spark_conf:
         spark.sparkContext.setLogLevel("WARN" if options.spark_log else "OFF")
     return spark
