@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.wait import eventually
 from tidelog.cli.main import main
 from tidelog.config import ConfigError
-from tidelog.spark.pipelines import reasons, state
+from tidelog.spark.pipelines import reasons, runner, state
 from tidelog.spark.pipelines.declare import Flow, Pipeline, Setting, SettingValue, Source, Table
 from tidelog.spark.pipelines.progress import lag, line, offsets, together
 from tidelog.spark.pipelines.registry import UnknownPipeline, check_flows, find, find_all
-from tidelog.spark.pipelines.runner import SparkDied, patient, spark_alive, trigger_arguments
+from tidelog.spark.pipelines.runner import Options, SparkDied, patient, spark_alive, trigger_arguments
 from tidelog.spark.pipelines.settings import read_settings, resolve
 from tidelog.spark.pipelines.state import AlreadyRunning, FlowStatus, StateFolder, this_process
 
@@ -315,6 +316,28 @@ def test_the_reason_of_a_failure_is_the_last_error_in_the_stack() -> None:
 )
 def test_a_task_on_this_machine_is_tried_again_as_on_a_cluster(master: str, used: str) -> None:
     assert patient(master) == used
+
+
+def test_a_java_process_that_outlived_its_driver_is_not_forgotten_by_the_first_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "OLD_JVM_SECONDS", 0.0)
+    for function in ("check_spark", "prepare_topics", "new_session"):  # nothing of it would run
+        monkeypatch.setattr(runner, function, lambda *_, **__: None)
+    flow = Flow("all", Source(("topic",)), (Table("words"),))
+    mine = Pipeline("mine", "title", "doc", lambda settings: (flow,))
+    left = subprocess.Popen(["java", "600"], executable="/bin/sleep")
+    try:
+        eventually(lambda: state.process_is_java(left.pid), "the process has its name", 30)
+        status = this_process("mine")
+        status.state, status.jvm_pid = state.RUNNING, left.pid
+        StateFolder(str(tmp_path)).write(status)
+        for _ in range(2):
+            with pytest.raises(AlreadyRunning, match=f"the Java process {left.pid} of the last run of mine"):
+                runner.start([mine], Options(data=str(tmp_path)))
+    finally:
+        left.kill()
+        left.wait()
 
 
 def test_an_end_of_java_is_told_as_such(tmp_path: Path) -> None:

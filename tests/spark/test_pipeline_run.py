@@ -83,6 +83,23 @@ def options(hands: Hands, data: str, **others: object) -> Options:
     return Options(hands.bootstrap, data, trigger="0 seconds", **others)  # type: ignore[arg-type]
 
 
+def test_who_looks_at_a_pipeline_while_it_starts_sees_that_and_its_java_process(
+    spark: SparkSession, hands: Hands, data: str
+) -> None:
+    """Queries of a pipeline run before the last of them was started: a kill may come that early."""
+    seen: list[state.PipelineStatus | None] = []
+
+    def look(rows: DataFrame, context: Context) -> DataFrame:
+        seen.append(StateFolder(data).read("words"))
+        return rows
+
+    words = declared(hands.topic(), Notes(), steps=(look,))
+    for _ in range(2):
+        runner.run([words], bootstrap=hands.bootstrap, data=data, trigger="available-now", spark=spark)
+    assert [each.state for each in seen if each] == [state.STARTING] * 2
+    assert all(each is not None and state.process_is_java(each.jvm_pid) for each in seen)
+
+
 def test_a_flow_fills_a_table_and_a_topic_and_goes_on_where_it_was(
     spark: SparkSession, hands: Hands, data: str
 ) -> None:

@@ -159,18 +159,19 @@ class Running:
             self.options.client,
             self.options.max_offsets_per_trigger,
         )
-        for running in self.pipelines:
-            wait_for_old_jvm(running.claim.before)
+        self._write_status(force=True)
         self._spark, self._owns_spark = spark or new_session(self.options), spark is None
         jvm_pid = int(self._spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
         for running in self.pipelines:
             running.status.jvm_pid = jvm_pid
+        self._write_status(force=True)  # before a query runs: whoever comes after a kill waits for its Java
+        for running in self.pipelines:
             context = in_session(self._context(running), self._spark, place)
             running.queries = [FlowQuery(flow, context, place) for flow in running.flows]
             for query in running.queries:
                 self._start(running, query, trigger)
             running.status.state = state.RUNNING
-        self._write_status(force=True)
+            self._write_status(force=True)
 
     def _start(self, running: RunningPipeline, query: FlowQuery, trigger: Mapping[str, str | bool]) -> None:
         try:
@@ -351,6 +352,8 @@ def start(
             claimed.append(
                 RunningPipeline(pipeline, settings[pipeline.name], flows[pipeline.name], claim, status)
             )
+        for running in claimed:  # before we write a status, which is all that tells of that process
+            wait_for_old_jvm(running.claim.before)
         prepare_topics(
             [flow for found in flows.values() for flow in found],
             options.bootstrap,
