@@ -60,31 +60,36 @@ def place_of(phone: str, country: str | None, language: str = "en") -> Place:
     """Where a number is from. `country` is that of a number without a country code."""
     import phonenumbers
 
+    named = country.strip().upper() if country else None
     try:
-        number = phonenumbers.parse(phone, country or None)
+        number = phonenumbers.parse(phone, named or None)
     except phonenumbers.NumberParseException as error:
-        return _none(_parse_reason(error, phone))
+        return _none(_parse_reason(error, phone, named))
     if not phonenumbers.is_valid_number(number):
         return _none(_invalid_reason(number))
     found = phonenumbers.region_code_for_number(number)
     kind = phonenumbers.number_type(number)
-    named = TYPES[kind] if 0 <= kind < len(TYPES) else "unknown"
+    type_name = TYPES[kind] if 0 <= kind < len(TYPES) else "unknown"
     if found is None or found == "001":
-        return Place(None, None, named, f"+{number.country_code} belongs to no country")
+        return Place(None, None, type_name, f"+{number.country_code} belongs to no country")
     digits = phonenumbers.national_significant_number(number)
-    return Place(found, _description(number.country_code or 0, digits, language) or None, named, None)
+    return Place(found, _description(number.country_code or 0, digits, language) or None, type_name, None)
 
 
 def _none(reason: str) -> Place:
     return Place(None, None, None, reason)
 
 
-def _parse_reason(error: Exception, phone: str) -> str:
+def _parse_reason(error: Exception, phone: str, country: str | None) -> str:
     from phonenumbers import NumberParseException
 
     kind = getattr(error, "error_type", None)
     if kind == NumberParseException.INVALID_COUNTRY_CODE:
-        return "unknown country code" if "+" in phone else "no country code, and no country is named"
+        if "+" in phone:
+            return "unknown country code"
+        # Texts of events are any length: as much of one as a country's letters may be.
+        wrong = f"{country[:20]!r} is no country" if country else "no country is named"
+        return f"no country code, and {wrong}"
     if kind == NumberParseException.TOO_LONG:
         return "too long for a phone number"
     if kind in (NumberParseException.TOO_SHORT_NSN, NumberParseException.TOO_SHORT_AFTER_IDD):
