@@ -315,6 +315,18 @@ def test_marks_of_an_axis_are_short() -> None:
     assert shown == ["0", "1.5k", "2M", "-3G", "-1T", "25T"]
 
 
+def test_json_that_breaks_off_here_or_there_is_one_reason(tmp_path: Path) -> None:
+    error = "the value is not valid JSON, from byte {} on".format
+    rows = [made.bad("t", n, error(n % 7), b"{") for n in range(20)] + [made.bad("t", 20, "too old", b"{}")]
+    made.write_table(tmp_path, "quarantine", rows, made.QUARANTINE)
+    facts = report.facts(tmp_path)
+    assert [(bad.reason, bad.count, bad.sample) for bad in facts.bad] == [
+        ("the value is not valid JSON", 20, b"{"),
+        ("too old", 1, b"{}"),
+    ]
+    assert (facts.bad_reasons, facts.bad_count) == (2, 21)
+
+
 def test_events_at_the_ends_of_the_calendar_alone_can_be_drawn(tmp_path: Path) -> None:
     far = [datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, tzinfo=UTC)]
     made.write_table(tmp_path, "exposures", [made.event("e", n, t) for n, t in enumerate(far)], made.EVENT)

@@ -6,6 +6,7 @@ Counting is asked of a `Reader`: of Parquet files directly where they are local,
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ TOP_ADS = 12
 TOP_USERS = 12
 REASONS_SHOWN = 15
 LEAST_ROOM = 30  # minutes
+_PLACE = re.compile(r", from byte \d+ on$")  # where JSON broke off differs from event to event: one reason
 
 Row = Mapping[str, object]
 
@@ -196,10 +198,17 @@ def evidence_of(value: object) -> object:
 def _gather_bad(facts: Facts, tables: Reader) -> None:
     if "quarantine" in facts.missing:
         return
-    reasons = tables.counts("quarantine", ["topic", "error"])
+    errors = tables.counts("quarantine", ["topic", "error"])
+    reasons: Counter[tuple[str, str]] = Counter()
+    examples: dict[tuple[str, str], str] = {}
+    for (topic, error), count in errors.most_common():
+        kind = (topic, _PLACE.sub("", error))
+        reasons[kind] += count
+        examples.setdefault(kind, error)
     facts.bad_count, facts.bad_reasons = reasons.total(), len(reasons)
     for (topic, reason), count in reasons.most_common(REASONS_SHOWN):
-        found = tables.top("quarantine", ["raw"], "offset", 1, {"topic": topic, "error": reason})
+        where = {"topic": topic, "error": examples[topic, reason]}
+        found = tables.top("quarantine", ["raw"], "offset", 1, where)
         raw = found[0]["raw"] if found else None
         facts.bad.append(BadEvents(topic, reason, count, raw if isinstance(raw, bytes) else None))
 
