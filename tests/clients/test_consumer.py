@@ -190,6 +190,21 @@ def test_paused_partitions_rest_until_they_are_resumed(bootstrap: str, topic: st
         assert [record.offset for record in rest] == list(range(before, 300))
 
 
+def test_what_came_while_a_partition_rested_follows_what_had_come_before(bootstrap: str, single: str) -> None:
+    fill(bootstrap, single, 10)
+    with from_start(bootstrap, max_poll_records=3, fetch_max_wait_ms=20_000) as consumer:
+        consumer.assign([(single, 0)])
+        found = read(consumer, 3)
+        consumer.pause((single, 0))
+        assert consumer.poll(0.1) == []  # what has come is set aside, while a fetch is waiting at the broker
+        fill(bootstrap, single, 1)
+        eventually(lambda: consumer.lag((single, 0)) == 8, "the waiting fetch is answered")
+        consumer.resume((single, 0))
+        found += read(consumer, 8)
+        assert [record.offset for record in found] == list(range(11))
+        assert consumer.position((single, 0)) == 11
+
+
 def test_lag_is_what_is_left_to_read(bootstrap: str, single: str) -> None:
     fill(bootstrap, single, 100)
     with from_start(bootstrap, single, max_poll_records=40) as consumer:

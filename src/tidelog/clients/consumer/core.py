@@ -372,7 +372,7 @@ class ConsumerCore:
 
     def _positions_found(self) -> None:
         for state in self.subscription.states.values():
-            if state.parked and not (state.paused or state.validating or state.revoking):
+            if state.parked and not state.at_rest:
                 self.fetcher.unpark(state)
         self.fetcher.send()
         self._wake()

@@ -7,6 +7,7 @@ waiting: a fetch of the others could hold up that one when it has run dry.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -63,13 +64,15 @@ ASK_AGAIN = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Fetched:
     """What one answer brought of a partition."""
 
     state: PartitionState
     reader: RecordReader
     turn: int
+    number: int
+    """Pieces of a partition are handed out in the order of their numbers."""
 
 
 @dataclass(slots=True)
@@ -131,9 +134,8 @@ class Fetcher:
             if piece.turn != state.turn:
                 ready.popleft()
                 continue
-            if state.paused or state.validating or state.revoking:
-                ready.popleft()
-                state.parked.append(piece)
+            if state.at_rest or state.unparked:
+                self._park_or_sort(state)
                 continue
             reader = piece.reader
             try:
@@ -159,9 +161,8 @@ class Fetcher:
             if piece.turn != state.turn:
                 ready.popleft()
                 continue
-            if state.paused or state.validating or state.revoking:
-                ready.popleft()
-                state.parked.append(piece)
+            if state.at_rest or state.unparked:
+                self._park_or_sort(state)
                 continue
             try:
                 taken += piece.reader.take_columns(sink, limit - taken)
@@ -188,10 +189,30 @@ class Fetcher:
         self._metrics.bytes_consumed_total += reader.size
         return True
 
+    def _park_or_sort(self, state: PartitionState) -> None:
+        """Set the first piece aside, or bring what was set aside back before what came after it."""
+        ready = self.ready
+        if state.at_rest:
+            state.parked.append(ready.popleft())
+            if not state.at_rest:  # the loop may have looked for parked pieces just before this one
+                self.unpark(state)
+            return
+        state.unparked = False
+        pieces = sorted((piece for piece in list(ready) if piece.state is state), key=lambda it: it.number)
+        for piece in pieces:
+            ready.remove(piece)
+        ready.extendleft(reversed(pieces))
+
     def unpark(self, state: PartitionState) -> None:
-        """A partition may be handed out again."""
-        parked, state.parked = state.parked, []
-        self.ready.extend(piece for piece in parked if piece.turn == state.turn)
+        """A partition may be handed out again.
+
+        On the loop nothing can be put in front of `ready`, where another thread may be handing out: whoever
+        hands out next sorts the pieces.
+        """
+        with contextlib.suppress(IndexError):  # both threads may come here at once
+            while state.parked:
+                self.ready.append(state.parked.pop(0))
+                state.unparked = True
 
     # Asking
 
@@ -382,14 +403,14 @@ class Fetcher:
         )
         if reader.next_fetch < 0:
             if not reader.done:  # what is there is no batch, which its reader says best
-                self._put(Fetched(state, reader, state.turn))
+                self._put(state, reader)
             return
         state.fetch_offset = max(state.fetch_offset, reader.next_fetch)
-        self._put(Fetched(state, reader, state.turn))
+        self._put(state, reader)
 
-    def _put(self, piece: Fetched) -> None:
-        piece.state.fetched += 1
-        self.ready.append(piece)
+    def _put(self, state: PartitionState, reader: RecordReader) -> None:
+        state.fetched += 1
+        self.ready.append(Fetched(state, reader, state.turn, state.fetched))
         self._wake()
 
     def _take_error(

@@ -47,7 +47,8 @@ class PartitionState:
     __slots__ = (
         "drained", "fetch_offset", "fetched", "high_watermark", "in_flight", "last_stable_offset",
         "leader_epoch", "log_start_offset", "name", "parked", "paused", "position", "position_epoch",
-        "replica", "replica_until", "reset_to", "retry_at", "revoking", "turn", "validating",
+        "replica", "replica_until", "reset_to", "retry_at", "revoking", "turn", "unparked",
+        "validating",
     )  # fmt: skip
 
     def __init__(self, name: TopicPartition) -> None:
@@ -65,6 +66,8 @@ class PartitionState:
         self.turn = 0
         self.paused = False
         self.parked: list[Fetched] = []
+        self.unparked = False
+        """Whether parked pieces are waiting again, perhaps behind later ones."""
         self.revoking = False
         self.validating = False
         self.reset_to: int | None = None
@@ -80,6 +83,11 @@ class PartitionState:
     def queued(self) -> int:
         """Fetched pieces that wait to be handed out."""
         return self.fetched - self.drained
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing of it is handed out for now."""
+        return self.paused or self.validating or self.revoking
 
     def seek(self, offset: int, epoch: int = NO_EPOCH) -> None:
         """Go on from an offset, and drop what was fetched."""
