@@ -93,6 +93,61 @@ def test_records_are_iterated(bootstrap: str, single: str) -> None:
     assert found == sent
 
 
+def test_a_loop_that_is_left_has_taken_what_it_saw(bootstrap: str, single: str) -> None:
+    fill(bootstrap, single, 20)
+    seen: list[int] = []
+    with from_start(bootstrap, single, group_id=f"{single}-readers", enable_auto_commit=False) as consumer:
+        for record in consumer:
+            seen.append(record.offset)
+            consumer.commit()
+            if len(seen) == 3:
+                break
+        committed = consumer.committed([(single, 0)])[TopicPartition(single, 0)]
+        assert committed is not None
+        assert committed.offset == 3
+        seen += [record.offset for record in read(consumer, 17)]
+    assert seen == list(range(20))
+
+
+def test_closing_after_a_loop_was_left_commits_what_it_saw(bootstrap: str, single: str) -> None:
+    fill(bootstrap, single, 20)
+    group = f"{single}-readers"
+
+    async def first() -> int:
+        settings = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "group.id": group}
+        async with AsyncConsumer(single, settings) as consumer:
+            async for record in consumer:
+                return record.offset
+        return -1
+
+    assert asyncio.run(first()) == 0
+    with from_start(bootstrap, single, group_id=group) as consumer:
+        assert [record.offset for record in read(consumer, 19)] == list(range(1, 20))
+
+
+def test_a_loop_of_coroutines_ends_when_its_consumer_is_closed(bootstrap: str, single: str) -> None:
+    fill(bootstrap, single, 5)
+
+    async def main() -> list[int]:
+        seen: list[int] = []
+        consumer = AsyncConsumer(single, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+
+        async def loop() -> None:
+            async for record in consumer:
+                seen.append(record.offset)
+                if len(seen) == 5:
+                    five.set()
+
+        five = asyncio.Event()
+        looping = asyncio.create_task(loop())
+        await five.wait()
+        await consumer.close()
+        await asyncio.wait_for(looping, 10)
+        return seen
+
+    assert asyncio.run(main()) == [0, 1, 2, 3, 4]
+
+
 def test_coroutines_consume(bootstrap: str, topic: str) -> None:
     sent = {value for partition in range(3) for value in fill(bootstrap, topic, 500, partition)}
 

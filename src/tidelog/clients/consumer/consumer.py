@@ -35,7 +35,7 @@ from tidelog.clients.consumer.partitions import (
     TopicPartition,
     named,
 )
-from tidelog.clients.errors import InvalidState, Timeout
+from tidelog.clients.errors import Closed, InvalidState, Timeout
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit
 from tidelog.clients.settings import consumer_settings
 from tidelog.records.loops import ColumnSink, Record
@@ -185,11 +185,20 @@ class AsyncConsumer(ConsumerCore):
         return to_polars(await self.poll_arrow(timeout, max_records))
 
     def __aiter__(self) -> AsyncIterator[Record]:
+        """Every record as it comes, until the consumer is closed.
+
+        Records are taken one by one, so that a commit inside the loop, or one that close makes after `break`,
+        covers those that the loop has seen and no others.
+        """
         return self._each()
 
     async def _each(self) -> AsyncIterator[Record]:
         while not self.closed:
-            for record in await self.poll(None):
+            try:
+                records = await self.poll(None, 1)
+            except Closed:
+                return
+            for record in records:
                 yield record
 
     def wakeup(self) -> None:

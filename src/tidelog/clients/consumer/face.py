@@ -222,10 +222,14 @@ class Consumer:
         return to_polars(self.poll_arrow(timeout, max_records))
 
     def __iter__(self) -> Iterator[Record]:
-        """Every record as it comes, until the consumer is closed."""
+        """Every record as it comes, until the consumer is closed.
+
+        Records are taken one by one, so that a commit inside the loop, or one that close makes after `break`,
+        covers those that the loop has seen and no others.
+        """
         while not self._inner.closed:
             try:
-                records = self.poll(None)
+                records = self.poll(None, 1)
             except Closed:
                 return
             yield from records
