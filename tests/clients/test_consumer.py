@@ -536,3 +536,54 @@ def test_ctrl_c_ends_a_poll_at_once(bootstrap: str, single: str, where: str) -> 
     assert ended.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in ended.stderr
     assert time.monotonic() - began < 15
+
+
+def test_pausing_no_partition_pauses_none(bootstrap: str, topic: str) -> None:
+    with from_start(bootstrap) as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        consumer.pause(*())
+        assert consumer.paused() == set()
+        consumer.pause((topic, 0))
+        consumer.resume(*())
+        assert consumer.paused() == {(topic, 0)}
+
+
+def test_what_is_no_partition_is_shown(bootstrap: str, topic: str) -> None:
+    with from_start(bootstrap, group_id="readers") as consumer:
+        consumer.assign([(topic, 0)])
+        with pytest.raises(TypeError, match=r"expected a partition as \(topic, number\), not \[\("):
+            consumer.pause([(topic, 0)])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="not 't'"):
+            consumer.assign("topic")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=f"offset -5 of {topic}-0: expected 0 or more"):
+            consumer.commit({(topic, 0): -5})
+
+
+def test_only_the_thread_that_polls_closes(bootstrap: str, single: str) -> None:
+    fill(bootstrap, single, 1)
+    found: list[Record] = []
+    with from_start(bootstrap) as consumer:
+        consumer.assign([(single, 0)])
+        consumer.seek((single, 0), 1)
+        polling = threading.Thread(target=lambda: found.extend(consumer.poll(30)))
+        polling.start()
+
+        def is_polling() -> bool:
+            try:
+                consumer.paused()
+            except InvalidState:
+                return True
+            return False
+
+        eventually(is_polling, "the other thread polls")
+        with pytest.raises(InvalidState, match="one thread at a time"):
+            consumer.close()
+        fill(bootstrap, single, 1)
+        polling.join(30)
+        assert [record.offset for record in found] == [1]
+
+
+def test_waking_up_what_is_closed_does_nothing(bootstrap: str) -> None:
+    consumer = from_start(bootstrap)
+    consumer.close()
+    consumer.wakeup()

@@ -352,6 +352,8 @@ def _commit(group_id: str, offsets: Mapping[Partition, OffsetAndMetadata | int])
         for index in indexes:
             given = offsets[topic, index]
             offset = OffsetAndMetadata(given) if isinstance(given, int) else given
+            if offset.offset < 0:
+                raise ValueError(f"offset {offset.offset} of {topic}-{index}: expected 0 or more")
             partitions.append(
                 OffsetCommitRequest.OffsetCommitRequestPartition(
                     partition_index=index,

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -129,7 +130,10 @@ class AsyncConsumer(ConsumerCore):
         return self.subscription.wanted
 
     def pause(self, *partitions: Partition) -> None:
-        """Hand out nothing of these partitions until they are resumed; a rebalance forgets it."""
+        """Hand out nothing of these partitions until they are resumed; a rebalance forgets it.
+
+        Without a name it does nothing, as in Kafka's clients.
+        """
         for state in self._states(partitions):
             state.paused = True
 
@@ -204,8 +208,9 @@ class AsyncConsumer(ConsumerCore):
     def wakeup(self) -> None:
         """End a poll that waits, now or the next time, with Interrupted; may be called by any thread."""
         self._interrupted = True
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._wake)
+        if self._loop is not None and not self.closed:
+            with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
+                self._loop.call_soon_threadsafe(self._wake)
 
     # Positions
 
@@ -228,7 +233,7 @@ class AsyncConsumer(ConsumerCore):
 
     def seek_to_time(self, timestamp_ms: int, *partitions: Partition) -> None:
         """Go on from the first record of that time or later; from the end where there is none."""
-        for state in self._states(partitions):
+        for state in self._states(partitions or self.subscription.states):
             state.seek_time(timestamp_ms)
         self._sought()
 

@@ -29,12 +29,13 @@ from tidelog.clients.consumer.partitions import (
     PartitionState,
     Subscription,
     TopicPartition,
+    name_of,
     named,
 )
 from tidelog.clients.consumer.positions import Positions, reset_policy
 from tidelog.clients.errors import Closed, ConfigError, Interrupted, InvalidState, SerializationError, Timeout
 from tidelog.clients.network import REFUSED, NetworkClient
-from tidelog.clients.producer.transaction_values import OffsetToCommit
+from tidelog.clients.producer.transaction_values import OffsetToCommit, to_commit
 from tidelog.clients.serialization import Deserialize, deserializer
 from tidelog.clients.settings import ConsumerSettings
 from tidelog.clients.telemetry import Telemetry
@@ -162,9 +163,9 @@ class ConsumerCore:
         self._wake()
 
     def _states(self, partitions: Iterable[Partition]) -> list[PartitionState]:
-        """The states of assigned partitions; all of them where none is named."""
+        """The states of assigned partitions."""
         self.check_open()
-        wanted = named(partitions) or list(self.subscription.states)
+        wanted = named(partitions)
         states = self.subscription.states
         missing = [name for name in wanted if name not in states]
         if missing:
@@ -470,10 +471,7 @@ class ConsumerCore:
         if offsets is None:
             return self._positions()
         if isinstance(offsets, Mapping):
-            return {
-                TopicPartition(*partition): OffsetToCommit(entry) if isinstance(entry, int) else entry
-                for partition, entry in offsets.items()
-            }
+            return {name_of(key): to_commit(name_of(key), entry) for key, entry in offsets.items()}
         name = TopicPartition(offsets.topic, offsets.partition)
         return {name: OffsetToCommit(offsets.offset + 1, "", offsets.leader_epoch)}
 

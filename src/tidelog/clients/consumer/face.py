@@ -43,6 +43,7 @@ T = TypeVar("T")
 INTERRUPTED_SECONDS = 3.0
 # How long records are waited for here before the loop is asked to see to all that a poll has to do.
 CALM_SECONDS = 0.05
+IN_USE = "a consumer is for one thread at a time; another is using this one"
 
 
 class Consumer:
@@ -80,7 +81,7 @@ class Consumer:
         """The result of work on the loop; listeners that it wants to be called are called here meanwhile."""
         if not self._user.acquire(blocking=False):
             work.close()
-            raise InvalidState("a consumer is for one thread at a time; another is using this one")
+            raise InvalidState(IN_USE)
         try:
             inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
             self._inboxes.append(inbox)  # before the work can want something of it
@@ -270,7 +271,10 @@ class Consumer:
         return self._do(self._inner.subscribed)
 
     def pause(self, *partitions: Partition) -> None:
-        """Hand out nothing of these partitions until they are resumed; a rebalance forgets it."""
+        """Hand out nothing of these partitions until they are resumed; a rebalance forgets it.
+
+        Without a name it does nothing, as in Kafka's clients.
+        """
         self._do(lambda: self._inner.pause(*partitions))
 
     def resume(self, *partitions: Partition) -> None:
@@ -376,13 +380,18 @@ class Consumer:
     def close(self, timeout: float | None = None) -> None:
         """Commit, where that is done automatically, leave the group and end; takes at most `timeout` seconds.
 
-        Ctrl-C while it waits ends it at once.
+        Ctrl-C while it waits ends it at once. Where another thread polls, it raises and closes nothing: use
+        `wakeup`, and have that thread close.
         """
         if self._thread.closed:
             return
+        self._thread.check()
+        if not self._user.acquire(blocking=False):
+            raise InvalidState(IN_USE)
         try:
             self._call(self._inner.close(timeout))
         except Closed:
             pass
         finally:
             self._thread.close()
+            self._user.release()

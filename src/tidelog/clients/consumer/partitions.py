@@ -37,8 +37,15 @@ class OffsetAndTime(NamedTuple):
     leader_epoch: int
 
 
+def name_of(partition: Partition) -> TopicPartition:
+    match partition:
+        case (str(topic), int(number)):
+            return TopicPartition(topic, number)
+    raise TypeError(f"expected a partition as (topic, number), not {partition!r}")
+
+
 def named(partitions: Iterable[Partition]) -> list[TopicPartition]:
-    return [TopicPartition(*partition) for partition in partitions]
+    return [name_of(partition) for partition in partitions]
 
 
 class PartitionState:
@@ -150,7 +157,7 @@ class Subscription:
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Have these partitions and no others; what is kept keeps its position."""
-        wanted = {TopicPartition(*partition) for partition in partitions}
+        wanted = set(named(partitions))
         for name in list(self.states):
             if name not in wanted:
                 self.states.pop(name).forget()

@@ -174,11 +174,8 @@ class Dispatcher(RebalanceListener):
             return
         for work in changed:
             work.paused = work.worker.full
-        # Without a name these would be for all partitions.
-        if held := [work.name for work in changed if work.paused]:
-            self.consumer.pause(*held)
-        if freed := [work.name for work in changed if not work.paused]:
-            self.consumer.resume(*freed)
+        self.consumer.pause(*(work.name for work in changed if work.paused))
+        self.consumer.resume(*(work.name for work in changed if not work.paused))
 
     # Partitions come and go; called within poll
 

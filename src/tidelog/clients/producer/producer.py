@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from tidelog.clients.errors import InvalidState
 from tidelog.clients.producer.core import Delivered, Headers, ProducerCore, Wait
 from tidelog.clients.producer.interceptors import ProducerRecord
-from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, PreparedTransaction
+from tidelog.clients.producer.transaction_values import (
+    GroupMember,
+    OffsetToCommit,
+    PreparedTransaction,
+    to_commit,
+)
 from tidelog.clients.producer.transactions import Transactions
 from tidelog.clients.settings import producer_settings
 from tidelog.records.loops import RecordFuture
@@ -216,7 +221,4 @@ class AsyncProducer:
 
 
 def offsets_of(offsets: Offsets) -> dict[tuple[str, int], OffsetToCommit]:
-    return {
-        partition: OffsetToCommit(entry) if isinstance(entry, int) else entry
-        for partition, entry in offsets.items()
-    }
+    return {partition: to_commit(partition, entry) for partition, entry in offsets.items()}
