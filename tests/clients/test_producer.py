@@ -299,6 +299,17 @@ def test_what_is_wrong_with_the_call_is_raised(bootstrap: str, topic: str) -> No
         producer.send(topic, b"v")
 
 
+def test_a_call_of_wrong_types_is_refused_with_what_is_right(bootstrap: str, topic: str) -> None:
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for headers in ({"shop": b"7"}, [(b"shop", b"7")], [("shop", 7)], [("shop", b"7", b"8")]):
+            with pytest.raises(SerializationError, match="expected pairs of a name and bytes"):
+                producer.send(topic, b"value", headers=headers)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"partition '0' of topic .*: a number from 0 is right"):
+            producer.send(topic, b"value", partition="0")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"timestamp 1\.5: whole milliseconds since 1970"):
+            producer.send(topic, b"value", timestamp_ms=1.5)  # type: ignore[arg-type]
+
+
 def test_what_befalls_the_record_is_in_the_future(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap_servers=bootstrap, max_block_ms=300) as producer:
         too_large = producer.send(topic, b"x" * 1_100_000)

@@ -15,7 +15,7 @@ from tests.clients.reading import batches, values
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
 from tidelog.clients.connection import Connection, split_address
-from tidelog.clients.errors import ConfigError, InvalidState, Timeout, TransactionAborted
+from tidelog.clients.errors import ConfigError, InvalidState, RecordTooLarge, Timeout, TransactionAborted
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, PreparedTransaction
@@ -305,3 +305,20 @@ def test_two_threads_share_a_transaction(bootstrap: str, topic: str, new_name: N
                 thread.join()
         assert isinstance(sender.metrics()["record-send-total"], int)
     eventually(lambda: len(values(bootstrap, topic, committed=True)) == 400, "everything is there")
+
+
+def test_a_record_refused_on_the_senders_thread_fails_the_transaction_on_its_loop(
+    bootstrap: str, topic: str, new_name: NewName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")  # loops then refuse what is not meant for other threads
+    with producer(bootstrap, new_name("id"), max_request_size=1000) as sender:
+        sender.init_transactions()
+        sender.begin_transaction()
+        error = sender.send(topic, b"x" * 2000).exception(10)
+        assert isinstance(error, RecordTooLarge)
+        with pytest.raises(RecordTooLarge):
+            sender.commit_transaction()
+        sender.abort_transaction()
+        with sender.transaction():
+            sender.send(topic, b"next", partition=0)
+    sees(bootstrap, topic, [b"next"])

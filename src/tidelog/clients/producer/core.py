@@ -81,7 +81,7 @@ class ProducerCore:
                 self.accumulator,
                 settings,
                 self.flush,
-                lambda: self.sender.wake_on_loop(),
+                lambda: self.sender.wake(),  # a record that is refused fails it on the thread that sends
                 lambda error: self.sender.abort_waiting(error),
             )
             sequences = self.transactions.sequences
@@ -443,16 +443,22 @@ class ProducerCore:
 def _check(record: ProducerRecord) -> None:
     if not isinstance(record.topic, str) or not record.topic:
         raise ValueError(f"topic {record.topic!r}: a name is needed")
-    if record.partition is not None and record.partition < 0:
-        raise ValueError(f"partition {record.partition} of topic {record.topic!r}: at least 0 is right")
-    if record.timestamp_ms is not None and record.timestamp_ms < 0:
-        raise ValueError(f"timestamp {record.timestamp_ms}: milliseconds since 1970 are right")
+    partition, timestamp = record.partition, record.timestamp_ms
+    if partition is not None and not (isinstance(partition, int) and partition >= 0):
+        raise ValueError(f"partition {partition!r} of topic {record.topic!r}: a number from 0 is right")
+    if timestamp is not None and not (isinstance(timestamp, int) and timestamp >= 0):
+        raise ValueError(f"timestamp {timestamp!r}: whole milliseconds since 1970 are right")
 
 
 def encoded_headers(headers: Headers) -> EncodedHeaders:
     if not headers:
         return ()
-    return tuple((name.encode(), as_bytes(content)) for name, content in headers)
+    try:
+        return tuple((name.encode(), as_bytes(content)) for name, content in headers)
+    except (TypeError, ValueError, AttributeError):
+        raise SerializationError(
+            f"headers {headers!r}: expected pairs of a name and bytes, such as [('shop', b'7')]"
+        ) from None
 
 
 def _nowhere(record: ProducerRecord) -> RecordMetadata:
