@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tidelog.clients.producer.interceptors import ProducerInterceptor as ProducerInterceptor
     from tidelog.clients.producer.interceptors import ProducerRecord as ProducerRecord
     from tidelog.clients.producer.producer import AsyncProducer as AsyncProducer
+    from tidelog.clients.producer.transaction_values import GroupMember as GroupMember
+    from tidelog.clients.producer.transaction_values import OffsetToCommit as OffsetToCommit
     from tidelog.clients.producer.transaction_values import PreparedTransaction as PreparedTransaction
     from tidelog.records._pure_client import RecordMetadata as RecordMetadata
     from tidelog.records.loops import Record as Record
@@ -38,8 +40,10 @@ _CLIENTS = {
     "Consumer": "tidelog.clients.consumer.face",
     "ConsumerInterceptor": "tidelog.clients.consumer.interceptors",
     "ErrorPolicy": "tidelog.clients.handlers.plan",
+    "GroupMember": "tidelog.clients.producer.transaction_values",
     "HandlerConsumer": "tidelog.clients.handlers.consumer",
     "NewTopic": "tidelog.clients.adminclient.topics",
+    "OffsetToCommit": "tidelog.clients.producer.transaction_values",
     "PreparedTransaction": "tidelog.clients.producer.transaction_values",
     "Producer": "tidelog.clients.producer.face",
     "ProducerInterceptor": "tidelog.clients.producer.interceptors",
@@ -56,3 +60,7 @@ def __getattr__(name: str) -> object:
     if name in _CLIENTS:
         return getattr(import_module(_CLIENTS[name]), name)
     raise AttributeError(f"module 'tidelog' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_CLIENTS})

@@ -587,3 +587,27 @@ def test_waking_up_what_is_closed_does_nothing(bootstrap: str) -> None:
     consumer = from_start(bootstrap)
     consumer.close()
     consumer.wakeup()
+
+
+def test_any_thread_may_ask_for_metrics(bootstrap: str, topic: str) -> None:
+    errors: list[BaseException] = []
+    asked = threading.Event()
+    over = threading.Event()
+    with from_start(bootstrap) as consumer:
+
+        def ask() -> None:
+            try:
+                while not over.is_set():
+                    consumer.metrics()
+                    asked.set()
+            except Exception as error:
+                errors.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert asked.wait(10)
+        for number in range(300):
+            consumer.assign([(topic, index) for index in range(number % 3)])
+        over.set()
+        asking.join(10)
+    assert errors == []

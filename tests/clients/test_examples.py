@@ -7,6 +7,8 @@ import importlib
 
 import pytest
 
+import tidelog
+
 MODULES = [
     "tidelog.clients.settings",
     "tidelog.clients.security",
@@ -25,3 +27,9 @@ def test_the_examples_of_a_module_run(name: str, bootstrap: str) -> None:
     failed, tried = doctest.testmod(module, extraglobs={"bootstrap": bootstrap})
     assert tried > 0
     assert failed == 0
+
+
+def test_everything_that_the_package_offers_is_shown_and_found() -> None:
+    assert {"Producer", "Consumer", "Admin", "OffsetToCommit", "GroupMember"} <= set(dir(tidelog))
+    for name in dir(tidelog):
+        assert getattr(tidelog, name) is not None or name.startswith("__")

@@ -103,6 +103,8 @@ def test_what_cannot_be_sent_is_named(bootstrap: str, topic: str) -> None:
             producer.send_arrow(pa.table({"a": [b""], "b": [b""]}), topic, value_column="x")
         with pytest.raises(ValueError, match="which column has the values"):
             producer.send_arrow(pa.table({"a": [b""], "b": [b""]}), topic)
+        with pytest.raises(TypeError, match="expected a Table or RecordBatch of pyarrow, not list"):
+            producer.send_arrow([{"value": b"x"}], topic)
         with pytest.raises(TypeError, match="column 'value' is list"):
             producer.send_arrow(pa.table({"value": [[1]]}), topic)
         with pytest.raises(RecordTooLarge):

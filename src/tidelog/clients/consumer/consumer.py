@@ -33,6 +33,7 @@ from tidelog.clients.consumer.lookups import EARLIEST, LATEST
 from tidelog.clients.consumer.partitions import (
     OffsetAndTime,
     Partition,
+    PartitionState,
     TopicPartition,
     named,
 )
@@ -288,12 +289,14 @@ class AsyncConsumer(ConsumerCore):
     def lag(self, partition: Partition) -> int | None:
         """How many offsets the position is behind the end; None before the first fetch tells the end."""
         (state,) = self._states((partition,))
+        return self._lag(state)
+
+    def _lag(self, state: PartitionState) -> int | None:
         end = state.high_watermark
         if self.settings.isolation_level == "read_committed":
             end = state.last_stable_offset
-        if end < 0 or state.position is None:
-            return None
-        return max(0, end - state.position)
+        position = state.position
+        return None if end < 0 or position is None else max(0, end - position)
 
     # Commits
 
@@ -367,9 +370,11 @@ class AsyncConsumer(ConsumerCore):
     def metrics(self) -> dict[str, float]:
         """Numbers under Kafka's names, such as records-consumed-total; times in milliseconds."""
         numbers = self.client.metrics.snapshot() | self.metrics_of.snapshot()
-        lags = [self.lag(name) for name in self.subscription.states] if not self.closed else []
+        # Any thread may ask: what the loop may change meanwhile is copied first.
+        states = [] if self.closed else list(self.subscription.states.values())
+        lags = [self._lag(state) for state in states]
         numbers["records-lag-max"] = max((lag for lag in lags if lag is not None), default=0)
-        numbers["assigned-partitions"] = len(self.subscription.states)
+        numbers["assigned-partitions"] = len(states)
         return numbers
 
 

@@ -153,6 +153,8 @@ def arrow_columns(
     """The columns of each record batch in a table, as the compiled code takes them."""
     import pyarrow as pa
 
+    if not isinstance(data, pa.RecordBatch | pa.Table):
+        raise TypeError(f"expected a Table or RecordBatch of pyarrow, not {type(data).__name__}")
     batches = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
     names = data.schema.names
     value_name = _name(names, value, VALUE, needed=True)
