@@ -98,6 +98,17 @@ def test_the_first_error_is_raised_unless_the_rest_is_wanted_too(admin: Admin, n
         _ = results["nobody asked for it"]
 
 
+def test_a_text_is_not_taken_for_a_list_of_names(admin: Admin) -> None:
+    for call in (admin.describe_topics, admin.delete_topics, admin.describe_topics_by_id):
+        with pytest.raises(TypeError, match=r"expected a list of names, such as \['orders'\], not the text"):
+            call("orders")
+    for of_groups in (admin.describe_consumer_groups, admin.delete_consumer_groups, admin.fence_producers):
+        with pytest.raises(TypeError, match=r"expected a list of names, such as \['billing'\]"):
+            of_groups("billing")
+    with pytest.raises(ValueError, match="offset -1 of orders-0: expected 0 or more"):
+        admin.alter_consumer_group_offsets("billing", {("orders", 0): -1})
+
+
 def test_what_is_only_validated_is_not_made(admin: Admin, new_name: Named) -> None:
     name = new_name("t")
     admin.create_topics([NewTopic(name, 2)], validate_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tidelog.clients.adminclient.results import error_from
+from tidelog.clients.adminclient.results import error_from, names_in
 from tidelog.clients.connection import api_name
 from tidelog.clients.errors import Closed, ConfigError, NoBroker, Timeout
 from tidelog.clients.network import GROUP, NetworkClient
@@ -286,7 +286,7 @@ class AdminBase:
                     self._client.forget_coordinator(kind, key)
             return answers
 
-        return await self._settle(list(dict.fromkeys(keys)), deadline, look_up, asked, again)
+        return await self._settle(names_in(keys), deadline, look_up, asked, again)
 
     async def _settle(
         self,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidelog.clients.adminclient.base import AdminBase, Deadline, Outcomes, Partition, by_topic
 from tidelog.clients.adminclient.groups import raise_passing
-from tidelog.clients.adminclient.results import Results, error_from, settled
+from tidelog.clients.adminclient.results import Results, error_from, names_in, settled
 from tidelog.errors import KafkaError
 from tidelog.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -270,7 +270,7 @@ class GroupOffsetAdmin(AdminBase):
     ) -> Results[str, None]:
         """Forget what a share group without members has read of topics."""
         deadline = self._deadline(timeout)
-        wanted = list(topics)
+        wanted = names_in(topics)
 
         async def ask(node: int, ids: list[str]) -> Outcomes[str, Outcomes[str, None]]:
             request = DeleteShareGroupOffsetsRequest(

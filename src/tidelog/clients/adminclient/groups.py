@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tidelog.clients.adminclient.acls import AclOperation, operations_of
 from tidelog.clients.adminclient.base import PASSING, AdminBase, Deadline, Outcomes, Partition
-from tidelog.clients.adminclient.results import Results, error_from, settled
+from tidelog.clients.adminclient.results import Results, error_from, names_in, settled
 from tidelog.errors import (
     GroupIdNotFound,
     InconsistentGroupProtocol,
@@ -149,7 +149,7 @@ class GroupAdmin(AdminBase):
     ) -> Results[str, ConsumerGroupDescription]:
         """Consumer groups of both protocols, with their members and what each has."""
         deadline = self._deadline(timeout)
-        wanted = list(dict.fromkeys(group_ids))
+        wanted = names_in(group_ids)
         await self.start()
         connection = await self._retrying(deadline, "describe_consumer_groups", self._client.any_connection)
         found: Outcomes[str, ConsumerGroupDescription] = {}
@@ -181,7 +181,8 @@ class GroupAdmin(AdminBase):
         """Groups of the classic protocol, of consumers or of others such as Connect's workers."""
         deadline = self._deadline(timeout)
         return settled(
-            await self._describe_classic(list(group_ids), include_authorized_operations, deadline), partial
+            await self._describe_classic(names_in(group_ids), include_authorized_operations, deadline),
+            partial,
         )
 
     async def delete_consumer_groups(
@@ -241,7 +242,7 @@ class GroupAdmin(AdminBase):
         else:
             members = [
                 LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=instance, reason=text)
-                for instance in group_instance_ids
+                for instance in names_in(group_instance_ids)
             ]
         if not members:
             return settled({}, partial)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from tidelog.errors import KafkaError, error_class, error_name
@@ -50,6 +50,13 @@ def settled(outcomes: Mapping[K, V | KafkaError], partial: bool) -> Results[K, V
         for error in results.errors.values():
             raise error
     return results
+
+
+def names_in(given: Iterable[str]) -> list[str]:
+    """The names, each once. A text is no list of names, though Python would take its letters for one."""
+    if isinstance(given, str):
+        raise TypeError(f"expected a list of names, such as [{given!r}], not the text {given!r}")
+    return list(dict.fromkeys(given))
 
 
 def error_from(code: int, message: str | None, what: str) -> KafkaError | None:

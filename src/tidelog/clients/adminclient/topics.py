@@ -9,7 +9,7 @@ from enum import IntEnum
 from tidelog.clients.adminclient.acls import AclOperation, operations_of
 from tidelog.clients.adminclient.base import NO_LEADER, AdminBase, Deadline, Outcomes, Partition, by_topic
 from tidelog.clients.adminclient.configs import ConfigEntry, ConfigSource
-from tidelog.clients.adminclient.results import Results, error_from, settled
+from tidelog.clients.adminclient.results import Results, error_from, names_in, settled
 from tidelog.errors import KafkaError, UnknownTopicId, UnknownTopicOrPartition, UnsupportedVersion
 from tidelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -139,7 +139,7 @@ class TopicAdmin(AdminBase):
     ) -> Results[str, None]:
         """Delete topics with everything in them."""
         deadline = self._deadline(timeout)
-        wanted = list(names)
+        wanted = names_in(names)
         # Older versions take bare names, newer ones structs; each ignores the other's field.
         version = await self._delete_version(deadline)
         request = DeleteTopicsRequest(timeout_ms=self._timeout_ms(deadline))
@@ -160,10 +160,11 @@ class TopicAdmin(AdminBase):
         self, topic_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
     ) -> Results[str, None]:
         """Delete topics by their ids, as `describe_topics` shows them."""
+        wanted = names_in(topic_ids)
         deadline = self._deadline(timeout)
         if await self._delete_version(deadline) < BY_ID_VERSION:
             raise UnsupportedVersion("the broker does not delete topics by id (DeleteTopics 6)")
-        states = [DeleteTopicsRequest.DeleteTopicState(topic_id=uuid_from_text(text)) for text in topic_ids]
+        states = [DeleteTopicsRequest.DeleteTopicState(topic_id=uuid_from_text(text)) for text in wanted]
         request = DeleteTopicsRequest(topics=states, timeout_ms=self._timeout_ms(deadline))
         answer = await self._ask_controller(
             request, DeleteTopicsResponse, deadline, lambda found: _first(found.responses)
@@ -196,7 +197,7 @@ class TopicAdmin(AdminBase):
     ) -> Results[str, TopicDescription]:
         """Topics with their partitions, who leads them and who has them."""
         deadline = self._deadline(timeout)
-        wanted = sorted(set(names))
+        wanted = sorted(names_in(names))
         if not wanted:
             return settled({}, partial)
         await self.start()
@@ -218,7 +219,7 @@ class TopicAdmin(AdminBase):
     ) -> Results[str, TopicDescription]:
         """The same for ids of topics; the results are by id."""
         deadline = self._deadline(timeout)
-        wanted = list(dict.fromkeys(topic_ids))
+        wanted = names_in(topic_ids)
         await self.start()
         connection = await self._retrying(deadline, "describe_topics_by_id", self._client.any_connection)
         if connection.version_for(MetadataRequest) < METADATA_BY_ID:

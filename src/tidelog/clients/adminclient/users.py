@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.clients.adminclient.base import AdminBase, Outcomes
-from tidelog.clients.adminclient.results import Results, error_from, raise_for, settled
+from tidelog.clients.adminclient.results import Results, error_from, names_in, raise_for, settled
 from tidelog.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from tidelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -120,7 +120,9 @@ class UserAdmin(AdminBase):
         """Which mechanisms users have passwords for; all users where none is given."""
         request = DescribeUserScramCredentialsRequest(users=None)
         if users is not None:
-            request.users = [DescribeUserScramCredentialsRequest.UserName(name=user) for user in users]
+            request.users = [
+                DescribeUserScramCredentialsRequest.UserName(name=user) for user in names_in(users)
+            ]
         answer = await self._ask_any(request, DescribeUserScramCredentialsResponse, self._deadline(timeout))
         raise_for(answer.error_code, answer.error_message, "SCRAM credentials")
         outcomes: Outcomes[str, list[ScramCredentialInfo]] = {
