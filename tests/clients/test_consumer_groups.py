@@ -21,7 +21,7 @@ from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.consumer.interceptors import ConsumerInterceptor
 from tidelog.clients.consumer.listener import RebalanceListener
 from tidelog.clients.consumer.partitions import TopicPartition
-from tidelog.clients.errors import CommitFailed, ConfigError
+from tidelog.clients.errors import Closed, CommitFailed, ConfigError
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.transaction_values import OffsetToCommit
 from tidelog.errors import FencedInstanceId, RebalanceInProgress
@@ -398,6 +398,19 @@ def test_a_listener_may_seek(group: Group, bootstrap: str, new_name: NewName) ->
 
     member.subscribe(topic, listener=Seeker())
     assert [record.offset for record in read(member, 3)] == [7, 8, 9]
+
+
+def test_a_listener_may_close(group: Group, bootstrap: str, new_name: NewName) -> None:
+    topic = make_topic(bootstrap, new_name("closed"), 1)
+    member = group.join()
+
+    class Closing(RebalanceListener):
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            member.close()
+
+    member.subscribe(topic, listener=Closing())
+    with pytest.raises(Closed):
+        read(member, 1)
 
 
 @of_three_kinds

@@ -42,6 +42,10 @@ def test_each_has_its_topic(tidelog_broker, tidelog_topic, number):
     producer.produce(tidelog_topic, b"x")
     assert producer.flush(30) == 0
 
+@pytest.mark.tidelog_topic(2)
+def test_made_with_so_many_partitions(tidelog_broker, tidelog_topic):
+    assert partitions(tidelog_broker, tidelog_topic) == 2
+
 @pytest.mark.tidelog_topic(partitions=3, configs={"cleanup.policy": "compact"})
 def test_made_otherwise(tidelog_broker, tidelog_topic):
     brokers.add(tidelog_broker)
@@ -53,7 +57,7 @@ def test_made_otherwise(tidelog_broker, tidelog_topic):
         "error",
     )
     assert run.returncode == 0, run.stdout
-    assert "3 passed" in run.stdout
+    assert "4 passed" in run.stdout
 
 
 def test_settings_come_from_a_fixture(tmp_path: Path) -> None:

@@ -53,9 +53,10 @@ def tidelog_broker(tidelog_broker_settings: Mapping[str, object]) -> Iterator[Br
 def tidelog_topic(tidelog_broker: Broker, request: pytest.FixtureRequest) -> str:
     """The name of a topic of this test alone."""
     marker = request.node.get_closest_marker("tidelog_topic")
-    options = dict(marker.kwargs) if marker is not None else {}
+    arguments = marker.args if marker is not None else ()
+    options = marker.kwargs if marker is not None else {}
     name = fresh_name(request.node.name)
-    tidelog_broker.create_topic(name, **options)
+    tidelog_broker.create_topic(name, *arguments, **options)
     return name
 
 

@@ -14,11 +14,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -94,6 +95,10 @@ class Consumer:
                     if job is None:
                         return future.result()
                     job()
+            except CancelledError:
+                if self._thread.closed:
+                    raise Closed("the consumer was closed meanwhile") from None
+                raise
             except BaseException:
                 if future is not None:
                     future.cancel()
@@ -131,7 +136,8 @@ class Consumer:
                     )
             except Exception as error:
                 problem = error
-            loop.call_soon_threadsafe(settle, problem)
+            with contextlib.suppress(RuntimeError):  # the listener closed the consumer, and with it the loop
+                loop.call_soon_threadsafe(settle, problem)
 
         self._inboxes[-1].put(job)
         await done
