@@ -611,3 +611,22 @@ def test_any_thread_may_ask_for_metrics(bootstrap: str, topic: str) -> None:
         over.set()
         asking.join(10)
     assert errors == []
+
+
+def test_what_interceptors_drop_does_not_hold_up_what_follows(bootstrap: str, single: str) -> None:
+    class Odd(ConsumerInterceptor):
+        def on_consume(self, records: list[Record]) -> list[Record]:
+            return [record for record in records if record.offset % 2]
+
+    fill(bootstrap, single, 6)
+    with from_start(bootstrap, single, max_poll_records=1, interceptor_classes=[Odd]) as consumer:
+        assert [record.offset for _ in range(3) for record in consumer.poll(10)] == [1, 3, 5]
+        assert consumer.poll(0.1) == []
+
+
+def test_a_poll_for_no_records_is_refused(bootstrap: str, single: str) -> None:
+    with from_start(bootstrap, single) as consumer:
+        with pytest.raises(ValueError, match="max_records is 0; at least 1 is right"):
+            consumer.poll(1, max_records=0)
+        with pytest.raises(ValueError, match="max_records is -1"):
+            consumer.poll_arrow(1, max_records=-1)

@@ -156,7 +156,7 @@ class AsyncConsumer(ConsumerCore):
 
         None waits as long as it takes. Rebalances, their listeners and automatic commits happen in here.
         """
-        limit = max_records or self.settings.max_poll_records
+        limit = limit_of(max_records, self.settings.max_poll_records)
         records = self.take_ready(limit)
         if records:
             await self._be_fair()
@@ -172,7 +172,8 @@ class AsyncConsumer(ConsumerCore):
 
         check_arrow()
         sink = ColumnSink()
-        await self.poll_for(timeout, lambda: self.take_columns(sink, max_records or EVERYTHING), 0)
+        limit = limit_of(max_records, EVERYTHING)
+        await self.poll_for(timeout, lambda: self.take_columns(sink, limit), 0)
         return table_of(sink)
 
     async def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:
@@ -376,6 +377,15 @@ class AsyncConsumer(ConsumerCore):
         numbers["records-lag-max"] = max((lag for lag in lags if lag is not None), default=0)
         numbers["assigned-partitions"] = len(states)
         return numbers
+
+
+def limit_of(max_records: int | None, otherwise: int) -> int:
+    """How many records a poll may give."""
+    if max_records is None:
+        return otherwise
+    if max_records < 1:
+        raise ValueError(f"max_records is {max_records}; at least 1 is right")
+    return max_records
 
 
 def whole(pattern: str | re.Pattern[str]) -> re.Pattern[str]:

@@ -263,10 +263,14 @@ class ConsumerCore:
             while True:
                 self._news.clear()
                 await self._attend(group, deadline)
+                before = self.metrics_of.records_consumed_total
                 taken = take()
                 if taken:
                     self._turn_began = loop.time()
                     return taken
+                if self.metrics_of.records_consumed_total != before:
+                    # Interceptors dropped all of it; more may be waiting, of which nobody tells once more.
+                    self._wake()
                 try:
                     async with asyncio.timeout_at(deadline):
                         await self._news.wait()

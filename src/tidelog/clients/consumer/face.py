@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.clients.blocking import LoopThread
-from tidelog.clients.consumer.consumer import AsyncConsumer
+from tidelog.clients.consumer.consumer import AsyncConsumer, limit_of
 from tidelog.clients.consumer.core import EVERYTHING, Committed, Offsets
 from tidelog.clients.consumer.listener import RebalanceListener, Told
 from tidelog.clients.consumer.partitions import OffsetAndTime, Partition, TopicPartition
@@ -192,7 +192,7 @@ class Consumer:
 
         None waits as long as it takes. Rebalances, their listeners and automatic commits happen in here.
         """
-        limit = max_records or self._limit
+        limit = limit_of(max_records, self._limit)
         records, left = self._taken(lambda: self._inner.take(limit), timeout)
         return records or self._call(self._inner.poll(left, max_records))
 
@@ -206,7 +206,7 @@ class Consumer:
         check_arrow()
         inner = self._inner
         sink = ColumnSink()
-        limit = max_records or EVERYTHING
+        limit = limit_of(max_records, EVERYTHING)
         _, left = self._taken(lambda: inner.take_columns(sink, limit), timeout)
         if not sink.rows:
             self._call(inner.poll_for(left, lambda: bool(inner.fetcher.ready), False))
