@@ -630,3 +630,16 @@ def test_a_poll_for_no_records_is_refused(bootstrap: str, single: str) -> None:
             consumer.poll(1, max_records=0)
         with pytest.raises(ValueError, match="max_records is -1"):
             consumer.poll_arrow(1, max_records=-1)
+
+
+def test_an_interceptor_that_forgets_to_give_records_drops_none(
+    bootstrap: str, single: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Forgetful(ConsumerInterceptor):
+        def on_consume(self, records: list[Record]) -> list[Record]:
+            return None  # type: ignore[return-value]
+
+    fill(bootstrap, single, 3)
+    with from_start(bootstrap, single, interceptor_classes=[Forgetful]) as consumer:
+        assert len(read(consumer, 3, 10)) == 3
+    assert "on_consume gave None; a list of records is right" in caplog.text

@@ -427,3 +427,15 @@ def test_a_topic_made_later_is_found(bootstrap: str, new_name: NewName) -> None:
 
 def test_the_hash_of_a_key_is_in_one_place() -> None:
     assert partition_for_key(b"", 12) == 9
+
+
+def test_an_interceptor_that_forgets_to_give_a_record_changes_none(
+    bootstrap: str, single: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Forgetful(ProducerInterceptor):
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            return None  # type: ignore[return-value]
+
+    with Producer(bootstrap_servers=bootstrap, interceptor_classes=[Forgetful]) as producer:
+        assert producer.send(single, b"value").result(10).serialized_value_size == 5
+    assert "on_send gave None; a record is right" in caplog.text

@@ -40,7 +40,7 @@ class Interceptors(Chain[ConsumerInterceptor]):
     def on_consume(self, records: list[Record]) -> list[Record]:
         for interceptor in self._chain:
             try:
-                records = interceptor.on_consume(records)
+                records = _given(interceptor.on_consume(records))
             except Exception:
                 log.exception("on_consume of %r failed; the records stay as they were", interceptor)
         return records
@@ -51,3 +51,10 @@ class Interceptors(Chain[ConsumerInterceptor]):
                 interceptor.on_commit(offsets)
             except Exception:
                 log.exception("on_commit of %r failed", interceptor)
+
+
+def _given(records: list[Record] | None) -> list[Record]:
+    """What an interceptor gave; one that forgets to would drop every record without a word."""
+    if records is None:
+        raise TypeError("on_consume gave None; a list of records is right, an empty one to drop them")
+    return records

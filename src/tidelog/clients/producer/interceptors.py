@@ -52,7 +52,7 @@ class Interceptors(Chain[ProducerInterceptor]):
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         for interceptor in self._chain:
             try:
-                record = interceptor.on_send(record)
+                record = _given(interceptor.on_send(record))
             except Exception:
                 log.exception("on_send of %r failed; the record is sent as it was", interceptor)
         return record
@@ -63,3 +63,10 @@ class Interceptors(Chain[ProducerInterceptor]):
                 interceptor.on_acknowledgement(metadata, error)
             except Exception:
                 log.exception("on_acknowledgement of %r failed", interceptor)
+
+
+def _given(record: ProducerRecord | None) -> ProducerRecord:
+    """What an interceptor gave, which may forget to."""
+    if record is None:
+        raise TypeError("on_send gave None; a record is right")
+    return record
