@@ -643,3 +643,33 @@ def test_an_interceptor_that_forgets_to_give_records_drops_none(
     with from_start(bootstrap, single, interceptor_classes=[Forgetful]) as consumer:
         assert len(read(consumer, 3, 10)) == 3
     assert "on_consume gave None; a list of records is right" in caplog.text
+
+
+def test_a_consumer_made_before_a_fork_hands_out_nothing_in_the_child(bootstrap: str, single: str) -> None:
+    fill(bootstrap, single, 10)
+    program = """
+import os, sys
+from tidelog import Consumer
+from tidelog.clients.errors import InvalidState
+consumer = Consumer(bootstrap_servers=sys.argv[1], auto_offset_reset="earliest")
+consumer.assign([(sys.argv[2], 0)])
+while not consumer.poll(1, max_records=1):
+    pass
+child = os.fork()
+if child == 0:
+    try:
+        print(len(consumer.poll(1)), "records", flush=True)
+    except InvalidState as error:
+        print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(len(consumer.poll(10)), "left")
+consumer.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, bootstrap, single], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines() == [
+        "consumer was made before a fork; make a new one in the child process",
+        "9 left",
+    ], done.stderr

@@ -171,6 +171,7 @@ class Consumer:
         how much of the time is left.
         """
         inner = self._inner
+        self._thread.check_process()  # a child would hand out what its parent fetched, once more
         if not self._user.acquire(blocking=False):
             return None, timeout
         try:
