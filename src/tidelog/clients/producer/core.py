@@ -446,7 +446,8 @@ def _check(record: ProducerRecord) -> None:
     partition, timestamp = record.partition, record.timestamp_ms
     if partition is not None and not (isinstance(partition, int) and partition >= 0):
         raise ValueError(f"partition {partition!r} of topic {record.topic!r}: a number from 0 is right")
-    if timestamp is not None and not (isinstance(timestamp, int) and timestamp >= 0):
+    # One that does not fit would leave an empty batch behind, at which the sender stops for good.
+    if timestamp is not None and not (isinstance(timestamp, int) and 0 <= timestamp < 1 << 63):
         raise ValueError(f"timestamp {timestamp!r}: whole milliseconds since 1970 are right")
 
 
