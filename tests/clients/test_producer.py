@@ -9,10 +9,12 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import numpy
 import pytest
 
 from tests.clients.reading import batches, records, values
 from tidelog.clients.admin import Admin, NewTopic
+from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.errors import (
     Closed,
     ConfigError,
@@ -22,9 +24,11 @@ from tidelog.clients.errors import (
     Timeout,
 )
 from tidelog.clients.metadata import ClusterView
+from tidelog.clients.producer.accumulator import Accumulator
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.interceptors import ProducerInterceptor, ProducerRecord
 from tidelog.clients.producer.producer import AsyncProducer
+from tidelog.clients.settings import producer_settings
 from tidelog.errors import InvalidTopic
 from tidelog.records._pure_client import RecordMetadata
 from tidelog.records.batch import Codec
@@ -311,6 +315,26 @@ def test_a_call_of_wrong_types_is_refused_with_what_is_right(bootstrap: str, top
         with pytest.raises(ValueError, match="timestamp 9223372036854775808: whole milliseconds"):
             producer.send(topic, b"value", timestamp_ms=1 << 63)
         assert producer.send(topic, b"value").result(10).offset == 0
+
+
+def test_numbers_of_numpy_are_numbers(bootstrap: str, topic: str) -> None:
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        future = producer.send(topic, b"value", partition=numpy.int64(2), timestamp_ms=numpy.int64(1_000))
+        assert (future.result(10).partition, future.result().timestamp) == (2, 1_000)
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, numpy.int32(2))])
+        assert [record.value for record in consumer.poll(10)] == [b"value"]
+
+
+def test_a_record_that_cannot_be_appended_leaves_no_batch_behind() -> None:
+    accumulator = Accumulator(producer_settings({"bootstrap.servers": "127.0.0.1:1"}), Codec.NONE)
+    queue = accumulator.queue("t", 0)
+    free = accumulator.memory.available
+    with pytest.raises(TypeError):
+        accumulator.append(queue, None, None, b"value", (), 5, 0.0)  # type: ignore[arg-type]
+    assert not queue.batches
+    assert not accumulator.has_undrained()
+    assert accumulator.memory.available == free
 
 
 def test_what_befalls_the_record_is_in_the_future(bootstrap: str, topic: str) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from operator import index
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeAlias
 
 if TYPE_CHECKING:
     from tidelog.clients.consumer.fetcher import Fetched
@@ -39,8 +40,8 @@ class OffsetAndTime(NamedTuple):
 
 def name_of(partition: Partition) -> TopicPartition:
     match partition:
-        case (str(topic), int(number)):
-            return TopicPartition(topic, number)
+        case (str(topic), SupportsIndex() as number):
+            return TopicPartition(topic, index(number))
     raise TypeError(f"expected a partition as (topic, number), not {partition!r}")
 
 

@@ -183,7 +183,11 @@ class Accumulator:
             batch = self._begin(queue, size, now)
             if batch is None:
                 return None, None, full
-            return batch.append(timestamp, key, value, headers), batch, True
+            try:
+                return batch.append(timestamp, key, value, headers), batch, True
+            except BaseException:
+                self._withdraw(batch)  # an empty one would be in the sender's way for good
+                raise
 
     def begin(self, queue: PartitionQueue, size: int, now: float) -> ProducerBatch | None:
         """The batch that the next record of a queue joins; None where there is no memory for one."""
@@ -217,6 +221,13 @@ class Accumulator:
         self.active[queue] = None
         self.incomplete[batch] = None
         return batch
+
+    def _withdraw(self, batch: ProducerBatch) -> None:
+        queue = batch.queue
+        queue.batches.remove(batch)
+        if not queue.batches:
+            self.active.pop(queue, None)
+        self.settle(batch)
 
     def settle(self, batch: ProducerBatch) -> None:
         """A batch has ended: its memory is free."""

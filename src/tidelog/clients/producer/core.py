@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import SupportsIndex, TypeAlias
 
 from tidelog.clients.errors import Closed, InvalidState, RecordTooLarge, SerializationError, Timeout
 from tidelog.clients.network import NetworkClient
@@ -444,10 +444,9 @@ def _check(record: ProducerRecord) -> None:
     if not isinstance(record.topic, str) or not record.topic:
         raise ValueError(f"topic {record.topic!r}: a name is needed")
     partition, timestamp = record.partition, record.timestamp_ms
-    if partition is not None and not (isinstance(partition, int) and partition >= 0):
+    if partition is not None and not (isinstance(partition, SupportsIndex) and partition >= 0):
         raise ValueError(f"partition {partition!r} of topic {record.topic!r}: a number from 0 is right")
-    # One that does not fit would leave an empty batch behind, at which the sender stops for good.
-    if timestamp is not None and not (isinstance(timestamp, int) and 0 <= timestamp < 1 << 63):
+    if timestamp is not None and not (isinstance(timestamp, SupportsIndex) and 0 <= timestamp < 1 << 63):
         raise ValueError(f"timestamp {timestamp!r}: whole milliseconds since 1970 are right")
 
 
