@@ -22,8 +22,7 @@ from tidelog.records.batch import Record, build_batch
 def consumer_of(cluster: FakeCluster, **settings: object) -> Consumer:
     made = Consumer(
         bootstrap_servers=cluster.bootstrap,
-        metadata_max_age_ms=50,
-        **{"auto_offset_reset": "earliest", **settings},
+        **{"metadata_max_age_ms": 50, "auto_offset_reset": "earliest", **settings},
     )
     made.assign([("t", 0)])
     return made
@@ -68,7 +67,9 @@ def test_a_new_leader_with_the_whole_log_is_followed() -> None:
 
 
 def test_a_follower_is_read_from_where_the_leader_says_so() -> None:
-    with FakeCluster() as cluster, consumer_of(cluster, client_rack="here") as consumer:
+    # What the leader says holds for as long as metadata does.
+    settings = {"client_rack": "here", "metadata_max_age_ms": 60_000}
+    with FakeCluster() as cluster, consumer_of(cluster, **settings) as consumer:
         cluster.preferred = 1
         cluster.write(b"a", b"b", b"c")
         assert len(read(consumer, 3)) == 3
