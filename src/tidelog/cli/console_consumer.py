@@ -239,9 +239,8 @@ class Printer:
         passed = 0
         try:
             for record in records:
-                passed += (
-                    1  # also where it cannot be printed, as by Kafka's tool: the next run goes on behind it
-                )
+                # Also where it cannot be printed, as by Kafka's tool: the next run goes on behind it.
+                passed += 1
                 self._print(record)
             self._out.flush()
         except OSError:
