@@ -57,6 +57,7 @@ class Final:
     stable_ends: dict[Partition, int] = field(default_factory=dict)
     ends: dict[Partition, int] = field(default_factory=dict)
     offsets: dict[str, dict[Partition, int]] = field(default_factory=dict)  # stable, by group
+    waiting: dict[str, list[Partition]] = field(default_factory=dict)  # by group: not stable
 
 
 def check(lines: Sequence[Line], finals: Sequence[Final]) -> list[Problem]:
@@ -393,6 +394,10 @@ def _hanging(model: Model, final: Final) -> Iterable[Problem]:
         yield Problem(
             "stable", f"{final.who}: {_name(partition)} ends at {end} and is stable up to {stable}{of}"
         )
+    for group, partitions in final.waiting.items():
+        for partition in partitions:
+            text = f"{final.who}: the offset of {group} in {_name(partition)} waits for a transaction"
+            yield Problem("stable", text)
 
 
 def _differences(first: Final, other: Final) -> Iterable[Problem]:

@@ -70,16 +70,29 @@ def stable_offsets(connection: RawConnection, group: str, partitions: Sequence[P
 def wait_for_stable_offsets(
     bootstrap: str, group: str, partitions: Sequence[Partition]
 ) -> dict[Partition, int]:
-    def all_stable() -> list[Entry] | None:
+    found, waiting = offsets_in_the_end(bootstrap, group, partitions, 30)
+    assert not waiting, f"offsets of {group} wait for transactions: {waiting}"
+    return found
+
+
+def offsets_in_the_end(
+    bootstrap: str, group: str, partitions: Sequence[Partition], timeout: float
+) -> tuple[dict[Partition, int], list[Partition]]:
+    """The committed offsets, and the partitions whose offset may still change when that time is over."""
+    deadline = time.monotonic() + timeout
+
+    def settled() -> list[Entry] | None:
         try:
             with RawConnection(bootstrap) as connection:
                 found = stable_offsets(connection, group, partitions)
         except GONE:
             return None
-        return found if len(found) == len(partitions) else None
+        return found if len(found) == len(partitions) or (found and time.monotonic() > deadline) else None
 
-    found = eventually(all_stable, f"the offsets of {group} are stable", 30, 0.05)
-    return {entry.place: entry.offset for entry in found if entry.offset != NO_OFFSET}
+    found = eventually(settled, f"the broker tells the offsets of {group}", timeout + 30, 0.05)
+    places = {entry.place for entry in found}
+    offsets = {entry.place: entry.offset for entry in found if entry.offset != NO_OFFSET}
+    return offsets, [partition for partition in partitions if partition not in places]
 
 
 def wait_until_stable(bootstrap: str, partitions: Collection[Partition], timeout: float) -> bool:
@@ -96,7 +109,13 @@ def wait_until_stable(bootstrap: str, partitions: Collection[Partition], timeout
 
 
 def read_final(
-    bootstrap: str, partitions: Sequence[Partition], groups: Iterable[str], *, who: str, client: str
+    bootstrap: str,
+    partitions: Sequence[Partition],
+    groups: Iterable[str],
+    *,
+    who: str,
+    client: str,
+    patience: float,
 ) -> Final:
     """Everything as one kind of client reads it; `fetch` stands for plain requests."""
     readers = {"confluent-kafka": _with_confluent, "kafka-python": _with_kafka_python, "fetch": _with_fetch}
@@ -107,7 +126,10 @@ def read_final(
     final.uncommitted = read(bootstrap, partitions, False)
     final.ends = ends(bootstrap, partitions, stable=False) or {}
     final.stable_ends = ends(bootstrap, partitions, stable=True) or {}
-    final.offsets = {group: wait_for_stable_offsets(bootstrap, group, partitions) for group in groups}
+    for group in groups:
+        final.offsets[group], final.waiting[group] = offsets_in_the_end(
+            bootstrap, group, partitions, patience
+        )
     return final
 
 

@@ -352,7 +352,14 @@ class Story:
         wait_until_stable(self.broker.bootstrap, self.cast.partitions, self.cast.patience)
 
     def read(self, who: str, client: str) -> Final:
-        final = read_final(self.broker.bootstrap, self.cast.partitions, self.groups, who=who, client=client)
+        final = read_final(
+            self.broker.bootstrap,
+            self.cast.partitions,
+            self.groups,
+            who=who,
+            client=client,
+            patience=self.cast.patience,
+        )
         self.finals.append(final)
         return final
 

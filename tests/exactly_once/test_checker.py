@@ -264,6 +264,13 @@ def test_a_last_stable_offset_that_hangs() -> None:
     assert "t-0 ends at 10 and is stable up to 0 (T.0 of T (aborted;" in problem.text
 
 
+def test_an_offset_that_waits_for_a_transaction_which_is_over() -> None:
+    read = final([], BOTH)
+    read.waiting = {"g": [P]}
+    (problem,) = check([*ONE, *ends("i", "T", "abort")], [read])
+    assert problem == Problem("stable", "final: the offset of g in t-0 waits for a transaction")
+
+
 def test_a_reading_that_differs_after_a_restart() -> None:
     history = [*ONE, *moves("i", "T", 5), *ends("i", "T")]
     first = final(BOTH, offset=5)
