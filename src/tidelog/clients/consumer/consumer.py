@@ -35,10 +35,11 @@ from tidelog.clients.consumer.partitions import (
     Partition,
     PartitionState,
     TopicPartition,
+    name_of,
     named,
 )
 from tidelog.clients.errors import Closed, InvalidState, Timeout
-from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit
+from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, checked_offset
 from tidelog.clients.settings import consumer_settings
 from tidelog.records.loops import ColumnSink, Record
 
@@ -218,9 +219,7 @@ class AsyncConsumer(ConsumerCore):
 
     def seek(self, partition: Partition, offset: int | OffsetToCommit) -> None:
         """Go on from an offset of a partition that is assigned."""
-        entry = OffsetToCommit(offset) if isinstance(offset, int) else offset
-        if entry.offset < 0:
-            raise ValueError(f"offset {entry.offset} of {TopicPartition(*partition)}: expected 0 or more")
+        entry = checked_offset(name_of(partition), offset)
         (state,) = self._states((partition,))
         state.seek(entry.offset, entry.leader_epoch)
         self._sought()

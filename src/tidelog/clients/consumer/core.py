@@ -12,7 +12,7 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from tidelog.clients.consumer.commits import Coordinator, GroupOffsets
 from tidelog.clients.consumer.fetcher import EVERYTHING as EVERYTHING
@@ -35,15 +35,12 @@ from tidelog.clients.consumer.partitions import (
 from tidelog.clients.consumer.positions import Positions, reset_policy
 from tidelog.clients.errors import Closed, ConfigError, Interrupted, InvalidState, SerializationError, Timeout
 from tidelog.clients.network import REFUSED, NetworkClient
-from tidelog.clients.producer.transaction_values import OffsetToCommit, to_commit
+from tidelog.clients.producer.transaction_values import OffsetToCommit, checked_offset
 from tidelog.clients.serialization import Deserialize, deserializer
 from tidelog.clients.settings import ConsumerSettings
 from tidelog.clients.telemetry import Telemetry
 from tidelog.errors import KafkaError, error_class
 from tidelog.records.loops import ColumnSink, Record
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("tidelog.clients")
 
@@ -475,7 +472,7 @@ class ConsumerCore:
         if offsets is None:
             return self._positions()
         if isinstance(offsets, Mapping):
-            return {name_of(key): to_commit(name_of(key), entry) for key, entry in offsets.items()}
+            return {name_of(key): checked_offset(name_of(key), entry) for key, entry in offsets.items()}
         name = TopicPartition(offsets.topic, offsets.partition)
         return {name: OffsetToCommit(offsets.offset + 1, "", offsets.leader_epoch)}
 

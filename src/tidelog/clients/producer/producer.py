@@ -25,7 +25,7 @@ from tidelog.clients.producer.transaction_values import (
     GroupMember,
     OffsetToCommit,
     PreparedTransaction,
-    to_commit,
+    checked_offset,
 )
 from tidelog.clients.producer.transactions import Transactions
 from tidelog.clients.settings import producer_settings
@@ -221,4 +221,4 @@ class AsyncProducer:
 
 
 def offsets_of(offsets: Offsets) -> dict[tuple[str, int], OffsetToCommit]:
-    return {partition: to_commit(partition, entry) for partition, entry in offsets.items()}
+    return {partition: checked_offset(partition, entry) for partition, entry in offsets.items()}

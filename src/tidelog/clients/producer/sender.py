@@ -27,11 +27,7 @@ from tidelog.clients.producer.requests import (
 from tidelog.clients.producer.sequences import Sequences
 from tidelog.clients.producer.transactions import Transactions
 from tidelog.clients.settings import ProducerSettings
-from tidelog.errors import (
-    KafkaError,
-    NetworkException,
-    error_class,
-)
+from tidelog.errors import KafkaError, NetworkException, error_class
 from tidelog.protocol.message import decode
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse

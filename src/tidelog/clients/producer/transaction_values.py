@@ -36,8 +36,8 @@ class OffsetToCommit:
     leader_epoch: int = -1
 
 
-def to_commit(partition: tuple[str, int], entry: OffsetToCommit | int) -> OffsetToCommit:
-    """What is to be committed of a partition; brokers would take a negative offset and keep it."""
+def checked_offset(partition: tuple[str, int], entry: OffsetToCommit | int) -> OffsetToCommit:
+    """An offset of a partition as it was given; brokers would take a negative one and keep it."""
     made = OffsetToCommit(entry) if isinstance(entry, int) else entry
     if made.offset < 0:
         raise ValueError(f"offset {made.offset} of {partition[0]}-{partition[1]}: expected 0 or more")
