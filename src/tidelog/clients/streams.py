@@ -20,7 +20,7 @@ from tidelog.records.loops import Block
 MAX_FRAME_BYTES = 1 << 30
 SMALL_FRAMES = 64 * 1024
 # Of a large frame the system gathers so much before it wakes us, instead of each few packets.
-GATHERED = 1 << 20
+GATHERED = 1 << 19
 MAX_PARTS = 512  # the system takes 1024 at a time
 
 _LENGTH = struct.Struct(">i")
@@ -162,13 +162,19 @@ class PlainStream:
         if count == 0:
             self._end("the broker closed it")
             return
+        if count == self._reader.missing:
+            self._gather(1)  # before it is delivered, which may wake a thread that wants to run then
         try:
             self._reader.buffer_updated(count)
         except ValueError as error:
             self._end(str(error))
             return
-        wanted = min(self._reader.missing, GATHERED) or 1
-        if wanted != self._gathered and not self._closed:
+        if not self._closed:
+            self._gather(min(self._reader.missing, GATHERED) or 1)
+
+    def _gather(self, wanted: int) -> None:
+        """Be woken when so many bytes have come."""
+        if wanted != self._gathered:
             self._gathered = wanted
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 

@@ -172,10 +172,9 @@ class AsyncConsumer(ConsumerCore):
         from tidelog.clients.consumer.columns import check_arrow, table_of
 
         check_arrow()
-        sink = ColumnSink()
         limit = limit_of(max_records, EVERYTHING)
-        await self.poll_for(timeout, lambda: self.take_columns(sink, limit), 0)
-        return table_of(sink)
+        sink = await self.poll_for(timeout, lambda: self.take_columns(limit), None)
+        return table_of(sink or ColumnSink())
 
     async def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:
         """The same as a data frame of pandas."""

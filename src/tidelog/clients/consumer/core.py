@@ -195,24 +195,26 @@ class ConsumerCore:
         """At most so many records of what has come."""
         self.metrics_of.poll_total += 1
         records = self.fetcher.take(limit)
-        if self.fetcher.used_up:
-            self.fetcher.used_up = False
-            if self.fetcher.held_back:  # otherwise the next answer is followed by a question anyway
-                self.ask_for_more()
+        self._make_use_of_room()
         if self._plain or not records:
             return records
         if self._key is not None or self._value is not None:
             records = self._deserialized(records)
         return self.interceptors.on_consume(records)
 
-    def take_columns(self, sink: ColumnSink, limit: int) -> int:
+    def take_columns(self, limit: int) -> ColumnSink | None:
+        """The same in columns; None where there is nothing."""
         self.metrics_of.poll_total += 1
-        taken = self.fetcher.take_columns(sink, limit)
+        sink = self.fetcher.take_columns(limit)
+        self._make_use_of_room()
+        return sink if sink.rows else None
+
+    def _make_use_of_room(self) -> None:
+        """Have more fetched, where what was handed out made room for it."""
         if self.fetcher.used_up:
             self.fetcher.used_up = False
             if self.fetcher.held_back:  # otherwise the next answer is followed by a question anyway
                 self.ask_for_more()
-        return taken
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
         """The records with what their bytes stand for, up to the first that cannot be understood."""

@@ -62,6 +62,8 @@ class Consumer:
         self._inboxes: list[SimpleQueue[Callable[[], None] | None]] = []
         self._knocks: SimpleQueue[None] = SimpleQueue()
         self._listening = False
+        self._wants_columns = False
+        self._prepared: tuple[ColumnSink, pa.Table] | None = None
         self._thread = LoopThread(f"consumer {self._inner.settings.client_id}".strip())
         self._inner.run_callback = self._in_caller
         self._inner.ask_for_more = self._ask_for_more
@@ -149,7 +151,19 @@ class Consumer:
         """Wake the thread that listens; on the loop."""
         if self._listening:
             self._listening = False
-            self._knocks.put(None)
+            try:
+                if self._wants_columns:
+                    self._prepare_columns()
+            finally:
+                self._knocks.put(None)
+
+    def _prepare_columns(self) -> None:
+        """Make the columns that are waited for here: two threads would contend for the interpreter."""
+        from tidelog.clients.consumer.columns import table_of
+
+        sink = self._inner.fetcher.prepare_columns()
+        if sink is not None:
+            self._prepared = sink, table_of(sink)
 
     def _listen(self, seconds: float) -> None:
         """Wait until something happens on the loop, which has asked for records, without waking it."""
@@ -206,14 +220,20 @@ class Consumer:
 
         check_arrow()
         inner = self._inner
-        sink = ColumnSink()
         limit = limit_of(max_records, EVERYTHING)
-        _, left = self._taken(lambda: inner.take_columns(sink, limit), timeout)
-        if not sink.rows:
+        self._wants_columns = limit == EVERYTHING
+        try:
+            sink, left = self._taken(lambda: inner.take_columns(limit), timeout)
+        finally:
+            self._wants_columns = False
+        if sink is None:
             self._call(inner.poll_for(left, lambda: bool(inner.fetcher.ready), False))
             if inner.fetcher.ready:
-                inner.take_columns(sink, limit)
-        return table_of(sink)
+                sink = inner.take_columns(limit)
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared[0] is sink:
+            return prepared[1]
+        return table_of(sink or ColumnSink())
 
     def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:
         """The same as a data frame of pandas."""
