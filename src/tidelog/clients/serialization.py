@@ -90,7 +90,11 @@ def _named_serializer(kind: str) -> Callable[[object], object] | None:
 
 def _named_deserializer(kind: str) -> Callable[[object], object] | None:
     if kind == "String":
-        return lambda data: bytes(_buffer(data)).decode()
+        return lambda data: bytes(_buffer(data)).decode(
+            errors="replace"
+        )  # as Java's: no record stops a reader
+    if kind == "Boolean":
+        return _boolean
     if kind == "UUID":
         return lambda data: uuid.UUID(bytes(_buffer(data)).decode())
     if kind == "Void":
@@ -99,6 +103,12 @@ def _named_deserializer(kind: str) -> Callable[[object], object] | None:
         number = struct.Struct(_NUMBERS[kind])
         return lambda data: number.unpack(_buffer(data))[0]
     return None
+
+
+def _boolean(data: object) -> bool:
+    if _buffer(data) not in (b"\0", b"\1"):
+        raise ValueError(f"expected one byte, 0 or 1, not {bytes(_buffer(data))!r}")
+    return _buffer(data) == b"\1"
 
 
 def _buffer(data: object) -> bytes | memoryview:
