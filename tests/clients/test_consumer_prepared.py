@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
 from tests.clients.consuming import make_topic, poll_until, read
 from tests.clients.fake_cluster import FakeCluster
+from tests.support.wait import eventually
+from tidelog.clients.consumer import fetcher as fetcher_module
 from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.producer.face import Producer
 from tidelog.errors import CorruptMessage
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.records.batch import Record, build_batch
+from tidelog.records.loops import RecordReader
 
 pytest.importorskip("pyarrow")
 
@@ -67,7 +72,7 @@ def interrupt(consumer: Consumer, before: Callable[[], None]) -> None:
         pass
     finally:
         consumer._knocks = knocks
-    assert consumer._prepared is not None, "the columns were not filled on the loop"
+    assert consumer._inner.fetcher._prepared is not None, "the columns were not filled on the loop"
 
 
 def offsets(consumer: Consumer, rows: int) -> list[tuple[int, int]]:
@@ -101,6 +106,26 @@ def test_records_one_by_one_are_read_after_an_interrupted_poll(bootstrap: str, n
     with waiting(bootstrap, topic) as consumer:
         interrupt(consumer, lambda: send(bootstrap, topic, 0, 50))
         assert [record.offset for record in read(consumer, 50)] == list(range(50))
+
+
+def test_what_comes_while_columns_are_given_up_stays_behind_what_they_held(
+    bootstrap: str, new_name: NewName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop takes an answer while the thread that polls does something else than to take its columns."""
+    topic = make_topic(bootstrap, new_name("given-up"))
+    with waiting(bootstrap, topic) as consumer:
+        interrupt(consumer, lambda: send(bootstrap, topic, 0, 50))
+        answered = threading.Event()
+
+        def reader(*of: Any) -> RecordReader:
+            answered.set()
+            eventually(lambda: consumer._inner.fetcher._prepared is None, "the columns are given up")
+            return RecordReader(*of)
+
+        monkeypatch.setattr(fetcher_module, "RecordReader", reader)
+        send(bootstrap, topic, 50, 50)
+        assert answered.wait(LIMIT)
+        assert [record.offset for record in read(consumer, 100)] == list(range(100))
 
 
 def test_a_few_rows_are_read_after_an_interrupted_poll(bootstrap: str, new_name: NewName) -> None:

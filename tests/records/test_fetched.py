@@ -130,6 +130,30 @@ def test_records_of_aborted_transactions_are_left_out(twin: SimpleNamespace) -> 
     assert [record.offset for record in everybody.take(100)] == [0, 1, 2, 4, 7, 9]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_copy_goes_on_from_where_it_was_made_and_leaves_the_other_there(
+    twin: SimpleNamespace, seed: int
+) -> None:
+    chance = random.Random(seed)
+    data, every = some_log(chance, 6)
+    data += (
+        transactional(every[-1].offset + 10, 1, b"aborted")
+        + marker(every[-1].offset + 11, 1, commit=False)
+        + transactional(every[-1].offset + 12, 1, b"committed")
+    )
+    reader = twin.RecordReader(data, "t", 0, 0, True, [(every[-1].offset + 10, 1)])
+    found: list[Fields] = []
+    while not reader.done:
+        rest = everything(reader.copy(), 1000)
+        position, epoch = reader.position, reader.leader_epoch
+        assert everything(reader.copy(), 3) == rest
+        assert (reader.position, reader.leader_epoch) == (position, epoch)
+        assert (reader.copy().position, reader.copy().leader_epoch) == (position, epoch)
+        found += [fields(record) for record in reader.take(chance.randrange(1, 10))]
+        assert len(found) + len(everything(reader.copy(), 7)) == len(every) + 1
+    assert [offset for offset, *_ in found] == [record.offset for record in every] + [every[-1].offset + 12]
+
+
 def test_a_position_moves_past_what_is_left_out(twin: SimpleNamespace) -> None:
     data = transactional(0, 1, b"aborted") + marker(1, 1, commit=False)
     reader = twin.RecordReader(data, "t", 0, 0, True, [(0, 1)])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 from tidelog.errors import CorruptMessage, InvalidRecord, KafkaError
@@ -161,6 +162,13 @@ class RecordReader:
         self._left = 0
         self._fields: tuple[int, ...] = ()
         self.next_fetch = self._scan()
+
+    def copy(self) -> RecordReader:
+        """Another reader of the same bytes that goes on from where this one is."""
+        made = copy(self)
+        made._aborted = None if self._aborted is None else list(self._aborted)
+        made._dropped = set(self._dropped)
+        return made
 
     def _scan(self) -> int:
         at, next_fetch = 0, -1

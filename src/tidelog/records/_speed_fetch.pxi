@@ -168,6 +168,19 @@ cdef class RecordReader:
         if self.held:
             PyBuffer_Release(&self.view)
 
+    def copy(self):
+        cdef RecordReader made = RecordReader.__new__(
+            RecordReader, self.buf, self.topic, self.partition, self.position, self.check_crcs, self.aborted
+        )
+        made.leader_epoch = self.leader_epoch
+        made.aborted_at = self.aborted_at
+        made.dropped = self.dropped.copy()
+        made.at = self.at
+        made.payload, made.p, made.stop, made.left = self.payload, self.p, self.stop, self.left
+        made.base_offset, made.batch_next = self.base_offset, self.batch_next
+        made.base_timestamp, made.append_time, made.appended = self.base_timestamp, self.append_time, self.appended
+        return made
+
     cdef int64_t scan(self) noexcept:
         """The offset behind the last whole batch."""
         cdef const uint8_t *base = <const uint8_t *>self.view.buf

@@ -113,6 +113,11 @@ def table_of(sink: ColumnSink) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=kinds)
 
 
+def no_rows() -> pa.Table:
+    """What a poll gives that has nothing to give."""
+    return table_of(ColumnSink())
+
+
 def to_pandas(table: pa.Table) -> pd.DataFrame:
     """A data frame of pandas; topics are categories."""
     return table.to_pandas()

@@ -41,7 +41,7 @@ from tidelog.clients.consumer.partitions import (
 from tidelog.clients.errors import Closed, InvalidState, Timeout
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, checked_offset
 from tidelog.clients.settings import consumer_settings
-from tidelog.records.loops import ColumnSink, Record
+from tidelog.records.loops import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,12 +169,12 @@ class AsyncConsumer(ConsumerCore):
 
         Deserializers and interceptors are for records one by one: here keys and values stay bytes.
         """
-        from tidelog.clients.consumer.columns import check_arrow, table_of
+        from tidelog.clients.consumer.columns import check_arrow, no_rows
 
         check_arrow()
         limit = limit_of(max_records, EVERYTHING)
-        sink = await self.poll_for(timeout, lambda: self.take_columns(limit), None)
-        return table_of(sink or ColumnSink())
+        table = await self.poll_for(timeout, lambda: self.take_columns(limit), None)
+        return no_rows() if table is None else table
 
     async def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:
         """The same as a data frame of pandas."""

@@ -12,7 +12,7 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tidelog.clients.consumer.commits import Coordinator, GroupOffsets
 from tidelog.clients.consumer.fetcher import EVERYTHING as EVERYTHING
@@ -40,7 +40,10 @@ from tidelog.clients.serialization import Deserialize, deserializer
 from tidelog.clients.settings import ConsumerSettings
 from tidelog.clients.telemetry import Telemetry
 from tidelog.errors import KafkaError, error_class
-from tidelog.records.loops import ColumnSink, Record
+from tidelog.records.loops import Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger("tidelog.clients")
 
@@ -202,12 +205,12 @@ class ConsumerCore:
             records = self._deserialized(records)
         return self.interceptors.on_consume(records)
 
-    def take_columns(self, limit: int) -> ColumnSink | None:
+    def take_columns(self, limit: int) -> pa.Table | None:
         """The same in columns; None where there is nothing."""
         self.metrics_of.poll_total += 1
-        sink = self.fetcher.take_columns(limit)
+        table = self.fetcher.take_columns(limit)
         self._make_use_of_room()
-        return sink if sink.rows else None
+        return table if table.num_rows else None
 
     def _make_use_of_room(self) -> None:
         """Have more fetched, where what was handed out made room for it."""

@@ -31,7 +31,7 @@ from tidelog.clients.consumer.listener import RebalanceListener, Told
 from tidelog.clients.consumer.partitions import OffsetAndTime, Partition, TopicPartition
 from tidelog.clients.errors import Closed, InvalidState
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit
-from tidelog.records.loops import ColumnSink, Record
+from tidelog.records.loops import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,6 @@ class Consumer:
         self._knocks: SimpleQueue[None] = SimpleQueue()
         self._listening = False
         self._wants_columns = False
-        self._prepared: tuple[ColumnSink, pa.Table] | None = None
         self._thread = LoopThread(f"consumer {self._inner.settings.client_id}".strip())
         self._inner.run_callback = self._in_caller
         self._inner.ask_for_more = self._ask_for_more
@@ -153,17 +152,9 @@ class Consumer:
             self._listening = False
             try:
                 if self._wants_columns:
-                    self._prepare_columns()
+                    self._inner.fetcher.prepare_columns()
             finally:
                 self._knocks.put(None)
-
-    def _prepare_columns(self) -> None:
-        """Make the columns that are waited for here: two threads would contend for the interpreter."""
-        from tidelog.clients.consumer.columns import table_of
-
-        sink = self._inner.fetcher.prepare_columns()
-        if sink is not None:
-            self._prepared = sink, table_of(sink)
 
     def _listen(self, seconds: float) -> None:
         """Wait until something happens on the loop, which has asked for records, without waking it."""
@@ -216,24 +207,21 @@ class Consumer:
 
         Deserializers and interceptors are for records one by one: here keys and values stay bytes.
         """
-        from tidelog.clients.consumer.columns import check_arrow, table_of
+        from tidelog.clients.consumer.columns import check_arrow, no_rows
 
         check_arrow()
         inner = self._inner
         limit = limit_of(max_records, EVERYTHING)
         self._wants_columns = limit == EVERYTHING
         try:
-            sink, left = self._taken(lambda: inner.take_columns(limit), timeout)
+            table, left = self._taken(lambda: inner.take_columns(limit), timeout)
         finally:
             self._wants_columns = False
-        if sink is None:
+        if table is None:
             self._call(inner.poll_for(left, lambda: bool(inner.fetcher.ready), False))
             if inner.fetcher.ready:
-                sink = inner.take_columns(limit)
-        prepared, self._prepared = self._prepared, None
-        if prepared is not None and prepared[0] is sink:
-            return prepared[1]
-        return table_of(sink or ColumnSink())
+                table = inner.take_columns(limit)
+        return no_rows() if table is None else table
 
     def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:
         """The same as a data frame of pandas."""

@@ -13,8 +13,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tidelog.clients.async_connection import AsyncConnection
+from tidelog.clients.consumer.columns import table_of
 from tidelog.clients.consumer.fetch_session import FetchSession, Wanted
 from tidelog.clients.consumer.metrics import ConsumerMetrics
 from tidelog.clients.consumer.partitions import PartitionState, Subscription, TopicPartition
@@ -42,6 +44,9 @@ from tidelog.protocol.message import decode
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.wire import ZERO_UUID, Buffer, ProtocolError
 from tidelog.records.loops import ColumnSink, Record, RecordReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger("tidelog.clients")
 
@@ -78,10 +83,10 @@ class Fetched:
 
 @dataclass(slots=True)
 class _Prepared:
-    """Columns that were filled from the first pieces in `ready`, and not handed out yet."""
+    """Columns of the first pieces in `ready`, and readers that stand behind what is in them."""
 
-    sink: ColumnSink
-    pieces: list[Fetched]
+    table: pa.Table
+    pieces: list[tuple[Fetched, RecordReader]]
 
 
 @dataclass(slots=True)
@@ -139,7 +144,7 @@ class Fetcher:
         """At most so many records of what has come, partition by partition."""
         out: list[Record] = []
         with self._handing_out:
-            self._drop_prepared()
+            self._prepared = None
             while len(out) < limit and (piece := self._first()) is not None:
                 try:
                     records = piece.reader.take(limit - len(out))
@@ -152,63 +157,49 @@ class Fetcher:
         self._metrics.records_consumed_total += len(out)
         return out
 
-    def take_columns(self, limit: int) -> ColumnSink:
+    def take_columns(self, limit: int) -> pa.Table:
         """The same in columns."""
         with self._handing_out:
-            sink = self._take_prepared() if limit >= EVERYTHING else None
-            if sink is None:
-                self._drop_prepared()
-                sink = self._filled(limit)
-        self._metrics.records_consumed_total += sink.rows
-        return sink
+            prepared, self._prepared = self._prepared, None
+            if prepared is not None and limit >= EVERYTHING and self._hand_out(prepared):
+                table = prepared.table
+            else:
+                table = table_of(self._filled(limit))
+        self._metrics.records_consumed_total += table.num_rows
+        return table
 
-    def prepare_columns(self) -> ColumnSink | None:
-        """Fill columns with what has come, on the loop, before it wakes a thread that waits for them.
+    def prepare_columns(self) -> None:
+        """Make columns of what has come, on the loop, before it wakes a thread that waits for them.
 
-        Receiving and copying in one thread takes less of the machine than in two side by side. Positions stay
-        where they are until the columns are taken: whoever waits may be interrupted and never take them.
+        Receiving and copying in one thread takes less of the machine than in two side by side. Pieces stay as
+        they are until the columns are taken: whoever waits may be interrupted, or do something else next.
         """
         with self._handing_out:
-            if self._prepared is not None:
-                return None
-            prepared = _Prepared(self._sink(), [])
+            sink = self._sink()
+            pieces: list[tuple[Fetched, RecordReader]] = []
             for piece in self.ready:
                 state = piece.state
                 if piece.turn != state.turn or state.at_rest or state.unparked:
                     break
-                self._prepared = prepared
-                prepared.pieces.append(piece)
+                reader = piece.reader.copy()
                 try:
-                    piece.reader.take_columns(prepared.sink, EVERYTHING)
+                    reader.take_columns(sink, EVERYTHING)
                 except KafkaError:
-                    break  # it stays first, and is raised to whoever takes it next
-                if not piece.reader.done:
+                    break  # it is raised to whoever takes what comes next
+                pieces.append((piece, reader))
+                if not reader.done:
                     break
-            return prepared.sink if prepared.pieces else None
+            self._prepared = _Prepared(table_of(sink), pieces) if sink.rows else None
 
-    def _take_prepared(self) -> ColumnSink | None:
-        """The columns that were filled on the loop, unless something happened to their partitions since."""
-        prepared = self._prepared
-        if prepared is None:
-            return None
-        for piece in prepared.pieces:
+    def _hand_out(self, prepared: _Prepared) -> bool:
+        """Move the positions behind these columns, unless something happened to their partitions since."""
+        for piece, _ in prepared.pieces:
             if piece.turn != piece.state.turn or piece.state.at_rest:
-                return None
-        self._prepared = None
-        for piece in prepared.pieces:
+                return False
+        for piece, reader in prepared.pieces:
+            piece.reader = reader
             self._handed_out(piece)
-        return prepared.sink
-
-    def _drop_prepared(self) -> None:
-        """Nobody wants these columns any more: what they hold is fetched again."""
-        if self._prepared is None:
-            return
-        prepared, self._prepared = self._prepared, None
-        for piece in prepared.pieces:
-            state = piece.state
-            if piece.turn == state.turn and state.position is not None:
-                state.seek(state.position, state.position_epoch)
-        self.held_back = self.used_up = True
+        return True
 
     def _filled(self, limit: int) -> ColumnSink:
         sink = self._sink() if limit >= EVERYTHING else ColumnSink()
