@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,15 +13,19 @@ from tests.clients.consuming import make_topic, poll_until, read
 from tests.clients.fake_cluster import FakeCluster
 from tests.support.wait import eventually
 from tidelog.clients.consumer import fetcher as fetcher_module
+from tidelog.clients.consumer.columns import table_of
 from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.producer.face import Producer
 from tidelog.errors import CorruptMessage
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.records.batch import Record, build_batch
-from tidelog.records.loops import RecordReader
+from tidelog.records.loops import ColumnSink, RecordReader
 
 pytest.importorskip("pyarrow")
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NewName = Callable[[str], str]
 LIMIT = 10.0
@@ -173,6 +177,31 @@ def test_close_does_not_commit_what_nobody_got(bootstrap: str, new_name: NewName
         committed = consumer.committed([(topic, 0)])[TopicPartition(topic, 0)]
     assert committed is not None
     assert committed.offset == 10
+
+
+def test_where_the_loop_cannot_make_the_columns_the_thread_that_polls_does(
+    bootstrap: str, new_name: NewName, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error must not reach the connection, which is handing over an answer."""
+    tried = 0
+
+    def table(sink: ColumnSink) -> pa.Table:
+        nonlocal tried
+        if threading.current_thread() is not threading.main_thread():
+            tried += 1
+            raise MemoryError
+        return table_of(sink)
+
+    monkeypatch.setattr(fetcher_module, "table_of", table)
+    topic = make_topic(bootstrap, new_name("memory"))
+    with waiting(bootstrap, topic) as consumer:
+        for number in range(20):
+            timer = threading.Timer(0.01, send, (bootstrap, topic, number, 1))
+            timer.start()
+            assert offsets(consumer, 1) == [(0, number)]
+            timer.join()
+    assert tried
+    assert not [entry for entry in caplog.records if entry.name == "asyncio"]
 
 
 def test_a_damaged_batch_is_told_after_the_rows_before_it() -> None:

@@ -150,11 +150,10 @@ class Consumer:
         """Wake the thread that listens; on the loop."""
         if self._listening:
             self._listening = False
-            try:
-                if self._wants_columns:
+            if self._wants_columns:
+                with contextlib.suppress(Exception):  # it is for whoever takes them, and not for the loop
                     self._inner.fetcher.prepare_columns()
-            finally:
-                self._knocks.put(None)
+            self._knocks.put(None)
 
     def _listen(self, seconds: float) -> None:
         """Wait until something happens on the loop, which has asked for records, without waking it."""
