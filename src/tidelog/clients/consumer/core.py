@@ -92,6 +92,8 @@ class ConsumerCore:
         """How the rebalance listener is called."""
         self.ask_for_more: Callable[[], None] = self.fetcher.send
         """Called, by whoever polls, when there is room for more."""
+        self.on_loop: Callable[[Callable[[], None]], None] = _at_once
+        """Runs, for whoever polls, what may be done on the loop only."""
         self.on_news: Callable[[], None] | None = None
         """Called, on the loop, when there is something to poll for."""
         self._listener: RebalanceListener | None = None
@@ -247,11 +249,15 @@ class ConsumerCore:
         first: dict[TopicPartition, Record] = {}
         for record in records:
             first.setdefault(TopicPartition(record.topic, record.partition), record)
-        for name, record in first.items():
-            state = self.subscription.states.get(name)
-            if state is not None:
-                state.seek(record.offset, state.position_epoch)
-        self.ask_for_more()
+
+        def go_back() -> None:
+            for name, record in first.items():
+                state = self.subscription.states.get(name)
+                if state is not None:
+                    state.seek(record.offset, state.position_epoch)
+            self.fetcher.send()
+
+        self.on_loop(go_back)  # which may be taking an answer for the old position at this moment
 
     async def poll_for(self, timeout: float | None, take: Callable[[], T], nothing: T) -> T:
         """Do what a poll has to do until `take` gives something or the time is over."""
@@ -527,6 +533,10 @@ class ConsumerCore:
                     await self._commit_owned()
         except TimeoutError:
             log.warning("the consumer was closed before its group let it go: %.1f s were over", limit)
+
+
+def _at_once(function: Callable[[], None]) -> None:
+    function()
 
 
 async def _call(function: Told, partitions: list[TopicPartition]) -> None:

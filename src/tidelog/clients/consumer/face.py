@@ -66,6 +66,7 @@ class Consumer:
         self._thread = LoopThread(f"consumer {self._inner.settings.client_id}".strip())
         self._inner.run_callback = self._in_caller
         self._inner.ask_for_more = self._ask_for_more
+        self._inner.on_loop = self._on_loop
         self._inner.on_news = self._knock
         self._call(self._inner.start())
 
@@ -114,6 +115,12 @@ class Consumer:
             return function()
 
         return self._call(work())
+
+    def _on_loop(self, function: Callable[[], None]) -> None:
+        if self._thread.is_current:
+            function()
+        else:
+            self._do(function)
 
     async def _in_caller(self, function: Told, partitions: list[TopicPartition]) -> None:
         """Have the thread that waits for the loop call a listener."""
