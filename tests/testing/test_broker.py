@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import pkgutil
+import signal
 import socket
 import threading
 import time
@@ -169,6 +171,26 @@ def test_a_start_that_fails_says_why_and_leaves_nothing() -> None:
     with Broker() as taken, pytest.raises(StartFailed, match="cannot listen on"):
         Broker(listeners=f"PLAINTEXT://{taken.bootstrap_servers}").start()
     assert set(threading.enumerate()) == threads
+
+
+@pytest.mark.parametrize("step", ["tidelog.network.loop.BrokerLoop", "tidelog.server.broker.Broker.start"])
+def test_a_start_that_is_interrupted_leaves_nothing(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    threads = set(threading.enumerate())
+    folders: list[str] = []
+    real = pkgutil.resolve_name(step)
+
+    def interrupted(*arguments: object) -> object:
+        folders.append(broker.data)
+        os.kill(os.getpid(), signal.SIGINT)
+        return real(*arguments)
+
+    monkeypatch.setattr(step, interrupted)
+    broker = Broker()
+    with pytest.raises(KeyboardInterrupt):
+        broker.start()
+    assert not broker.running
+    assert set(threading.enumerate()) == threads
+    assert not os.path.exists(folders[0])
 
 
 def test_a_setting_that_is_unknown_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

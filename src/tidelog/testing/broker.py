@@ -11,6 +11,7 @@ import logging
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -47,6 +48,7 @@ class Broker:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._stopping = False
         self._address = ""
         self._log: LogLines | None = None
         self._failure: BaseException | None = None
@@ -125,12 +127,17 @@ class Broker:
             self._log = LogLines()
         self._log.attach(name)
         self._failure = None
+        self._stopping = False
         ready = threading.Event()
         # A forgotten close must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, args=(ready,), name=name, daemon=True)
-        self._thread.start()
-        if not ready.wait(START_SECONDS):
-            self._failure = TimeoutError(f"the broker did not start within {START_SECONDS:.0f} s")
+        try:
+            self._thread.start()
+            if not ready.wait(START_SECONDS):
+                self._failure = TimeoutError(f"the broker did not start within {START_SECONDS:.0f} s")
+        except BaseException:  # Ctrl-C, or the time limit of a test: nobody will close what did not begin
+            self.close()
+            raise
         if self._failure is not None:
             failure = self._failure
             self.close()
@@ -138,11 +145,13 @@ class Broker:
 
     def stop(self) -> None:
         """End it as an operator does; the data stays, for `start`."""
+        self._stopping = True
         thread, loop, stop = self._thread, self._loop, self._stop
         if thread is None:
             return
         if loop is not None and stop is not None and thread.is_alive():
-            loop.call_soon_threadsafe(stop.set)
+            with suppress(RuntimeError):  # it has ended by itself, and its loop is closed
+                loop.call_soon_threadsafe(stop.set)
         thread.join(STOP_SECONDS)
         if thread.is_alive():
             raise TimeoutError(f"the broker on {self._address} did not stop within {STOP_SECONDS:.0f} s")
@@ -192,12 +201,14 @@ class Broker:
 
     async def _live(self, broker: ServerBroker, ready: threading.Event) -> None:
         stop = asyncio.Event()
+        self._loop, self._stop = asyncio.get_running_loop(), stop
+        if self._stopping:
+            stop.set()  # before there was a loop to tell it to
         for line in broker.config.warnings:
             log.warning("%s", line)
         try:
             await broker.start()
             self._address = broker.address
-            self._loop, self._stop = asyncio.get_running_loop(), stop
             ready.set()
             failed = asyncio.ensure_future(broker.failed.wait())
             stopped = asyncio.ensure_future(stop.wait())
