@@ -7,9 +7,12 @@ import os
 import pkgutil
 import signal
 import socket
+import struct
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -142,6 +145,43 @@ def test_a_stopped_one_is_away_until_it_is_started() -> None:
         assert connects(host, port)
         with pytest.raises(RuntimeError, match="running already"):
             broker.start()
+
+
+@contextmanager
+def forked() -> Iterator[None]:
+    """A child process, as multiprocessing makes it by fork: it has everything open that this one has."""
+    wait, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.read(wait, 1)
+        os._exit(0)
+    try:
+        yield
+    finally:
+        os.close(wait)
+        os.close(end)
+        os.waitpid(child, 0)
+
+
+def test_it_stops_and_starts_while_a_forked_process_lives() -> None:
+    with Broker() as broker, socket.create_connection((broker.host, broker.port), 30) as connection:
+        ask_for_versions(connection)
+        with forked():
+            broker.stop()
+            assert connection.recv(1) == b""
+            assert not connects(broker.host, broker.port)
+            broker.start()
+            with socket.create_connection((broker.host, broker.port), 30) as again:
+                ask_for_versions(again)
+
+
+def ask_for_versions(connection: socket.socket) -> None:
+    """A whole request, so that the broker has taken up the connection."""
+    connection.settimeout(30)
+    connection.sendall(bytes.fromhex("0000000a 0012 0000 00000001 ffff"))
+    (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+    assert len(connection.recv(size, socket.MSG_WAITALL)) == size
 
 
 def test_settings_are_those_of_a_broker_as_keywords_or_as_a_dict() -> None:

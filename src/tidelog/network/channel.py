@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Final
 
@@ -36,6 +37,13 @@ HEADER: Final = struct.Struct(">iIi")
 NO_HEADER: Final = (0, -1, 0)
 
 FRAMES_PER_TURN: Final = 32
+
+
+def hang_up(sock: socket.socket) -> None:
+    """Close a socket, also where a process forked from this one has it open: the peer shall see the end."""
+    with suppress(OSError):  # the peer has gone already
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
 
 
 class Channel(AnsweringChannel):
@@ -440,7 +448,7 @@ class Channel(AnsweringChannel):
         self._state |= CLOSED
         context = self.context
         context.loop.unregister(self.fd)
-        self.sock.close()
+        hang_up(self.sock)
         if self._filling is not None:
             if not self._state & BULK:
                 context.pool.give_back(self._filling, self._filling_size)

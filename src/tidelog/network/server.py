@@ -20,7 +20,7 @@ from typing import Final
 from tidelog.clock import TimerHandle
 from tidelog.metrics.registry import Family, Meter, Registry
 from tidelog.network.accounting import RequestAccounting
-from tidelog.network.channel import Channel
+from tidelog.network.channel import Channel, hang_up
 from tidelog.network.limits import ConnectionLimits, NetworkLimits
 from tidelog.network.loop import READ, BrokerLoop
 from tidelog.network.memory import MemoryPool
@@ -76,7 +76,7 @@ class Acceptor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.sock.close()
+        hang_up(self.sock)
 
     @property
     def blocked_ns(self) -> int:

@@ -152,6 +152,7 @@ class RealLock:
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a process forked from this one has the file open, too
             os.close(fd)
 
 
