@@ -8,6 +8,8 @@ import pkgutil
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -174,6 +176,45 @@ def test_it_stops_and_starts_while_a_forked_process_lives() -> None:
             broker.start()
             with socket.create_connection((broker.host, broker.port), 30) as again:
                 ask_for_versions(again)
+
+
+def output_of(program: str) -> tuple[str, str]:
+    """What a program of its own prints, to standard output and to standard error."""
+    command = [sys.executable, "-W", "default", "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return run.stdout, run.stderr
+
+
+def test_a_forked_process_that_ends_takes_nothing_away() -> None:
+    printed, _ = output_of("""
+import os, sys
+from tidelog.testing import Broker
+
+with Broker() as broker:
+    broker.create_topic("kept")
+    child = os.fork()
+    if child == 0:
+        for call in (broker.stop, broker.start):
+            try:
+                call()
+            except RuntimeError as error:
+                print(error, flush=True)
+        sys.exit()  # leaves the block, and ends as programs do
+    os.waitpid(child, 0)
+    print(broker.running, os.path.isdir(f"{broker.data}/kept-0"))
+""")
+    *refused, kept = printed.splitlines()
+    assert kept == "True True"
+    assert len(refused) == 2
+    assert all("from which this one was forked: stop and start it there" in line for line in refused)
+
+
+def test_one_that_is_forgotten_leaves_no_folder_when_the_program_ends() -> None:
+    folder, warned = output_of(
+        "from tidelog.testing import Broker; broker = Broker(); broker.start(); print(broker.data)"
+    )
+    assert "a broker was not closed" in warned
+    assert not os.path.exists(folder.strip())
 
 
 def ask_for_versions(connection: socket.socket) -> None:

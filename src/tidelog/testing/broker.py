@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import shutil
 import tempfile
 import threading
+import warnings
+import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -44,7 +48,8 @@ class Broker:
     def __init__(self, config: Mapping[str, object] | None = None, /, **settings: object) -> None:
         given = {name.replace("_", "."): value for name, value in {**(config or {}), **settings}.items()}
         self.settings = SETTINGS_FOR_TESTS | {name: _text(value) for name, value in given.items()}
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = ""
+        self._process = 0
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -101,9 +106,9 @@ class Broker:
         """The log folder, the first one where log.dirs names several."""
         if "log.dirs" in self.settings:
             return self.settings["log.dirs"].split(",")[0]
-        if self._folder is None:
+        if not self._folder:
             raise RuntimeError("the broker was not started, or is closed: it has no folder")
-        return self._folder.name
+        return self._folder
 
     def log_lines(self, since: int = 0) -> list[str]:
         """What the broker logged, the last 10,000 lines; `since` leaves out so many of the first ones."""
@@ -118,10 +123,13 @@ class Broker:
 
     def start(self) -> None:
         """Run, and return when requests are answered. After `stop`, with the data and the port of before."""
+        self._check_process()
         if self.running:
             raise RuntimeError(f"the broker is running already, on {self._address}")
-        if self._folder is None and "log.dirs" not in self.settings:
-            self._folder = tempfile.TemporaryDirectory(prefix="tidelog-", ignore_cleanup_errors=True)
+        self._process = os.getpid()
+        if not self._folder and "log.dirs" not in self.settings:
+            self._folder = tempfile.mkdtemp(prefix="tidelog-")
+            self._forgotten = weakref.finalize(self, _forgotten, self._folder, self._process)
         name = thread_name(self.port if self._address else 0)
         if self._log is None:
             self._log = LogLines()
@@ -145,6 +153,7 @@ class Broker:
 
     def stop(self) -> None:
         """End it as an operator does; the data stays, for `start`."""
+        self._check_process()
         self._stopping = True
         thread, loop, stop = self._thread, self._loop, self._stop
         if thread is None:
@@ -165,13 +174,27 @@ class Broker:
         self.start()
 
     def close(self) -> None:
-        """Stop it and remove its folder. Harmless when called again."""
+        """Stop it and remove its folder. Harmless when called again, and in a process forked from its own."""
+        if self._is_forked:
+            return
         try:
             self.stop()
         finally:
-            if self._folder is not None:
-                self._folder.cleanup()
-                self._folder = None
+            if self._folder:
+                self._forgotten.detach()
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder = ""
+
+    @property
+    def _is_forked(self) -> bool:
+        return self._process not in (0, os.getpid())
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise RuntimeError(
+                f"the broker on {self._address} belongs to process {self._process}, from which this one was "
+                "forked: stop and start it there"
+            )
 
     # In the broker's thread
 
@@ -217,6 +240,15 @@ class Broker:
                 task.cancel()
         finally:
             await broker.stop()
+
+
+def _forgotten(folder: str, process: int) -> None:
+    """Remove the folder of a broker that nobody closed; not at the end of a process that was forked."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+        warnings.warn(
+            f"a broker was not closed; its folder {folder} is removed", ResourceWarning, stacklevel=2
+        )
 
 
 def _text(value: object) -> str:
