@@ -236,11 +236,13 @@ def test_settings_are_those_of_a_broker_as_keywords_or_as_a_dict() -> None:
         assert values["offsets.topic.num.partitions"] == "1"
 
 
-def test_a_folder_that_was_given_stays(tmp_path: os.PathLike[str]) -> None:
-    with Broker(log_dirs=tmp_path) as broker:
+@pytest.mark.parametrize("setting", ["log.dirs", "log.dir"])
+def test_a_folder_that_was_given_stays(tmp_path: os.PathLike[str], setting: str) -> None:
+    with Broker({setting: tmp_path}) as broker:
+        assert broker.data == str(tmp_path)
         broker.create_topic("kept")
     assert os.path.isdir(os.path.join(tmp_path, "kept-0"))
-    with Broker(log_dirs=tmp_path) as again:
+    with Broker({setting: tmp_path}) as again:
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": again.bootstrap_servers})
         assert "kept" in admin.list_topics(timeout=10).topics
 

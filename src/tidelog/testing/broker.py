@@ -42,7 +42,7 @@ class Broker:
 
     Settings are those of server.properties, as keywords with underscores or as a dict:
     `Broker(auto_create_topics_enable=False)`. Data goes to a temporary folder, which `close` removes, unless
-    log.dirs is set.
+    log.dirs or log.dir is set.
     """
 
     def __init__(self, config: Mapping[str, object] | None = None, /, **settings: object) -> None:
@@ -104,11 +104,15 @@ class Broker:
     @property
     def data(self) -> str:
         """The log folder, the first one where log.dirs names several."""
-        if "log.dirs" in self.settings:
-            return self.settings["log.dirs"].split(",")[0]
+        if given := self._given_folders:
+            return given.split(",")[0]
         if not self._folder:
             raise RuntimeError("the broker was not started, or is closed: it has no folder")
         return self._folder
+
+    @property
+    def _given_folders(self) -> str:
+        return self.settings.get("log.dirs") or self.settings.get("log.dir", "")
 
     def log_lines(self, since: int = 0) -> list[str]:
         """What the broker logged, the last 10,000 lines; `since` leaves out so many of the first ones."""
@@ -127,7 +131,7 @@ class Broker:
         if self.running:
             raise RuntimeError(f"the broker is running already, on {self._address}")
         self._process = os.getpid()
-        if not self._folder and "log.dirs" not in self.settings:
+        if not self._folder and not self._given_folders:
             self._folder = tempfile.mkdtemp(prefix="tidelog-")
             self._forgotten = weakref.finalize(self, _forgotten, self._folder, self._process)
         name = thread_name(self.port if self._address else 0)
@@ -212,7 +216,7 @@ class Broker:
         from tidelog.server.config.broker import BrokerConfig
 
         address = self._address or "127.0.0.1:0"
-        config = BrokerConfig({"listeners": f"PLAINTEXT://{address}", "log.dirs": self.data, **self.settings})
+        config = BrokerConfig({"listeners": f"PLAINTEXT://{address}", "log.dir": self.data, **self.settings})
         loop = BrokerLoop(config.num_io_threads)
         asyncio.set_event_loop(loop)
         try:
