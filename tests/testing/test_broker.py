@@ -136,6 +136,26 @@ def test_a_restart_keeps_data_and_port() -> None:
         assert read(address, "kept", 1) == [b"before"]
 
 
+@pytest.mark.parametrize("host", ["localhost", "", "[::1]"])
+def test_a_restart_keeps_the_ports_of_listeners_that_were_given(host: str) -> None:
+    with Broker(
+        listeners=f"INSIDE://{host}:0,OUTSIDE://{host}:0",
+        listener_security_protocol_map="INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        inter_broker_listener_name="INSIDE",
+    ) as broker:
+        address = broker.bootstrap_servers
+        (before,) = [line for line in broker.log_lines() if "msg=started" in line]
+        since = broker.log_count
+        broker.restart()
+        assert broker.bootstrap_servers == address
+        (after,) = [line for line in broker.log_lines(since) if "msg=started" in line]
+        assert listeners_in(before) == listeners_in(after)
+
+
+def listeners_in(line: str) -> str:
+    return next(word for word in line.split() if word.startswith("listeners="))
+
+
 def test_a_stopped_one_is_away_until_it_is_started() -> None:
     with Broker() as broker:
         host, port = broker.host, broker.port

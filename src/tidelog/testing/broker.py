@@ -55,6 +55,7 @@ class Broker:
         self._stop: asyncio.Event | None = None
         self._stopping = False
         self._address = ""
+        self._listeners = "PLAINTEXT://127.0.0.1:0"
         self._log: LogLines | None = None
         self._failure: BaseException | None = None
 
@@ -215,8 +216,10 @@ class Broker:
         from tidelog.server.broker import Broker as ServerBroker
         from tidelog.server.config.broker import BrokerConfig
 
-        address = self._address or "127.0.0.1:0"
-        config = BrokerConfig({"listeners": f"PLAINTEXT://{address}", "log.dir": self.data, **self.settings})
+        given = {"listeners": self._listeners, "log.dir": self.data, **self.settings}
+        if self._address:
+            given["listeners"] = self._listeners
+        config = BrokerConfig(given)
         loop = BrokerLoop(config.num_io_threads)
         asyncio.set_event_loop(loop)
         try:
@@ -235,7 +238,7 @@ class Broker:
             log.warning("%s", line)
         try:
             await broker.start()
-            self._address = broker.address
+            self._address, self._listeners = broker.address, _bound(broker)
             ready.set()
             failed = asyncio.ensure_future(broker.failed.wait())
             stopped = asyncio.ensure_future(stop.wait())
@@ -244,6 +247,15 @@ class Broker:
                 task.cancel()
         finally:
             await broker.stop()
+
+
+def _bound(broker: ServerBroker) -> str:
+    """The listeners with the ports that the system chose, so that a restart takes the same."""
+    return ",".join(
+        f"{endpoint.name}://{f'[{endpoint.host}]' if ':' in endpoint.host else endpoint.host}:"
+        + broker.addresses[endpoint.name].rpartition(":")[2]
+        for endpoint in broker.config.endpoints
+    )
 
 
 def _forgotten(folder: str, process: int) -> None:
