@@ -101,6 +101,47 @@ def test_without_one():
     assert "said in the test before" not in run.stdout
 
 
+def test_a_failing_test_shows_it_also_where_it_uses_the_broker_by_way_of_others(tmp_path: Path) -> None:
+    run = run_pytest(
+        tmp_path,
+        """
+import logging
+import pytest
+from tidelog.testing import Broker
+
+@pytest.fixture
+def application(tidelog_broker):
+    return tidelog_broker.bootstrap_servers
+
+@pytest.fixture(scope="session")
+def other_broker():
+    with Broker() as broker:
+        yield broker
+
+@pytest.fixture
+def broken(other_broker):
+    logging.getLogger("tidelog.server").info("said before a fixture failed")
+    assert False
+
+def test_both(other_broker, application):
+    pass
+
+def test_call(application, tidelog_topic):
+    logging.getLogger("tidelog.server").info("said in the call")
+    assert False
+
+def test_setup(broken):
+    pass
+""",
+    )
+    assert run.returncode == 1
+    assert "1 failed, 1 passed, 1 error" in run.stdout
+    call, setup = run.stdout.index("tidelog_broker (call)"), run.stdout.index("other_broker (setup)")
+    assert run.stdout.count("Log of the broker") == 2
+    assert call < run.stdout.index('msg="said in the call"')
+    assert setup < run.stdout.index('msg="said before a fixture failed"')
+
+
 def test_a_run_that_uses_none_of_it_does_not_pay_for_it(tmp_path: Path) -> None:
     run = run_pytest(
         tmp_path,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Generator, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -65,19 +65,30 @@ def fresh_name(test: str) -> str:
     return f"{re.sub('[^a-zA-Z0-9._-]+', '-', test)[:LONGEST_NAME].strip('-')}-{uuid.uuid4().hex[:8]}"
 
 
-_SHOWN = pytest.StashKey[WeakKeyDictionary["Broker", int]]()
+_BROKERS = pytest.StashKey[WeakKeyDictionary["Broker", tuple[str, int]]]()
+"""The fixture of each broker, and how many lines of it have had their chance to be shown."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    value = yield
+    # By name, so that the class need not be imported where nobody uses it.
+    if type(value).__module__ == "tidelog.testing.broker":
+        brokers = request.config.stash.setdefault(_BROKERS, WeakKeyDictionary())
+        brokers.setdefault(cast("Broker", value), (fixturedef.argname, 0))
+    return value
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    shown = item.config.stash.setdefault(_SHOWN, WeakKeyDictionary())
-    for name, broker in getattr(item, "funcargs", {}).items():
-        # By name, so that the class need not be imported where nobody uses it.
-        if type(broker).__module__ != "tidelog.testing.broker":
-            continue
-        lines = broker.log_lines(since=shown.get(broker, 0))
-        shown[broker] = broker.log_count
-        if report.failed and lines:
+    brokers = item.config.stash.setdefault(_BROKERS, WeakKeyDictionary())
+    for broker, (name, since) in list(brokers.items()):
+        lines = broker.log_lines(since)
+        brokers[broker] = (name, broker.log_count)
+        # The names of all fixtures that the test comes to use, also by way of others.
+        if report.failed and lines and name in getattr(item, "fixturenames", ()):
             report.sections.append((f"Log of the broker {name} ({report.when})", "\n".join(lines)))
     return report
