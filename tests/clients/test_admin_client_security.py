@@ -111,14 +111,16 @@ def test_a_password_does_not_show() -> None:
 @pytest.mark.needs("DescribeClientQuotas")
 def test_quotas_are_set_described_and_removed(admin: Admin, bootstrap: str, new_name: Named) -> None:
     entity = (("user", new_name("u")), ("client-id", None))
-    admin.alter_client_quotas({entity: {"producer_byte_rate": 1000.0, "request_percentage": 50.0}})
+    changed = {"producer_byte_rate": 1000.0, "request_percentage": 50.0}
+    assert list(admin.alter_client_quotas({entity: changed})) == [entity]
+    reverse = entity[::-1]
+    assert list(admin.alter_client_quotas({reverse: changed}, validate_only=True)) == [reverse]
     components = [QuotaComponent("user", entity[0][1]), QuotaComponent("client-id")]
 
     def quotas() -> dict[str, float]:
-        found = admin.describe_client_quotas(components)
-        return next(iter(found.values()), {})
+        return admin.describe_client_quotas(components).get(entity, {})
 
-    eventually(lambda: quotas() == {"producer_byte_rate": 1000.0, "request_percentage": 50.0}, "they hold")
+    eventually(lambda: quotas() == changed, "they hold")
     admin.alter_client_quotas({entity: {"producer_byte_rate": None, "request_percentage": None}})
     eventually(lambda: not quotas(), "they are gone")
     anybody = admin.describe_client_quotas([QuotaComponent("user", any_name=True)], strict=True)

@@ -100,7 +100,9 @@ class DelegationToken:
 
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""Whose quota, such as (("user", "alice"), ("client-id", None)); None is the default of all."""
+"""Whose quota, such as (("user", "alice"), ("client-id", None)); None is the default of all.
+
+Results have the parts in this order, those of a change as they were given."""
 
 
 class QuotaComponent(NamedTuple):
@@ -265,7 +267,7 @@ class UserAdmin(AdminBase):
         answer = await self._ask_any(request, DescribeClientQuotasResponse, self._deadline(timeout))
         raise_for(answer.error_code, answer.error_message, "quotas")
         return {
-            tuple((part.entity_type, part.entity_name) for part in entry.entity): {
+            _entity((part.entity_type, part.entity_name) for part in entry.entity): {
                 value.key: value.value for value in entry.values
             }
             for entry in answer.entries or ()
@@ -300,11 +302,19 @@ class UserAdmin(AdminBase):
             self._deadline(timeout),
             lambda found: found.entries[0].error_code if found.entries else 0,
         )
+        # An answer may name the parts of an entity in another order.
+        asked = {frozenset(entity): entity for entity in changes}
         outcomes: Outcomes[QuotaEntity, None] = {}
         for entry in answer.entries:
-            entity = tuple((part.entity_type, part.entity_name) for part in entry.entity)
+            named = _entity((part.entity_type, part.entity_name) for part in entry.entity)
+            entity = asked.get(frozenset(named), named)
             outcomes[entity] = error_from(entry.error_code, entry.error_message, f"quota of {entity}")
         return settled(outcomes, partial)
+
+
+def _entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
+    """Whose quota, the user first: brokers tell the parts in no order of their own."""
+    return tuple(sorted(parts, key=lambda part: part[0], reverse=True))
 
 
 def _salted(
