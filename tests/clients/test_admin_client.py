@@ -27,6 +27,7 @@ from tidelog.clients.adminclient import (
     ResourceType,
     Results,
 )
+from tidelog.clients.adminclient.base import Deadline, R
 from tidelog.clients.errors import Closed, ConfigError, Timeout
 from tidelog.errors import (
     GroupIdNotFound,
@@ -37,11 +38,14 @@ from tidelog.errors import (
     NetworkException,
     NonEmptyGroup,
     OffsetOutOfRange,
+    ThrottlingQuotaExceeded,
     TopicAlreadyExists,
     UnknownMemberId,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from tidelog.protocol.message import Message
+from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 
 Named = Callable[[str], str]
 
@@ -60,6 +64,54 @@ def produce(bootstrap: str, topic: str, values: list[bytes], partition: int = 0,
 
 
 # Topics
+
+
+class Throttling(AsyncAdmin):
+    """Its controller refuses a topic so many times for a quota; `asked` are the names of each question."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__(bootstrap_servers="127.0.0.1:1", retry_backoff_ms=1, retry_backoff_max_ms=1)
+        self.refusals = refusals
+        self.asked: list[list[str]] = []
+
+    async def _ask_controller(
+        self, request: Message, answer: type[R], deadline: Deadline, code_of: Callable[[R], int]
+    ) -> R:
+        assert isinstance(request, CreateTopicsRequest)
+        self.asked.append([topic.name for topic in request.topics])
+        refused = len(self.asked) <= self.refusals
+        found = CreateTopicsResponse(
+            topics=[
+                CreateTopicsResponse.CreatableTopicResult(
+                    name=topic.name,
+                    error_code=ThrottlingQuotaExceeded.code if topic.name == "b" and refused else 0,
+                )
+                for topic in request.topics
+            ]
+        )
+        assert isinstance(found, answer)
+        return found
+
+
+TWO_TOPICS = [NewTopic("a"), NewTopic("b")]
+
+
+def test_topics_beyond_a_quota_are_asked_for_again_and_they_alone() -> None:
+    throttling = Throttling(2)
+    made = asyncio.run(throttling.create_topics(TWO_TOPICS))
+    assert sorted(made) == ["a", "b"]
+    assert throttling.asked == [["a", "b"], ["b"], ["b"]]
+
+
+@pytest.mark.parametrize(("again", "timeout"), [(False, 30.0), (True, 0.0)])
+def test_a_quota_is_told_where_it_is_not_waited_out(again: bool, timeout: float) -> None:
+    throttling = Throttling(1)
+    made = asyncio.run(
+        throttling.create_topics(TWO_TOPICS, retry_on_quota_violation=again, partial=True, timeout=timeout)
+    )
+    assert list(made) == ["a"]
+    assert isinstance(made.errors["b"], ThrottlingQuotaExceeded)
+    assert throttling.asked == [["a", "b"]]
 
 
 def test_a_topic_is_made_described_listed_and_deleted(admin: Admin, new_name: Named) -> None:

@@ -127,6 +127,24 @@ def test_quotas_are_set_described_and_removed(admin: Admin, bootstrap: str, new_
     assert entity not in anybody
 
 
+@pytest.mark.needs("DescribeClientQuotas")
+def test_topics_beyond_a_quota_are_made_when_it_allows_them(
+    admin: Admin, bootstrap: str, new_name: Named
+) -> None:
+    client = new_name("c")
+    entity = (("client-id", client),)
+    admin.alter_client_quotas({entity: {"controller_mutation_rate": 2.0}})
+    try:
+        components = [QuotaComponent("client-id", client)]
+        eventually(lambda: entity in admin.describe_client_quotas(components), "the quota holds")
+        names = [new_name("t") for _ in range(5)]
+        with Admin(bootstrap_servers=bootstrap, client_id=client) as slow:
+            made = [slow.create_topics([NewTopic(name, 8, 1)], timeout=60) for name in names]
+        assert [list(results) for results in made] == [[name] for name in names]
+    finally:
+        admin.alter_client_quotas({entity: {"controller_mutation_rate": None}})
+
+
 @pytest.mark.needs("CreateDelegationToken")
 def test_tokens_are_refused_to_whom_they_are_not_allowed(admin: Admin, bootstrap: str) -> None:
     for call in (

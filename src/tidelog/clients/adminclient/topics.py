@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeVar
 
 from tidelog.clients.adminclient.acls import AclOperation, operations_of
 from tidelog.clients.adminclient.base import NO_LEADER, AdminBase, Deadline, Outcomes, Partition, by_topic
 from tidelog.clients.adminclient.configs import ConfigEntry, ConfigSource
 from tidelog.clients.adminclient.results import Results, error_from, names_in, settled
-from tidelog.errors import KafkaError, UnknownTopicId, UnknownTopicOrPartition, UnsupportedVersion
+from tidelog.errors import (
+    KafkaError,
+    ThrottlingQuotaExceeded,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
 from tidelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
@@ -22,6 +29,9 @@ from tidelog.protocol.messages.describe_topic_partitions import (
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.wire import ZERO_UUID, uuid_from_text, uuid_to_text
+
+T = TypeVar("T")
+Item = TypeVar("Item")
 
 BY_ID_VERSION = 6  # the first version of DeleteTopics that speaks of topics by their ids
 METADATA_BY_ID = 12
@@ -115,65 +125,90 @@ class TopicAdmin(AdminBase):
         topics: Iterable[NewTopic],
         *,
         validate_only: bool = False,
+        retry_on_quota_violation: bool = True,
         partial: bool = False,
         timeout: float | None = None,
     ) -> Results[str, CreatedTopic]:
         """Make topics; with `validate_only` say only whether they could be made."""
         deadline = self._deadline(timeout)
-        request = CreateTopicsRequest(
-            topics=[_creatable(topic) for topic in topics],
-            timeout_ms=self._timeout_ms(deadline),
-            validate_only=validate_only,
-        )
-        answer = await self._ask_controller(
-            request, CreateTopicsResponse, deadline, lambda found: _first(found.topics)
-        )
-        outcomes: Outcomes[str, CreatedTopic] = {}
-        for result in answer.topics:
-            error = error_from(result.error_code, result.error_message, f"topic {result.name!r}")
-            outcomes[result.name] = error or _created(result)
-        return settled(outcomes, partial)
+
+        async def ask(wanted: list[NewTopic]) -> Outcomes[str, CreatedTopic]:
+            request = CreateTopicsRequest(
+                topics=[_creatable(topic) for topic in wanted],
+                timeout_ms=self._timeout_ms(deadline),
+                validate_only=validate_only,
+            )
+            answer = await self._ask_controller(
+                request, CreateTopicsResponse, deadline, lambda found: _first(found.topics)
+            )
+            outcomes: Outcomes[str, CreatedTopic] = {}
+            for result in answer.topics:
+                error = error_from(result.error_code, result.error_message, f"topic {result.name!r}")
+                outcomes[result.name] = error or _created(result)
+            return outcomes
+
+        asked = [(topic.name, topic) for topic in topics]
+        return settled(await self._by_quota(asked, ask, retry_on_quota_violation, deadline), partial)
 
     async def delete_topics(
-        self, names: Iterable[str], *, partial: bool = False, timeout: float | None = None
+        self,
+        names: Iterable[str],
+        *,
+        retry_on_quota_violation: bool = True,
+        partial: bool = False,
+        timeout: float | None = None,
     ) -> Results[str, None]:
         """Delete topics with everything in them."""
         deadline = self._deadline(timeout)
-        wanted = names_in(names)
+        asked = [(name, name) for name in names_in(names)]
         # Older versions take bare names, newer ones structs; each ignores the other's field.
         version = await self._delete_version(deadline)
-        request = DeleteTopicsRequest(timeout_ms=self._timeout_ms(deadline))
-        if version >= BY_ID_VERSION:
-            request.topics = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in wanted]
-        else:
-            request.topic_names = wanted
-        answer = await self._ask_controller(
-            request, DeleteTopicsResponse, deadline, lambda found: _first(found.responses)
-        )
-        outcomes: Outcomes[str, None] = {
-            result.name or "": error_from(result.error_code, result.error_message, f"topic {result.name!r}")
-            for result in answer.responses
-        }
-        return settled(outcomes, partial)
+
+        async def ask(wanted: list[str]) -> Outcomes[str, None]:
+            request = DeleteTopicsRequest(timeout_ms=self._timeout_ms(deadline))
+            if version >= BY_ID_VERSION:
+                request.topics = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in wanted]
+            else:
+                request.topic_names = wanted
+            answer = await self._ask_controller(
+                request, DeleteTopicsResponse, deadline, lambda found: _first(found.responses)
+            )
+            return {
+                result.name or "": error_from(
+                    result.error_code, result.error_message, f"topic {result.name!r}"
+                )
+                for result in answer.responses
+            }
+
+        return settled(await self._by_quota(asked, ask, retry_on_quota_violation, deadline), partial)
 
     async def delete_topics_by_id(
-        self, topic_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
+        self,
+        topic_ids: Iterable[str],
+        *,
+        retry_on_quota_violation: bool = True,
+        partial: bool = False,
+        timeout: float | None = None,
     ) -> Results[str, None]:
         """Delete topics by their ids, as `describe_topics` shows them."""
-        wanted = names_in(topic_ids)
+        asked = [(text, uuid_from_text(text)) for text in names_in(topic_ids)]
         deadline = self._deadline(timeout)
         if await self._delete_version(deadline) < BY_ID_VERSION:
             raise UnsupportedVersion("the broker does not delete topics by id (DeleteTopics 6)")
-        states = [DeleteTopicsRequest.DeleteTopicState(topic_id=uuid_from_text(text)) for text in wanted]
-        request = DeleteTopicsRequest(topics=states, timeout_ms=self._timeout_ms(deadline))
-        answer = await self._ask_controller(
-            request, DeleteTopicsResponse, deadline, lambda found: _first(found.responses)
-        )
-        outcomes: Outcomes[str, None] = {}
-        for result in answer.responses:
-            text = uuid_to_text(result.topic_id)
-            outcomes[text] = error_from(result.error_code, result.error_message, f"topic id {text}")
-        return settled(outcomes, partial)
+
+        async def ask(wanted: list[bytes]) -> Outcomes[str, None]:
+            states = [DeleteTopicsRequest.DeleteTopicState(topic_id=topic_id) for topic_id in wanted]
+            request = DeleteTopicsRequest(topics=states, timeout_ms=self._timeout_ms(deadline))
+            answer = await self._ask_controller(
+                request, DeleteTopicsResponse, deadline, lambda found: _first(found.responses)
+            )
+            outcomes: Outcomes[str, None] = {}
+            for result in answer.responses:
+                text = uuid_to_text(result.topic_id)
+                outcomes[text] = error_from(result.error_code, result.error_message, f"topic id {text}")
+            return outcomes
+
+        return settled(await self._by_quota(asked, ask, retry_on_quota_violation, deadline), partial)
 
     async def list_topics(
         self, *, list_internal: bool = False, timeout: float | None = None
@@ -241,35 +276,27 @@ class TopicAdmin(AdminBase):
         new_partitions: Mapping[str, NewPartitions],
         *,
         validate_only: bool = False,
+        retry_on_quota_violation: bool = True,
         partial: bool = False,
         timeout: float | None = None,
     ) -> Results[str, None]:
         """Give topics more partitions."""
         deadline = self._deadline(timeout)
-        topics = [
-            CreatePartitionsRequest.CreatePartitionsTopic(
-                name=name,
-                count=new.total_count,
-                assignments=None
-                if new.assignments is None
-                else [
-                    CreatePartitionsRequest.CreatePartitionsAssignment(broker_ids=list(replicas))
-                    for replicas in new.assignments
-                ],
+
+        async def ask(wanted: list[CreatePartitionsRequest.CreatePartitionsTopic]) -> Outcomes[str, None]:
+            request = CreatePartitionsRequest(
+                topics=wanted, timeout_ms=self._timeout_ms(deadline), validate_only=validate_only
             )
-            for name, new in new_partitions.items()
-        ]
-        request = CreatePartitionsRequest(
-            topics=topics, timeout_ms=self._timeout_ms(deadline), validate_only=validate_only
-        )
-        answer = await self._ask_controller(
-            request, CreatePartitionsResponse, deadline, lambda found: _first(found.results)
-        )
-        outcomes: Outcomes[str, None] = {
-            result.name: error_from(result.error_code, result.error_message, f"topic {result.name!r}")
-            for result in answer.results
-        }
-        return settled(outcomes, partial)
+            answer = await self._ask_controller(
+                request, CreatePartitionsResponse, deadline, lambda found: _first(found.results)
+            )
+            return {
+                result.name: error_from(result.error_code, result.error_message, f"topic {result.name!r}")
+                for result in answer.results
+            }
+
+        asked = [(name, _grown(name, new)) for name, new in new_partitions.items()]
+        return settled(await self._by_quota(asked, ask, retry_on_quota_violation, deadline), partial)
 
     async def delete_records(
         self,
@@ -351,6 +378,33 @@ class TopicAdmin(AdminBase):
             }
 
         return settled(await self._by_leader(specs, deadline, ask), partial)
+
+    async def _by_quota(
+        self,
+        asked: list[tuple[str, Item]],
+        ask: Callable[[list[Item]], Awaitable[Outcomes[str, T]]],
+        again: bool,
+        deadline: Deadline,
+    ) -> Outcomes[str, T]:
+        """What the controller answers; what is beyond a quota is asked for again when it says so."""
+        outcomes = await ask([item for _, item in asked])
+        while again:
+            waiting = [
+                (key, item) for key, item in asked if isinstance(outcomes.get(key), ThrottlingQuotaExceeded)
+            ]
+            if not waiting:
+                break
+            first = outcomes[waiting[0][0]]
+            assert isinstance(first, KafkaError)
+            try:
+                await self._pause(deadline, first, f"topic {waiting[0][0]!r}")
+            except KafkaError:
+                break  # out of time: the quota is what is told
+            try:
+                outcomes |= await ask([item for _, item in waiting])
+            except KafkaError as error:
+                outcomes |= {key: error for key, _ in waiting}
+        return outcomes
 
     async def _delete_version(self, deadline: Deadline) -> int:
         """The version of DeleteTopics that will be spoken."""
@@ -450,6 +504,16 @@ def _first(
 ) -> int:
     """The error of the first topic: a broker that is not the controller says so for each."""
     return results[0].error_code if results else 0
+
+
+def _grown(name: str, new: NewPartitions) -> CreatePartitionsRequest.CreatePartitionsTopic:
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=new.total_count, assignments=None)
+    if new.assignments is not None:
+        topic.assignments = [
+            CreatePartitionsRequest.CreatePartitionsAssignment(broker_ids=list(replicas))
+            for replicas in new.assignments
+        ]
+    return topic
 
 
 def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
