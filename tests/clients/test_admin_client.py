@@ -376,6 +376,9 @@ def test_offsets_of_a_group_are_set_listed_and_forgotten(admin: Admin, new_name:
     assert {partition: offset.offset for partition, offset in found.items()} == {(topic, 0): 5, (topic, 2): 7}
     (listing,) = [entry for entry in admin.list_groups() if entry.group_id == group]
     assert listing.is_simple_consumer_group
+    some = admin.list_consumer_group_offsets({group: [(topic, 1), (topic, 2)], new_name("g"): [(topic, 0)]})
+    assert [list(offsets) for offsets in some.values()] == [[(topic, 2)], []]
+    assert admin.list_consumer_group_offsets({group: None})[group] == found
     admin.delete_consumer_group_offsets(group, [(topic, 0)])
     assert list(admin.list_consumer_group_offsets([group])[group]) == [(topic, 2)]
     results = admin.alter_consumer_group_offsets(group, {("missing", 0): 1}, partial=True)

@@ -220,6 +220,8 @@ def test_a_share_group_gets_offsets_and_loses_them(admin: Admin, bootstrap: str,
         "the coordinator knows the topic",
     )
     assert admin.list_share_group_offsets([group])[group][topic, 0].start_offset == 1
+    assert list(admin.list_share_group_offsets({group: [(topic, 0)]})[group]) == [(topic, 0)]
+    assert admin.list_share_group_offsets({group: []})[group] == {}
     assert admin.describe_share_groups([group])[group].state == "Empty"
     results = admin.alter_share_group_offsets(group, {("missing", 0): 1}, partial=True)
     assert isinstance(results.errors["missing", 0], UnknownTopicOrPartition)

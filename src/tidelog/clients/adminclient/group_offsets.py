@@ -48,24 +48,31 @@ class SharePartitionOffset:
 
 GroupOffsets = dict[Partition, OffsetAndMetadata]
 ShareOffsets = dict[Partition, SharePartitionOffset]
+GroupsToList = Iterable[str] | Mapping[str, Iterable[Partition] | None]
+"""Groups with all that they have, or each with the partitions that are asked about; None is for all."""
 
 
 class GroupOffsetAdmin(AdminBase):
     async def list_consumer_group_offsets(
         self,
-        group_ids: Iterable[str],
+        group_ids: GroupsToList,
         *,
         require_stable: bool = False,
         partial: bool = False,
         timeout: float | None = None,
     ) -> Results[str, GroupOffsets]:
-        """Everything that each of the groups has committed; `require_stable` waits for open transactions."""
+        """Everything that each of the groups has committed; `require_stable` waits for open transactions.
+
+        `{"billing": [("orders", 0)]}` asks about some partitions; one without an offset is left out.
+        """
         deadline = self._deadline(timeout)
+        partitions = _partitions_of(group_ids)
 
         async def ask(node: int, ids: list[str]) -> Outcomes[str, GroupOffsets]:
-            return await self._fetch_offsets(node, ids, require_stable, deadline)
+            wanted = {group_id: partitions[group_id] for group_id in ids}
+            return await self._fetch_offsets(node, wanted, require_stable, deadline)
 
-        return settled(await self._by_coordinator(group_ids, deadline, ask), partial)
+        return settled(await self._by_coordinator(partitions, deadline, ask), partial)
 
     async def alter_consumer_group_offsets(
         self,
@@ -142,7 +149,7 @@ class GroupOffsetAdmin(AdminBase):
 
     async def list_streams_group_offsets(
         self,
-        group_ids: Iterable[str],
+        group_ids: GroupsToList,
         *,
         require_stable: bool = False,
         partial: bool = False,
@@ -181,23 +188,30 @@ class GroupOffsetAdmin(AdminBase):
 
     async def list_share_group_offsets(
         self,
-        group_ids: Iterable[str],
+        group_ids: GroupsToList,
         *,
         partial: bool = False,
         timeout: float | None = None,
     ) -> Results[str, ShareOffsets]:
-        """Where each of the share groups begins to read."""
+        """Where each of the share groups begins to read, in all partitions or in those that are named."""
         deadline = self._deadline(timeout)
+        partitions = _partitions_of(group_ids)
 
         async def ask(node: int, ids: list[str]) -> Outcomes[str, ShareOffsets]:
-            request = DescribeShareGroupOffsetsRequest(
-                groups=[
-                    DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(
-                        group_id=group_id, topics=None
+            request = DescribeShareGroupOffsetsRequest()
+            for group_id in ids:
+                wanted = partitions[group_id]
+                topics = [
+                    DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic(
+                        topic_name=topic, partitions=indexes
                     )
-                    for group_id in ids
+                    for topic, indexes in by_topic(wanted or ()).items()
                 ]
-            )
+                request.groups.append(
+                    DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(
+                        group_id=group_id, topics=None if wanted is None else topics
+                    )
+                )
             answer = await self._call(node, request, DescribeShareGroupOffsetsResponse, deadline)
             return {
                 group.group_id: error_from(
@@ -211,12 +225,12 @@ class GroupOffsetAdmin(AdminBase):
                     )
                     for topic in group.topics
                     for partition in topic.partitions
-                    if not partition.error_code
+                    if not partition.error_code and partition.start_offset >= 0
                 }
                 for group in answer.groups
             }
 
-        return settled(await self._by_coordinator(group_ids, deadline, ask), partial)
+        return settled(await self._by_coordinator(partitions, deadline, ask), partial)
 
     async def alter_share_group_offsets(
         self,
@@ -297,28 +311,46 @@ class GroupOffsetAdmin(AdminBase):
     # Asking
 
     async def _fetch_offsets(
-        self, node: int, group_ids: list[str], require_stable: bool, deadline: Deadline
+        self,
+        node: int,
+        wanted: Mapping[str, list[Partition] | None],
+        require_stable: bool,
+        deadline: Deadline,
     ) -> Outcomes[str, GroupOffsets]:
         connection = await self._client.connection(node, timeout=deadline.left)
         version = connection.version_for(OffsetFetchRequest, at_most=LAST_BY_NAME)
         found: Outcomes[str, GroupOffsets] = {}
         if version < BATCHED_OFFSETS:
-            for group_id in group_ids:
+            for group_id, partitions in wanted.items():
                 request = OffsetFetchRequest(group_id=group_id, topics=None)
+                if partitions is not None:
+                    request.topics = [
+                        OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)
+                        for topic, indexes in by_topic(partitions).items()
+                    ]
                 answer = await connection.call(request, OffsetFetchResponse, version=version)
                 found[group_id] = _offsets(group_id, answer.error_code, answer.topics)
             return found
-        request = OffsetFetchRequest(
-            groups=[
-                OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=None)
-                for group_id in group_ids
-            ],
-            require_stable=require_stable,
-        )
+        request = OffsetFetchRequest(require_stable=require_stable)
+        for group_id, partitions in wanted.items():
+            group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=None)
+            if partitions is not None:
+                group.topics = [
+                    OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=indexes)
+                    for topic, indexes in by_topic(partitions).items()
+                ]
+            request.groups.append(group)
         answer = await connection.call(request, OffsetFetchResponse, version=version)
-        for group in answer.groups:
-            found[group.group_id] = _offsets(group.group_id, group.error_code, group.topics)
+        for told in answer.groups:
+            found[told.group_id] = _offsets(told.group_id, told.error_code, told.topics)
         return found
+
+
+def _partitions_of(groups: GroupsToList) -> dict[str, list[Partition] | None]:
+    """The groups, each with the partitions that are asked about, or None."""
+    if not isinstance(groups, Mapping):
+        return dict.fromkeys(names_in(groups))
+    return {group_id: None if wanted is None else list(wanted) for group_id, wanted in groups.items()}
 
 
 def _offsets(
