@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.clients.reading import batches, values
+from tests.support.own_broker import OwnBrokers, kafka_kind
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
 from tidelog.clients.connection import Connection, split_address
@@ -19,7 +20,7 @@ from tidelog.clients.errors import ConfigError, InvalidState, RecordTooLarge, Ti
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, PreparedTransaction
-from tidelog.errors import InvalidTopic, ProducerFenced
+from tidelog.errors import InvalidProducerEpoch, InvalidTopic, ProducerFenced
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 
@@ -125,6 +126,45 @@ def test_a_newer_producer_of_the_same_id_fences_the_older(
         old.close()
         new.close()
     sees(bootstrap, topic, [b"of the new"])
+
+
+def test_only_the_coordinator_says_who_is_fenced(bootstrap: str, topic: str, new_name: NewName) -> None:
+    name = new_name("id")
+    with producer(bootstrap, name) as old, producer(bootstrap, name) as new:
+        old.init_transactions()
+        old.begin_transaction()
+        old.send(topic, b"of the old", partition=0).result(10)
+        new.init_transactions()
+        assert isinstance(old.send(topic, b"late", partition=0).exception(10), InvalidProducerEpoch)
+        with pytest.raises(InvalidProducerEpoch, match="or another producer took over"):
+            old.commit_transaction()
+        with pytest.raises(ProducerFenced):
+            old.abort_transaction()
+        with pytest.raises(ProducerFenced):
+            old.begin_transaction()
+
+
+@pytest.mark.skipif(kafka_kind() == "kafka3", reason="its coordinator fences the producer as well")
+def test_after_a_transaction_that_took_too_long_the_producer_goes_on(
+    own_broker: OwnBrokers, new_name: NewName
+) -> None:
+    topic = new_name("late")
+    with own_broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as broker:
+        with producer(broker.bootstrap, new_name("id"), transaction_timeout_ms=500) as sender:
+            sender.init_transactions()
+            sender.begin_transaction()
+            eventually(
+                lambda: isinstance(
+                    sender.send(topic, b"dropped", partition=0).exception(10), InvalidProducerEpoch
+                ),
+                "the transaction takes too long",
+            )
+            with pytest.raises(InvalidProducerEpoch, match=r"longer than transaction\.timeout\.ms=500"):
+                sender.commit_transaction()
+            sender.abort_transaction()
+            with sender.transaction():
+                sender.send(topic, b"kept", partition=0)
+        sees(broker.bootstrap, topic, [b"kept"])
 
 
 def test_a_record_that_fails_leaves_the_transaction_to_be_aborted(

@@ -204,7 +204,10 @@ class Decisions:
 
 
 class Holder:
-    """The right to decide on a name, until somebody else takes it: writes then raise ProducerFenced."""
+    """The right to decide on a name until somebody else takes it.
+
+    Writes then raise ProducerFenced or InvalidProducerEpoch, after whether coordinator or partition said so.
+    """
 
     def __init__(self, producer: Producer, topic: str, known: Decision) -> None:
         self.known = known

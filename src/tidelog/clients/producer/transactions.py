@@ -244,8 +244,12 @@ class Transactions:
 
     def batch_failed(self, error: KafkaError) -> None:
         """A batch was given up: the transaction cannot be committed."""
-        if isinstance(error, FENCED):
-            error = ProducerFenced(f"another producer with transactional.id={self.id} took over: {error}")
+        if isinstance(error, InvalidProducerEpoch):
+            # Only the coordinator knows which of the two it is: the abort asks it.
+            error = InvalidProducerEpoch(
+                f"transactional.id={self.id}: the transaction took longer than transaction.timeout.ms="
+                f"{self._settings.transaction_timeout_ms}, or another producer took over: {error}"
+            )
         if isinstance(error, (*FATAL, InvalidProducerIdMapping)):
             self._fatal(error)
         elif self.state is not State.ABORTING:
