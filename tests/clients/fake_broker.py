@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 import threading
 import time
@@ -67,11 +68,13 @@ class FakeBroker:
         partitions: int = 1,
         nodes: int = 1,
         throttle_ms: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.script = script
         self.partitions = partitions
         self.nodes = nodes
         self.throttle_ms = throttle_ms
+        self.tls = tls
         self.produced: list[Produced] = []
         self.requests: list[list[Produced]] = []
         self.logs: dict[tuple[str, int], list[Record]] = {}
@@ -119,7 +122,7 @@ class FakeBroker:
     def _main(self) -> None:
         async def listen() -> None:
             for _ in range(self.nodes):
-                server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 26)
+                server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 26, ssl=self.tls)
                 self.ports.append(server.sockets[0].getsockname()[1])
             self._ready.set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 
 from tests.clients.fake_broker import HANG_UP, SILENCE, Answer, FakeBroker, Produced
 from tests.clients.reading import values
+from tests.kafka.certificates import make_certificates
 from tests.support.own_broker import OwnBrokers
 from tests.support.scale import scale
 from tests.support.wait import eventually
@@ -324,6 +326,36 @@ def test_a_full_buffer_says_so() -> None:
         assert "records come faster than the brokers take them" in str(failed[0].exception())
         assert producer.metrics()["buffer-exhausted-total"] == len(failed)
         producer.close(0)
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_what_is_not_answered_is_in_the_buffer_until_the_system_has_it(tmp_path: Path, protocol: str) -> None:
+    gate = threading.Event()
+    security: dict[str, object] = {"security_protocol": protocol}
+    tls: ssl.SSLContext | None = None
+    if protocol == "SSL":
+        certificates = make_certificates(tmp_path, "secret")
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(certificates.server)
+        security |= {"ssl_truststore_location": str(certificates.authority), "ssl_truststore_type": "PEM"}
+
+    def held(batch: Produced) -> None:
+        gate.wait(30)
+
+    with FakeBroker(held, tls=tls) as broker:
+        settings = {**security, **QUICK, "acks": 0, "buffer_memory": 2_000_000, "max_block_ms": 500}
+        with Producer(bootstrap_servers=broker.bootstrap, **settings) as producer:
+            sent, refused = 0, False
+            while not refused:
+                future = producer.send("t", b"x" * 100_000, partition=0)
+                refused = future.done() and future.exception() is not None
+                sent += not refused
+                assert sent < 1000, "the buffer took 100 MB"
+            assert isinstance(future.exception(), BufferExhausted)
+            gate.set()
+        eventually(
+            lambda: sum(len(batch.records) for batch in broker.produced) == sent, "closing wrote the rest"
+        )
 
 
 def test_an_unreachable_broker_says_so_in_one_line(caplog: pytest.LogCaptureFixture) -> None:

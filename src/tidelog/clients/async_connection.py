@@ -82,6 +82,8 @@ class AsyncConnection:
         self._reader = FrameReader(self._received)
         self._stream: Stream | None = None
         self._in_flight: deque[_InFlight] = deque()
+        self._unanswered: list[_InFlight] = []
+        """Requests that no answer comes to, until the system has taken them."""
         self._correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timeout = settings.request_timeout_ms / 1000
@@ -119,7 +121,7 @@ class AsyncConnection:
 
     @property
     def in_flight(self) -> int:
-        return len(self._in_flight)
+        return len(self._in_flight) + len(self._unanswered)
 
     def serves(self, request: type[Message]) -> bool:
         return request.KEY in self.versions
@@ -147,31 +149,41 @@ class AsyncConnection:
         key: int,
         version: int,
         body: Sequence[Buffer],
-        done: Done | None,
+        done: Done,
         *,
         timeout: float | None = None,
+        answered: bool = True,
     ) -> None:
-        """Put a request on the wire; without `done` no answer is expected.
+        """Put a request on the wire.
 
-        `done` is called later in any case, also where the connection is closed already.
+        `done` is called later in any case, also where the connection is closed already; with an empty body
+        once the system has taken a request that is not answered.
         """
         if self.closed or self._stream is None:
-            if done is not None:
-                error = NetworkException(f"the connection to {self.node.address} is closed")
-                self._loop.call_soon(done, None, error)
+            error = NetworkException(f"the connection to {self.node.address} is closed")
+            self._loop.call_soon(done, None, error)
             return
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         header = request_header(key, version, self._correlation_id, self._client_id)
         size = len(header) + sum(len(part) for part in body)
         now = self.last_used = self._loop.time()
-        if done is not None:
-            deadline = now + (self._timeout if timeout is None else timeout)
-            self._in_flight.append(_InFlight(self._correlation_id, key, version, deadline, done, now))
-            if self._timer is None or self._timer.when() > deadline:
-                self._set_timer(deadline)
+        deadline = now + (self._timeout if timeout is None else timeout)
+        request = _InFlight(self._correlation_id, key, version, deadline, done, now)
+        if answered:
+            self._in_flight.append(request)
+        else:
+            self._unanswered.append(request)
+        if self._timer is None or self._timer.when() > deadline:
+            self._set_timer(deadline)
         self.metrics.request_total += 1
         self.metrics.outgoing_byte_total += size + 4
-        self._stream.write((size.to_bytes(4, "big") + header, *body))
+        parts = (size.to_bytes(4, "big") + header, *body)
+        self._stream.write(parts, None if answered else lambda: self._taken(request))
+
+    def _taken(self, request: _InFlight) -> None:
+        if request in self._unanswered:
+            self._unanswered.remove(request)
+            request.done(b"", None)
 
     def throttle(self, milliseconds: int) -> None:
         """The broker asked to be left alone for a while: callers see it in `throttled_until`."""
@@ -189,7 +201,9 @@ class AsyncConnection:
         if self._stream is not None:
             self.metrics.connection_close_total += 1
             self._stream.close()
-        waiting, self._in_flight = self._in_flight, deque()
+        waiting = [*self._in_flight, *self._unanswered]
+        self._in_flight.clear()
+        self._unanswered.clear()
         for request in waiting:
             what = f"{api_table.api_name(request.key)}: connection to {self.node.address}"
             request.done(None, NetworkException(f"{what} failed: {reason}"))
@@ -203,15 +217,16 @@ class AsyncConnection:
 
     def _check_deadlines(self) -> None:
         self._timer = None
-        if not self._in_flight:
+        waiting = [*self._in_flight, *self._unanswered]
+        if not waiting:
             return
         now = self._loop.time()
-        first = min(self._in_flight, key=lambda request: request.deadline)
+        first = min(waiting, key=lambda request: request.deadline)
         if first.deadline > now:
             self._set_timer(first.deadline)
             return
         name = api_table.api_name(first.key)
-        self._in_flight.remove(first)
+        (self._unanswered if first in self._unanswered else self._in_flight).remove(first)
         first.done(None, RequestTimedOut(f"{name}: no answer from {self.node.address} in time"))
         self.close(f"{name} was not answered in time")
 
@@ -273,13 +288,9 @@ class AsyncConnection:
             self._stream = PlainStream(self._loop, sock, self._reader, self.close)
             self.metrics.connection_creation_total += 1
             return
-        _, stream = await self._loop.create_connection(
-            lambda: TlsStream(self._reader, self.close),
-            sock=sock,
-            ssl=context,
-            server_hostname=self.node.host,
+        self._stream = await TlsStream.connect(
+            self._loop, sock, context, self.node.host, self._reader, self.close
         )
-        self._stream = stream
         self.metrics.connection_creation_total += 1
 
     async def _agree_on_versions(self) -> None:

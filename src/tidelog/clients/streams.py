@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ SMALL_FRAMES = 64 * 1024
 # Of a large frame the system gathers so much before it wakes us, instead of each few packets.
 GATHERED = 1 << 19
 MAX_PARTS = 512  # the system takes 1024 at a time
+LOOK_AGAIN_SECONDS = 0.005
 
 _LENGTH = struct.Struct(">i")
 
@@ -82,9 +84,15 @@ class FrameReader:
         self._have = rest
 
 
+Drained = Callable[[], object]
+
+
 class Stream(Protocol):
-    def write(self, parts: Sequence[Buffer]) -> None:
-        """Send the parts one behind the other, now or as soon as the other side takes them."""
+    def write(self, parts: Sequence[Buffer], drained: Drained | None = None) -> None:
+        """Send the parts one behind the other, now or as soon as the other side takes them.
+
+        `drained` is called later, once the system has everything that was written; never after close.
+        """
 
     def close(self) -> None: ...
 
@@ -92,7 +100,7 @@ class Stream(Protocol):
 class PlainStream:
     """A socket on the loop. `lost` is called once, with the reason, when it ends otherwise than by close."""
 
-    __slots__ = ("_closed", "_gathered", "_loop", "_lost", "_queue", "_reader", "_socket")
+    __slots__ = ("_closed", "_drained", "_gathered", "_loop", "_lost", "_queue", "_reader", "_socket")
 
     def __init__(
         self,
@@ -106,15 +114,18 @@ class PlainStream:
         self._reader = reader
         self._lost = lost
         self._queue: deque[memoryview] = deque()
+        self._drained: list[Drained] = []
         self._closed = False
         self._gathered = 1
         loop.add_reader(sock.fileno(), self._readable)
 
-    def write(self, parts: Sequence[Buffer]) -> None:
+    def write(self, parts: Sequence[Buffer], drained: Drained | None = None) -> None:
         if self._closed:
             return
         idle = not self._queue
         self._queue.extend(memoryview(part) for part in parts if len(part))
+        if drained is not None:
+            self._drained.append(drained)
         if idle:
             self._send()
             if self._queue and not self._closed:
@@ -127,6 +138,7 @@ class PlainStream:
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
         self._queue.clear()
+        self._drained.clear()
         self._socket.close()
 
     def _send(self) -> None:
@@ -142,9 +154,14 @@ class PlainStream:
                 if sent:
                     queue[0] = queue[0][sent:]
         except (BlockingIOError, InterruptedError):
-            pass
+            return
         except OSError as error:
             self._end(error.strerror or str(error))
+            return
+        if self._drained:
+            called, self._drained = self._drained, []
+            for drained in called:
+                self._loop.call_soon(drained)
 
     def _writable(self) -> None:
         self._send()
@@ -191,11 +208,28 @@ class TlsStream(asyncio.BufferedProtocol):
         self._reader = reader
         self._lost = lost
         self._transport: asyncio.Transport | None = None
-        self._closed = False
+        self._beneath: asyncio.Transport | None = None
+        self._drained: list[Drained] = []
+        self._closed = True
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+    @classmethod
+    async def connect(
+        cls,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        host: str,
+        reader: FrameReader,
+        lost: Callable[[str], None],
+    ) -> TlsStream:
+        """Shake hands over a socket that is connected."""
+        beneath, stream = await loop.create_connection(lambda: cls(reader, lost), sock=sock)
+        transport = await loop.start_tls(beneath, stream, context, server_hostname=host)
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the broker closed it")
+        stream._transport, stream._beneath = transport, beneath
+        stream._closed = False
+        return stream
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
@@ -209,12 +243,29 @@ class TlsStream(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end("the broker closed it" if exc is None else str(exc))
 
-    def write(self, parts: Sequence[Buffer]) -> None:
-        if self._transport is not None and not self._closed:
-            self._transport.writelines(parts)
+    def write(self, parts: Sequence[Buffer], drained: Drained | None = None) -> None:
+        if self._transport is None or self._closed:
+            return
+        self._transport.writelines(parts)
+        if drained is not None:
+            self._drained.append(drained)
+            if len(self._drained) == 1:
+                asyncio.get_running_loop().call_soon(self._look_whether_drained)
+
+    def _look_whether_drained(self) -> None:
+        """Asyncio tells nobody when the socket beneath has taken everything, so it is looked at."""
+        if self._closed or self._transport is None or self._beneath is None:
+            return
+        if self._transport.get_write_buffer_size() or self._beneath.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._look_whether_drained)
+            return
+        called, self._drained = self._drained, []
+        for drained in called:
+            drained()
 
     def close(self) -> None:
         self._closed = True
+        self._drained.clear()
         if self._transport is not None:
             self._transport.abort()
 

@@ -304,16 +304,12 @@ class Sender:
         metrics.request_total += 1
         metrics.records_per_request.add(sum(batch.count for batch in batches))
         metrics.outgoing_byte_total += sum(len(part) for part in parts)
-        if settings.acks == 0:
-            connection.send(PRODUCE, version, parts, None)
-            for batch in batches:
-                self.deliveries.written(batch, -1, -1)
-            return
 
         def done(body: Buffer | None, error: KafkaError | None) -> None:
             self._answered(connection, version, batches, now, body, error)
 
-        connection.send(PRODUCE, version, parts, done, timeout=self._request_timeout)
+        answered = settings.acks != 0
+        connection.send(PRODUCE, version, parts, done, timeout=self._request_timeout, answered=answered)
 
     def _answered(
         self,
@@ -328,6 +324,11 @@ class Sender:
         self.busy_nodes.discard(connection.node.id)
         self._metrics.request_latency.add(self._loop.time() - sent_at)
         answer: ProduceResponse | None = None
+        if body is not None and self._settings.acks == 0:
+            for batch in batches:
+                self.deliveries.written(batch, -1, -1)
+            self.wake_on_loop()
+            return
         if body is not None:
             try:
                 answer, _ = decode(ProduceResponse, version, body)
