@@ -474,6 +474,7 @@ os.wait()
 def test_a_child_does_not_fill_batches_that_nobody_sends(tmp_path: Path) -> None:
     program = """
 import os, sys
+import pyarrow as pa
 from tidelog import Producer
 producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=60000, delivery_timeout_ms=120000)
 producer.send("t", b"v")
@@ -484,6 +485,10 @@ if os.fork() == 0:
             producer.send("t", b"v", key=key)
         except Exception as error:
             print(type(error).__name__, flush=True)
+    try:
+        producer.send_arrow(pa.table({"value": [b"v"]}), "t")
+    except Exception as error:
+        print(type(error).__name__, flush=True)
     os._exit(0)
 os.wait()
 producer.close()
@@ -491,7 +496,7 @@ producer.close()
     with FakeBroker() as broker:
         command = [sys.executable, "-c", program, broker.bootstrap]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        assert done.stdout == "InvalidState\n" * 2, done.stderr
+        assert done.stdout == "InvalidState\n" * 3, done.stderr
         assert len(broker.logs["t", 0]) == 2
 
 

@@ -126,6 +126,7 @@ class Producer:
         """
         from tidelog.clients.producer.columns import ColumnSender
 
+        self._thread.check_process()
         steps = ColumnSender(self._core, topic, partition, headers or ()).steps(
             data, key_column, value_column, timestamp_column
         )
