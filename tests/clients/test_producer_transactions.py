@@ -16,7 +16,14 @@ from tests.support.own_broker import OwnBrokers, kafka_kind
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
 from tidelog.clients.connection import Connection, split_address
-from tidelog.clients.errors import ConfigError, InvalidState, RecordTooLarge, Timeout, TransactionAborted
+from tidelog.clients.errors import (
+    Closed,
+    ConfigError,
+    InvalidState,
+    RecordTooLarge,
+    Timeout,
+    TransactionAborted,
+)
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, PreparedTransaction
@@ -204,6 +211,9 @@ def test_calls_out_of_turn_are_refused(bootstrap: str, topic: str, new_name: New
         sender.begin_transaction()
         with pytest.raises(InvalidState, match="it is in a transaction"):
             sender.begin_transaction()
+        sender.abort_transaction()
+    with pytest.raises(Closed):
+        sender.begin_transaction()
     with (
         Producer(bootstrap_servers=bootstrap) as plain,
         pytest.raises(InvalidState, match=r"transactional\.id"),

@@ -315,9 +315,12 @@ class ProducerCore:
                 f"a record of {size} bytes is above buffer.memory={self.settings.buffer_memory}"
             )
 
-    def check_open(self) -> None:
+    def check_not_closed(self) -> None:
         if self.closed:
             raise Closed("the producer is closed")
+
+    def check_open(self) -> None:
+        self.check_not_closed()
         if self.transactions is not None:
             self.transactions.check_sending()
 

@@ -217,6 +217,7 @@ class AsyncProducer:
     def _transactions(self) -> Transactions:
         if self._core.transactions is None:
             raise InvalidState("transactions need the setting transactional.id")
+        self._core.check_not_closed()
         return self._core.transactions
 
 
