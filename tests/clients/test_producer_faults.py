@@ -389,6 +389,54 @@ def test_closing_without_delay_fails_what_waits() -> None:
         assert broker.produced == []
 
 
+def test_a_second_close_waits_for_the_first() -> None:
+    gate = threading.Event()
+
+    def held(batch: Produced) -> None:
+        gate.wait(10)
+
+    with FakeBroker(held) as broker:
+        producer = Producer(bootstrap_servers=broker.bootstrap, **QUICK)
+        future = producer.send("t", b"v")
+        closers = [threading.Thread(target=producer.close) for _ in range(2)]
+        closers[0].start()
+        eventually(lambda: producer._core.closed, "the first close has begun")
+        closers[1].start()
+        closers[1].join(0.3)
+        assert closers[1].is_alive()
+        gate.set()
+        for closer in closers:
+            closer.join(10)
+        assert future.result(0).offset == 0
+
+
+def test_a_second_close_may_have_less_patience() -> None:
+    with FakeBroker(lambda batch: SILENCE) as broker:
+        producer = Producer(bootstrap_servers=broker.bootstrap, **QUICK)
+        future = producer.send("t", b"v")
+        patient = threading.Thread(target=producer.close)
+        patient.start()
+        eventually(lambda: producer._core.closed, "the first close has begun")
+        producer.close(0.1)
+        patient.join(10)
+        assert not patient.is_alive()
+        assert isinstance(future.exception(0), Closed)
+
+
+def test_a_record_that_closing_overtakes_is_refused() -> None:
+    """Where it went into a batch after the last was given up, nobody would ever end it."""
+    with FakeBroker() as broker:
+
+        def close_first(value: object) -> bytes:
+            producer.close()
+            return b"v"
+
+        producer = Producer(bootstrap_servers=broker.bootstrap, value_serializer=close_first, **QUICK)
+        producer.partitions_for("t")
+        with pytest.raises(Closed):
+            producer.send("t", "v")
+
+
 def test_closing_frees_a_thread_that_waits_for_memory() -> None:
     with FakeBroker(lambda batch: SILENCE) as broker:
         producer = Producer(bootstrap_servers=broker.bootstrap, buffer_memory=20_000, max_block_ms=60_000)

@@ -97,6 +97,7 @@ class ColumnSender:
         while at < stop:
             deadline = time.monotonic() + core.settings.max_block_ms / 1000
             with core.sending:
+                core.check_open()
                 done = self._fill(columns, rows, at, stop, partition, largest)
             if done is None:
                 yield from core.memory(largest, deadline)

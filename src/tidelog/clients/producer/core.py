@@ -98,6 +98,8 @@ class ProducerCore:
         )
         self.interceptors = Interceptors(settings.interceptor_classes)
         self.closed = False
+        self._ended = asyncio.Event()
+        self._time_to_close: asyncio.Timeout | None = None
         self.fast: dict[str, ProducerBatch] = {}
         """The batch that records of a topic without key join, where nothing else is to be done with them."""
         self.keyed: dict[str, OpenBatches] = {}
@@ -160,9 +162,8 @@ class ProducerCore:
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
         while True:
-            if self.transactions is not None:
-                self.transactions.check_sending()
             with self.sending:
+                self.check_open()
                 future = self._append(record.topic, partition, timestamp, key, value, headers, size)
             if future is not None:
                 return future
@@ -399,23 +400,43 @@ class ProducerCore:
             self.accumulator.flushing -= 1
 
     async def close(self, timeout: float | None) -> None:
-        """Send what waits and end; what is left when time is up fails with the reason."""
+        """Send what waits and end; what is left when time is up fails with the reason.
+
+        Called again meanwhile, it returns when all is over, and may have less patience.
+        """
         if self.closed:
+            self._hurry_up(timeout)
+            await self._ended.wait()
             return
-        self.closed = True
+        with self.sending:  # what was not appended by now never is
+            self.closed = True
         self.accumulator.memory.close()
+        begun = time.monotonic()
         error = Closed("the producer was closed before the record was written")
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout) as self._time_to_close:
                 if timeout is None or timeout > 0:
                     await self._finish()
         except TimeoutError:
-            error = Closed(f"the producer was closed, and the record was not written within {timeout} s")
+            passed = time.monotonic() - begun
+            error = Closed(f"the producer was closed, and the record was not written within {passed:.1f} s")
         finally:
+            self._time_to_close = None
             self.sender.close()
             self.sender.abort_all(error)
-            await self.client.close()
-            self.interceptors.close()
+            try:
+                await self.client.close()
+                self.interceptors.close()
+            finally:
+                self._ended.set()
+
+    def _hurry_up(self, timeout: float | None) -> None:
+        limit = self._time_to_close
+        if timeout is None or limit is None or limit.expired():
+            return
+        until, at = limit.when(), asyncio.get_running_loop().time() + timeout
+        if until is None or at < until:
+            limit.reschedule(at)
 
     async def _finish(self) -> None:
         transactions = self.transactions

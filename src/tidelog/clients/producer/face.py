@@ -190,7 +190,7 @@ class Producer:
         except Closed:
             pass
         except BaseException:
-            self._thread.run(self._force())
+            self._thread.run(self._core.close(0))
             raise
         finally:
             self._thread.close()
@@ -198,10 +198,6 @@ class Producer:
     async def _close_from_within(self) -> None:
         await self._core.close(0)
         self._thread.close()
-
-    async def _force(self) -> None:
-        self._core.closed = False
-        await self._core.close(0)
 
     # Transactions
 
