@@ -500,6 +500,40 @@ def test_ctrl_c_ends_a_program_that_sends(answers: bool) -> None:
         assert program.returncode in (1, -signal.SIGINT)
 
 
+def test_a_cancelled_coroutine_does_not_wait_for_a_silent_broker() -> None:
+    async def send_and_wait(bootstrap: str) -> None:
+        async with AsyncProducer(bootstrap_servers=bootstrap, **QUICK) as producer:
+            await (await producer.send("t", b"v"))
+
+    async def main(broker: FakeBroker) -> None:
+        task = asyncio.create_task(send_and_wait(broker.bootstrap))
+        while not broker.produced:
+            await asyncio.wait((task,), timeout=0.01)
+        task.cancel()
+        done, _ = await asyncio.wait((task,), timeout=30)  # the record itself may take two minutes
+        assert done
+
+    with FakeBroker(lambda batch: SILENCE) as broker:
+        asyncio.run(main(broker))
+
+
+@pytest.mark.needs("EndTxn")
+def test_ctrl_c_in_a_transaction_does_not_wait_for_a_broker_that_is_gone(own_broker: OwnBrokers) -> None:
+    with own_broker() as broker:
+        begun = 0.0
+        with (
+            pytest.raises(KeyboardInterrupt),
+            Producer(bootstrap_servers=broker.bootstrap, transactional_id="interrupted") as producer,
+            producer.transaction(),
+        ):
+            producer.send("t", b"v").result(20)
+            broker.kill()
+            begun = time.monotonic()
+            raise KeyboardInterrupt
+        assert time.monotonic() - begun < 30  # max.block.ms is a minute
+        broker.restart(kill=False)
+
+
 def test_a_producer_made_before_a_fork_says_so() -> None:
     program = """
 import os, sys

@@ -38,6 +38,9 @@ log = logging.getLogger("tidelog.clients")
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Delivered: TypeAlias = Callable[[RecordMetadata, "BaseException | None"], object]
 
+# What an interrupted program may take to write what waits, and to abort a transaction.
+INTERRUPTED_SECONDS = 3.0
+
 # What `send` raises itself; every other error of a record is in its future, as in Kafka's Java client.
 RAISED = (Closed, InvalidState, SerializationError)
 
@@ -462,6 +465,11 @@ class ProducerCore:
             link.connection.in_flight for link in self.client.links() if link.connection is not None
         )
         return found
+
+
+def patience(kind: type[BaseException] | None) -> float | None:
+    """How long ending may take where a block is left by an exception: Ctrl-C and cancelling wait little."""
+    return None if kind is None or issubclass(kind, Exception) else INTERRUPTED_SECONDS
 
 
 def _check(record: ProducerRecord) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.clients.blocking import LoopThread
 from tidelog.clients.errors import Closed, InvalidState
-from tidelog.clients.producer.core import Delivered, Headers, MemoryWait, ProducerCore, Wait
+from tidelog.clients.producer.core import Delivered, Headers, MemoryWait, ProducerCore, Wait, patience
 from tidelog.clients.producer.interceptors import ProducerRecord
 from tidelog.clients.producer.producer import Offsets, offsets_of
 from tidelog.clients.producer.transaction_values import GroupMember, PreparedTransaction
@@ -48,10 +48,6 @@ def _forget_open_batches_after_fork(core: ProducerCore) -> None:
     os.register_at_fork(after_in_child=forget)
 
 
-# What an interrupted program may take to write what waits.
-INTERRUPTED_SECONDS = 3.0
-
-
 class Producer:
     """Sends records; may be used by several threads. Settings are Kafka's, with underscores or as a dict.
 
@@ -74,7 +70,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(INTERRUPTED_SECONDS if kind in (KeyboardInterrupt, SystemExit) else None)
+        self.close(patience(kind))
 
     def send(
         self,
@@ -239,8 +235,8 @@ class Producer:
         transactions.begin()
         try:
             yield self
-        except BaseException:
-            self._thread.run(transactions.abort_if_possible())
+        except BaseException as error:
+            self._thread.run(transactions.abort_if_possible(patience(type(error))))
             raise
         try:
             self.commit_transaction()

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.clients.errors import InvalidState
-from tidelog.clients.producer.core import Delivered, Headers, ProducerCore, Wait
+from tidelog.clients.producer.core import Delivered, Headers, ProducerCore, Wait, patience
 from tidelog.clients.producer.interceptors import ProducerRecord
 from tidelog.clients.producer.transaction_values import (
     GroupMember,
@@ -67,7 +67,7 @@ class AsyncProducer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.close(patience(kind))
 
     async def send(
         self,
@@ -204,8 +204,8 @@ class AsyncProducer:
         transactions.begin()
         try:
             yield self
-        except BaseException:
-            await transactions.abort_if_possible()
+        except BaseException as error:
+            await transactions.abort_if_possible(patience(type(error)))
             raise
         try:
             await transactions.commit()

@@ -211,15 +211,17 @@ class Transactions:
     def needs_init(self) -> bool:
         return self.state in (State.UNINITIALIZED, State.INITIALIZING)
 
-    async def abort_if_possible(self) -> None:
+    async def abort_if_possible(self, timeout: float | None = None) -> None:
         """Abort after an error that is on its way to the user and must not be covered by another one."""
         if self.state in (State.IN_TRANSACTION, State.ABORTABLE, State.COMMITTING):
             if self.state is State.COMMITTING:
                 return  # nobody knows whether it is committed: calling commit again finds out
             try:
-                await self.abort()
-            except KafkaError as error:
-                log.warning("transactional.id=%s: the transaction could not be aborted: %s", self.id, error)
+                async with asyncio.timeout(timeout):
+                    await self.abort()
+            except (KafkaError, TimeoutError) as error:
+                reason = str(error) or f"no answer within {timeout} s"
+                log.warning("transactional.id=%s: the transaction could not be aborted: %s", self.id, reason)
 
     @property
     def has_open_transaction(self) -> bool:
