@@ -18,6 +18,7 @@ from tidelog.protocol.messages.api_versions import ApiVersionsResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tidelog.protocol.wire import ZERO_UUID
 from tidelog.records.batch import BatchHeader, Record, read_header, read_records
 
 VERSIONS = {0: (3, 12), 3: (0, 13), 18: (0, 4), 22: (0, 5)}
@@ -81,6 +82,8 @@ class FakeBroker:
         self.metadata_requests = 0
         self.metadata_answer: Answer | None = None
         """Instead of metadata: an error, or SILENCE."""
+        self.topic_ids: dict[str, bytes] = {}
+        """Topics that have an id, by which they are produced to from version 13 on."""
         self.connections = 0
         self.producer_ids = 0
         self.leaderless: set[int] = set()
@@ -158,7 +161,7 @@ class FakeBroker:
         if key == 18:
             keys = [
                 ApiVersionsResponse.ApiVersion(api_key=api, min_version=low, max_version=high)
-                for api, (low, high) in VERSIONS.items()
+                for api, (low, high) in (VERSIONS | ({0: (3, 13)} if self.topic_ids else {})).items()
             ]
             return ApiVersionsResponse(api_keys=keys)
         if key == 3:
@@ -192,7 +195,11 @@ class FakeBroker:
             cluster_id="fake",
             controller_id=1,
             topics=[
-                MetadataResponse.MetadataResponseTopic(name=topic.name, partitions=partitions)
+                MetadataResponse.MetadataResponseTopic(
+                    name=topic.name,
+                    topic_id=self.topic_ids.get(topic.name or "", ZERO_UUID),
+                    partitions=partitions,
+                )
                 for topic in request.topics or ()
             ],
         )
@@ -201,15 +208,21 @@ class FakeBroker:
         answer = ProduceResponse(throttle_time_ms=self.throttle_ms)
         came: list[Produced] = []
         results: list[Answer] = []
+        names = {topic_id: name for name, topic_id in self.topic_ids.items()}
         for topic in request.topic_data:
-            found = ProduceResponse.TopicProduceResponse(name=topic.name)
+            found = ProduceResponse.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
             answer.responses.append(found)
             for data in topic.partition_data:
                 assert data.records is not None
                 raw = bytes(data.records)
                 header = read_header(raw)
                 batch = Produced(
-                    topic.name, data.index, header, read_records(raw), len(raw), time.monotonic()
+                    topic.name or names[topic.topic_id],
+                    data.index,
+                    header,
+                    read_records(raw),
+                    len(raw),
+                    time.monotonic(),
                 )
                 came.append(batch)
                 self.produced.append(batch)

@@ -266,6 +266,21 @@ def test_a_duplicate_counts_as_written_at_a_place_unknown() -> None:
         assert producer.send("t", b"v").result(5).offset == -1
 
 
+def test_an_answer_is_understood_where_the_metadata_lost_the_topic_meanwhile() -> None:
+    with FakeBroker() as broker:
+        broker.topic_ids = {"t": bytes(range(16))}
+        settings = {**QUICK, "acks": 1, "delivery_timeout_ms": 3000, "request_timeout_ms": 2000}
+        with Producer(bootstrap_servers=broker.bootstrap, linger_ms=0, **settings) as producer:
+            producer.send("t", b"first", partition=0).result(5)
+
+            def lose_topic(batch: Produced) -> None:
+                producer._core.client.view.forget_topics(["t"])
+
+            broker.script = lose_topic
+            assert producer.send("t", b"second", partition=0).result(5).offset == 1
+        assert [batch.values for batch in broker.produced] == [[b"first"], [b"second"]]
+
+
 def test_the_time_of_the_append_is_reported_where_the_topic_says_so() -> None:
     script = once(Answer(log_append_time=777))
     with FakeBroker(script) as broker, Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer:

@@ -80,8 +80,10 @@ class Deliveries:
 
     # Answers
 
-    def take_answer(self, answer: ProduceResponse, batches: list[ProducerBatch]) -> None:
-        names = self._client.view.topic_names
+    def take_answer(
+        self, answer: ProduceResponse, batches: list[ProducerBatch], names: dict[bytes, str]
+    ) -> None:
+        """`names` are those of the topics in the request, which the metadata may have lost by now."""
         found: dict[tuple[str, int], Partition] = {}
         for topic in answer.responses:
             name = topic.name or names.get(topic.topic_id, "")

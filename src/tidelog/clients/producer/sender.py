@@ -305,8 +305,10 @@ class Sender:
         metrics.records_per_request.add(sum(batch.count for batch in batches))
         metrics.outgoing_byte_total += sum(len(part) for part in parts)
 
+        names = {topic_id: name for name, topic_id, _ in grouped}
+
         def done(body: Buffer | None, error: KafkaError | None) -> None:
-            self._answered(connection, version, batches, now, body, error)
+            self._answered(connection, version, batches, names, now, body, error)
 
         answered = settings.acks != 0
         connection.send(PRODUCE, version, parts, done, timeout=self._request_timeout, answered=answered)
@@ -316,6 +318,7 @@ class Sender:
         connection: AsyncConnection,
         version: int,
         batches: list[ProducerBatch],
+        names: dict[bytes, str],
         sent_at: float,
         body: Buffer | None,
         error: KafkaError | None,
@@ -343,7 +346,7 @@ class Sender:
             self._blocked_since.pop(connection.node.id, None)
             self._metrics.throttle_time.add(answer.throttle_time_ms / 1000)
             connection.throttle(answer.throttle_time_ms)
-            self.deliveries.take_answer(answer, batches)
+            self.deliveries.take_answer(answer, batches, names)
         self.wake_on_loop()
 
     # Time
