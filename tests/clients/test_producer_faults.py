@@ -302,6 +302,16 @@ def test_no_more_requests_are_in_flight_than_allowed_and_none_is_larger() -> Non
     assert len(broker.logs) == 8
 
 
+def test_the_largest_record_that_is_taken_fits_into_max_request_size() -> None:
+    with FakeBroker() as broker:
+        with Producer(bootstrap_servers=broker.bootstrap, max_request_size=10_000, **QUICK) as producer:
+            taken = [
+                size for size in range(9_900, 10_000) if not producer.send("t", b"x" * size).exception(5)
+            ]
+        assert 9_900 in taken
+        assert 9_000 < max(batch.size for batch in broker.produced) <= 10_000
+
+
 def test_no_partition_is_starved() -> None:
     """Each request has room for two batches of the eight that are always full."""
     with FakeBroker(partitions=8) as broker:

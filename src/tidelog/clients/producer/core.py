@@ -30,6 +30,7 @@ from tidelog.clients.settings import ProducerSettings
 from tidelog.clients.telemetry import Telemetry
 from tidelog.errors import KafkaError
 from tidelog.records._pure_client import EncodedHeaders, RecordMetadata
+from tidelog.records.batch import HEADER_SIZE
 from tidelog.records.codecs import Codec
 from tidelog.records.loops import OpenBatches, RecordFuture
 
@@ -310,6 +311,7 @@ class ProducerCore:
             ) from error
 
     def check_size(self, size: int) -> None:
+        size += HEADER_SIZE  # it is sent in a batch, if need be of its own
         if size > self.settings.max_request_size:
             raise RecordTooLarge(
                 f"a record of {size} bytes is above max.request.size={self.settings.max_request_size}"
