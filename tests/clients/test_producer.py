@@ -412,6 +412,8 @@ def test_metrics_count_under_kafkas_names(bootstrap: str, single: str) -> None:
     assert numbers["record-error-total"] == 0
     assert numbers["buffer-available-bytes"] == numbers["buffer-total-bytes"] == 33554432
     assert numbers["request-latency-avg"] > 0
+    assert numbers["request-total"] == numbers["response-total"]
+    assert numbers["compression-rate-avg"] == 1.0
 
 
 def test_coroutines_send_and_await(bootstrap: str, topic: str) -> None:

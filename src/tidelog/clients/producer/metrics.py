@@ -13,8 +13,6 @@ class ProducerMetrics:
     record_error_total: int = 0
     record_retry_total: int = 0
     batch_split_total: int = 0
-    request_total: int = 0
-    outgoing_byte_total: int = 0
     batch_size: Average = field(default_factory=Average)
     records_per_request: Average = field(default_factory=Average)
     record_queue_time: Average = field(default_factory=Average)
@@ -29,8 +27,6 @@ class ProducerMetrics:
             "record-error-total": self.record_error_total,
             "record-retry-total": self.record_retry_total,
             "batch-split-total": self.batch_split_total,
-            "request-total": self.request_total,
-            "outgoing-byte-total": self.outgoing_byte_total,
             "batch-size-avg": self.batch_size.mean,
             "batch-size-max": self.batch_size.greatest,
             "records-per-request-avg": self.records_per_request.mean,

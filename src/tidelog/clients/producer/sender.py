@@ -271,9 +271,9 @@ class Sender:
         if not batch.attempts:
             self._metrics.record_queue_time.add(now - batch.created)
             self._metrics.batch_size.add(length)
+            rate = length / max(1, batch.size)
+            self._metrics.compression_rate.add(rate)
             if self._codec is not Codec.NONE:
-                rate = length / max(1, batch.size)
-                self._metrics.compression_rate.add(rate)
                 self._accumulator.learn_ratio(batch.queue.topic, rate)
         batch.drained = now
 
@@ -300,10 +300,7 @@ class Sender:
             return
         transactional_id = settings.transactional_id
         parts = produce_parts(version, transactional_id, settings.acks, settings.request_timeout_ms, grouped)
-        metrics = self._metrics
-        metrics.request_total += 1
-        metrics.records_per_request.add(sum(batch.count for batch in batches))
-        metrics.outgoing_byte_total += sum(len(part) for part in parts)
+        self._metrics.records_per_request.add(sum(batch.count for batch in batches))
 
         names = {topic_id: name for name, topic_id, _ in grouped}
 
