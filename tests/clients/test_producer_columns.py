@@ -107,6 +107,8 @@ def test_what_cannot_be_sent_is_named(bootstrap: str, topic: str) -> None:
             producer.send_arrow([{"value": b"x"}], topic)
         with pytest.raises(TypeError, match="column 'value' is list"):
             producer.send_arrow(pa.table({"value": [[1]]}), topic)
+        with pytest.raises(ValueError, match="column 'timestamp' has timestamp -5"):
+            producer.send_arrow(pa.table({"value": [b"x", b"x"], "timestamp": [7, -5]}), topic)
         with pytest.raises(RecordTooLarge):
             producer.send_arrow(pa.table({"value": [b"x" * 2_000_000]}), topic)
 

@@ -234,4 +234,7 @@ def _milliseconds(column: pa.Array, name: str) -> pa.Array:
     column = column.cast(pa.int64())
     if column.null_count:
         column = pc.fill_null(column, time.time_ns() // 1_000_000)
+    earliest = pc.min(column).as_py()
+    if earliest < 0:
+        raise ValueError(f"column {name!r} has timestamp {earliest}: milliseconds since 1970 are right")
     return column
