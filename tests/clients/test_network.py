@@ -150,6 +150,18 @@ def test_where_nobody_can_be_reached_every_address_is_named() -> None:
     asyncio.run(main())
 
 
+def test_what_kept_a_client_from_connecting_is_told_where_there_is_no_time_to_try_again() -> None:
+    async def main() -> None:
+        async with client(
+            "127.0.0.1:1", reconnect_backoff_ms=30_000, reconnect_backoff_max_ms=30_000
+        ) as network:
+            for timeout in (5.0, 0.01):
+                with pytest.raises(NoBroker, match=r":1: Connection refused"):
+                    await network.any_connection(timeout=timeout)
+
+    asyncio.run(main())
+
+
 def test_the_second_bootstrap_server_serves_where_the_first_does_not() -> None:
     async def main(bootstrap: str) -> None:
         async with client(f"127.0.0.1:1,{bootstrap}") as network:

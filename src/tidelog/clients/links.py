@@ -157,7 +157,9 @@ class Links:
                         if link.connection is None:
                             raise link.error or NetworkException(f"cannot connect to {link.node.address}")
         except TimeoutError:
-            raise NetworkException(f"cannot connect to {link.node.address} within {timeout:.1f} s") from None
+            # What the last whole attempt failed with says more than that there was no time for another.
+            late = NetworkException(f"cannot connect to {link.node.address} within {timeout:.1f} s")
+            raise link.error or late from None
 
     async def any_connection(self, *, timeout: float | None = None) -> AsyncConnection:
         """A connection to some broker, the least busy of those that are open."""
