@@ -91,6 +91,32 @@ def test_signals_end_both_with_a_summary(bootstrap: str, tool: Tool, new_name: N
     assert (producer.returncode, consumer.returncode) == (143, 130)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_signal_ends_a_producer_that_waits(
+    bootstrap: str, tool: Tool, new_name: NewName, reachable: bool, number: signal.Signals
+) -> None:
+    """For a broker that is away, or because no throughput at all is wanted."""
+    topic = make_topic(tool, new_name("t"))
+    command = ("verifiable-producer", "--topic", topic, "--throughput", "0")
+    process = start(bootstrap if reachable else "127.0.0.1:1", *command)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        if reachable:
+            while "producer_send_success" not in process.stdout.readline():
+                assert process.poll() is None
+        else:
+            assert "no broker can be reached" in process.stderr.readline()
+        process.send_signal(number)
+        told, problems = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert [event["name"] for event in events(told)][-2:] == ["shutdown_complete", "tool_data"]
+    assert (events(told)[-1]["sent"], events(told)[-1]["acked"]) == ((1, 1) if reachable else (0, 0))
+    assert (process.returncode, problems) == (128 + number, "")
+
+
 def test_wrong_flags_end_with_1(tool: Tool) -> None:
     assert tool("verifiable-producer").exit_code == 1
     assert "--group-id must be specified" in tool("verifiable-consumer", "--topic", "t").stderr

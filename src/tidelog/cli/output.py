@@ -245,10 +245,14 @@ def progress(label: str, total: int | None) -> Iterator[Progress]:
 
 
 class Pace:
-    """At most about so many a second; no limit where the rate is below 0, and none at all at 0."""
+    """At most about so many a second; no limit where the rate is below 0, and none at all at 0.
 
-    def __init__(self, rate: float) -> None:
+    Nothing is waited for once `stop` is set.
+    """
+
+    def __init__(self, rate: float, stop: threading.Event | None = None) -> None:
         self._rate = rate
+        self._stop = stop or threading.Event()
         self._start = time.monotonic()
         self._count = 0
 
@@ -258,11 +262,11 @@ class Pace:
             return
         self._count += 1
         if self._rate == 0:
-            while True:
-                time.sleep(3600)
+            self._stop.wait()
+            return
         ahead = self._start + self._count / self._rate - time.monotonic()
         if ahead > 0.001:
-            time.sleep(ahead)
+            self._stop.wait(ahead)
 
 
 def merged(properties: Mapping[str, object], **overrides: object) -> dict[str, object]:

@@ -14,6 +14,7 @@ from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.clients.producer.core import Delivered
+    from tidelog.clients.producer.face import Producer
     from tidelog.records._pure_client import RecordMetadata
 
 
@@ -80,18 +81,21 @@ class Run:
         self.create_time = create_time
         self.sent = 0
         self.acked = 0
+        self._producer: Producer | None = None
         self._stop = threading.Event()
         self._unread = False
         self._printing = threading.Lock()
 
     def run(self, settings: dict[str, object]) -> int:
         """Write until it is told to end; the exit code."""
+        from tidelog.clients.errors import Closed
         from tidelog.clients.producer.face import Producer
 
-        with Signals(self._stop.set) as signals, Producer(settings) as producer:
+        with Signals(self.end) as signals, Producer(settings) as producer:
+            self._producer = producer
             started = time.time()
             self.tell("startup_complete")
-            pace = Pace(self.throughput)
+            pace = Pace(self.throughput, self._stop)
             while not self._stop.is_set() and (self.max_messages < 0 or self.sent < self.max_messages):
                 key, value = self.key(self.sent), self.value(self.sent)
                 self.sent += 1
@@ -103,6 +107,9 @@ class Run:
                         self.topic, value, key=key, timestamp_ms=when, callback=self.delivered(key, value)
                     )
                 except KafkaError as error:
+                    if self._stop.is_set() and isinstance(error, Closed):
+                        self.sent -= 1
+                        break
                     self.failed(key, value, error)
                 pace.wait()
         if self._unread:
@@ -117,6 +124,14 @@ class Run:
             avg_throughput=self.acked / seconds,
         )
         return signals.exit_code
+
+    def end(self) -> None:
+        """Write what waits and end; told again, at once."""
+        timeout = 0.0 if self._stop.is_set() else None
+        self._stop.set()
+        if self._producer is not None:
+            # By another thread: this one may wait in `send` for a broker that is away, and that ends it.
+            threading.Thread(target=self._producer.close, args=(timeout,), daemon=True).start()
 
     def key(self, number: int) -> str | None:
         return None if self.repeating_keys is None else str(number % self.repeating_keys)
