@@ -93,6 +93,8 @@ def test_a_setting_without_use_says_why(caplog: pytest.LogCaptureFixture) -> Non
         ),
         ({"transactional_id": ""}, "transactional.id=: expected a text that is not empty"),
         ({"bootstrap_servers": ""}, "bootstrap.servers: needed: a list of host:port"),
+        ({"bootstrap_servers": 9092}, "bootstrap.servers=9092: expected a list of host:port"),
+        ({"bootstrap_servers": ["a:1", b"b:1"]}, "bootstrap.servers=b'b:1': expected a list of host:port"),
     ],
 )
 def test_a_wrong_value_fails_with_what_is_allowed(given: dict[str, object], message: str) -> None:

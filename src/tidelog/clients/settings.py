@@ -179,6 +179,11 @@ def _filled(kind: type[S], values: dict[str, object], given: frozenset[str]) -> 
     settings = kind(**chosen, given=given)  # type: ignore[arg-type]  # the table gives each its type
     if not settings.bootstrap_servers and not getattr(settings, "bootstrap_controllers", ()):
         raise ConfigError("bootstrap.servers", None, "needed: a list of host:port, such as localhost:9092")
+    for server in settings.bootstrap_servers or ():
+        if not isinstance(server, str):
+            raise ConfigError(
+                "bootstrap.servers", repr(server), "expected a list of host:port, such as localhost:9092"
+            )
     return settings
 
 
