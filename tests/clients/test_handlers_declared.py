@@ -58,6 +58,7 @@ def write(tmp_path: Path) -> Iterator[Write]:
     module = f"handlers_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{module}.py").write_text(HANDLERS)
     (tmp_path / f"{module}_broken.py").write_text("import no_such_module")
+    (tmp_path / f"{module}_exits.py").write_text("raise SystemExit(0)")
 
     def write(text: str) -> Path:
         file = tmp_path / "handlers.toml"
@@ -109,18 +110,20 @@ def test_an_override_holds_over_the_file(write: Write) -> None:
     [
         ("streams = 4", "stream = 4", r"topics\.clicks\.stream: not known; did you mean streams\?"),
         ("streams = 4", "streams = 0", r"topics\.clicks\.streams=0: expected a whole number, 1 or more"),
-        ("streams = 4", 'streams = "4"', r"topics\.clicks\.streams=4: expected a whole number"),
+        ("streams = 4", 'streams = "4"', r"topics\.clicks\.streams='4': expected a whole number"),
         ('[topics."shop.orders"]', "[topics.shop.orders]", r"stands in quotes"),
         ("[errors]", "[error]", r"error: not known; did you mean errors\?"),
         ("retries = 2", "retries = -2", r"errors\.retries=-2: expected a whole number, 0 or more"),
         ("retries = 2", "tries = 2", r"errors\.tries: not known; did you mean retries\?"),
-        ("retries = 0", 'retries = "x"', r"topics\.shop\.orders\.retries=x: expected a whole number"),
+        ("retries = 0", 'retries = "x"', r"topics\.shop\.orders\.retries='x': expected a whole number"),
         ('"dead-orders"', '"shop.orders"', r"dead_letter_topic=shop\.orders: expected another topic"),
         ("HANDLERS:Handler", "HANDLERS", r"clicks\.handler=handlers_\w+: expected package\.module:name"),
         ("HANDLERS:Handler", "HANDLERS:Missing", r"handlers_\w+ has no Missing"),
         ("HANDLERS:Handler", "HANDLERS:nothing", r"expected something to call, not int"),
         ("HANDLERS:Handler", "no_module_here:x", r"no_module_here cannot be imported: ModuleNotFoundError"),
         ("HANDLERS:Handler", "HANDLERS_broken:x", r"_broken cannot be imported: .*no_such_module"),
+        ("HANDLERS:Handler", "HANDLERS_exits:x", r"_exits cannot be imported: SystemExit: 0"),
+        ("HANDLERS:handle", "HANDLERS:Handler", r"orders\.function=.*: expected a function of a record"),
         ('handler = "HANDLERS:Handler"', "", r"topics\.clicks: expected one of handler"),
         ('group.id = "loggers"', "", r"group\.id: needed"),
         ('bootstrap.servers = "localhost:9092"', "", r"bootstrap\.servers: needed"),

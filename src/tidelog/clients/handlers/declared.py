@@ -84,6 +84,10 @@ def add_topic(consumer: HandlerConsumer, name: str, declared: Mapping[str, objec
         )
     kind = "handler" if "handler" in declared else "function"
     found = imported(f"{prefix}{kind}", declared[kind])
+    if kind == "function" and isinstance(found, type):
+        raise ConfigError(
+            f"{prefix}function", str(declared[kind]), "expected a function of a record; handler names a class"
+        )
     consumer.add(
         name,
         cast(Builder, found) if kind == "handler" else shared(found),
@@ -111,7 +115,7 @@ def imported(name: str, spec: object) -> Callable[..., object]:
     module, _, attribute = spec.partition(":")
     try:
         found: object = importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(name, spec, f"{module} cannot be imported: {told(error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -176,7 +180,7 @@ def table(declared: Mapping[str, object], name: str, prefix: str = "") -> dict[s
 def count(declared: Mapping[str, object], name: str, prefix: str, default: int) -> int:
     value = declared.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{prefix}{name}", str(value), "expected a whole number, 1 or more")
+        raise ConfigError(f"{prefix}{name}", repr(value), "expected a whole number, 1 or more")
     return value
 
 

@@ -64,7 +64,7 @@ class ErrorPolicy:
         for name in ("retries", "backoff_ms", "backoff_max_ms"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ConfigError(name, str(value), "expected a whole number, 0 or more")
+                raise ConfigError(name, repr(value), "expected a whole number, 0 or more")
         if self.dead_letter_topic is not None and not (
             isinstance(self.dead_letter_topic, str) and self.dead_letter_topic
         ):
@@ -86,7 +86,7 @@ class TopicPlan:
     def __post_init__(self) -> None:
         if not isinstance(self.streams, int) or isinstance(self.streams, bool) or self.streams < 1:
             raise ConfigError(
-                f"streams of topic {self.topic}", str(self.streams), "expected a whole number, 1 or more"
+                f"streams of topic {self.topic}", repr(self.streams), "expected a whole number, 1 or more"
             )
         if not callable(self.builder):
             raise ConfigError(
