@@ -271,6 +271,33 @@ def test_offsets_are_committed_with_the_transaction(bootstrap: str, topic: str, 
         eventually(lambda: committed_offset(bootstrap, group, topic) == (11, "note"), "the next one is there")
 
 
+@pytest.mark.needs("TxnOffsetCommit")
+def test_offsets_that_were_not_in_time_keep_the_transaction_from_being_committed(
+    own_broker: OwnBrokers, new_name: NewName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, group = new_name("late"), new_name("group")
+    with own_broker() as broker, producer(broker.bootstrap, new_name("id")) as sender:
+        sender.init_transactions()
+        sender.begin_transaction()
+        sender.send(topic, b"v", partition=0).result(20)
+        broker.kill()
+        with monkeypatch.context() as impatient:
+            impatient.setattr(sender._transactions, "_limit", 0.3)
+            with pytest.raises(Timeout, match="call it again"):
+                sender.send_offsets_to_transaction({(topic, 0): 5}, group)
+        broker.restart(kill=True)
+        for call in (sender.commit_transaction, sender.prepare):
+            with pytest.raises(InvalidState, match="send_offsets_to_transaction was not done in time"):
+                call()
+        sender.send_offsets_to_transaction({(topic, 0): 5}, group)
+        sender.commit_transaction()
+        sees(broker.bootstrap, topic, [b"v"])
+        eventually(
+            lambda: committed_offset(broker.bootstrap, group, topic) == (5, ""),
+            "the offset is committed as well",
+        )
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_prepared_transaction_is_ended_by_another_process(
     bootstrap: str, topic: str, new_name: NewName, commit: bool

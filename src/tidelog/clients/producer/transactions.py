@@ -107,6 +107,7 @@ class Transactions:
         self._to_add: set[PartitionQueue] = set()
         self._adding: asyncio.Task[None] | None = None
         self._started = False
+        self._offsets_missing = False
         self._bump_after_abort = False
         self._limit = settings.max_block_ms / 1000
 
@@ -146,7 +147,7 @@ class Transactions:
         self._require(State.READY, call="begin_transaction")
         self.state = State.IN_TRANSACTION
         self.error = None
-        self._started = False
+        self._started = self._offsets_missing = False
         self._added.clear()
         self._to_add.clear()
 
@@ -157,17 +158,20 @@ class Transactions:
         self._require(State.IN_TRANSACTION, call="send_offsets_to_transaction")
         if not offsets:
             return
+        # A request may have arrived although nobody waits for its answer any more.
+        self._started = self._offsets_missing = True
         async with self._in_time("send_offsets_to_transaction"):
             if not self.version_2:
                 await self._coordinate(
                     lambda connection: (self._add_offsets(member.group_id), None), AddOffsetsToTxnResponse
                 )
-            self._started = True
             await self._commit_offsets(offsets, member)
+        self._offsets_missing = False
 
     async def commit(self) -> None:
         """Send what waits, and make the transaction visible."""
         self._require(State.IN_TRANSACTION, State.PREPARED, State.COMMITTING, call="commit_transaction")
+        self._require_offsets("commit_transaction")
         self.state = State.COMMITTING
         await self._end(commit=True)
 
@@ -182,6 +186,7 @@ class Transactions:
     async def prepare(self) -> PreparedTransaction:
         """Write everything, so that the transaction can be ended either way, here or elsewhere."""
         self._require(State.IN_TRANSACTION, call="prepare")
+        self._require_offsets("prepare")
         async with self._in_time("prepare"):
             await self._write_everything()
         self.state = State.PREPARED
@@ -265,6 +270,14 @@ class Transactions:
         if not (call == "abort_transaction" and self.state is State.ABORTABLE):
             self._check_error()
         raise InvalidState(f"transactional.id={self.id}: {call} does not fit, it is {self.state.value}")
+
+    def _require_offsets(self, call: str) -> None:
+        """What was written must not become visible without the offsets that it was made from."""
+        if self._offsets_missing:
+            raise InvalidState(
+                f"transactional.id={self.id}: {call} does not fit, send_offsets_to_transaction was not done "
+                "in time; call it again, or abort"
+            )
 
     def _check_error(self) -> None:
         if self.error is not None and self.state in (State.FATAL, State.ABORTABLE):
