@@ -254,9 +254,10 @@ def test_callbacks_are_called_in_order_before_a_flush_ends(bootstrap: str, singl
         assert seen == list(range(500))
 
 
-def test_a_callback_that_fails_harms_nobody(bootstrap: str, single: str) -> None:
+@pytest.mark.parametrize("failure", [RuntimeError("in the callback"), SystemExit(1)])
+def test_a_callback_that_fails_harms_nobody(bootstrap: str, single: str, failure: BaseException) -> None:
     def fail(metadata: RecordMetadata, error: BaseException | None) -> None:
-        raise RuntimeError("in the callback")
+        raise failure
 
     with Producer(bootstrap_servers=bootstrap) as producer:
         future = producer.send(single, b"v", callback=fail)

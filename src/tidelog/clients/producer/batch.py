@@ -158,7 +158,11 @@ class ProducerBatch(loops.BatchBuffer):
             for future, function in callbacks:
                 try:
                     function(future)
-                except Exception:
+                except BaseException as error:
+                    # On a thread of ours, exit() would end the thread and not the program, and with it the
+                    # producer, while everybody waits.
+                    if not isinstance(error, Exception) and _on_main_thread():
+                        raise
                     log.exception("a callback for topic %s failed", self.queue.topic)
         self._wake()
 
@@ -264,6 +268,10 @@ class ProducerBatch(loops.BatchBuffer):
                 await waiter
         for _, part in self.parts or ():
             await part.ended()
+
+
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _release(waiter: asyncio.Future[None]) -> None:
