@@ -607,6 +607,23 @@ producer.close()
         assert len(broker.logs["t", 0]) == 2
 
 
+def test_a_child_that_leaves_the_block_of_a_producer_leaves_it_to_its_parent() -> None:
+    program = """
+import os, sys
+from tidelog import Producer
+with Producer(bootstrap_servers=sys.argv[1], linger_ms=60000, delivery_timeout_ms=120000) as producer:
+    producer.send("t", b"v")
+    if os.fork() == 0:
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    with FakeBroker() as broker:
+        command = [sys.executable, "-c", program, broker.bootstrap]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (done.stdout, done.stderr) == ("7\n", "")
+        assert len(broker.logs["t", 0]) == 1
+
+
 def test_a_callback_may_send_and_may_close() -> None:
     with FakeBroker() as broker:
         producer = Producer(bootstrap_servers=broker.bootstrap, **QUICK)

@@ -77,14 +77,19 @@ class LoopThread:
         """Whether the caller runs on this thread, as callbacks do."""
         return threading.current_thread() is self._thread
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a child process, which has the client but not its thread."""
+        return os.getpid() != self._pid
+
     def check_process(self) -> None:
-        """Raises in a child process, which has the client but not its thread."""
-        if os.getpid() != self._pid:
+        """Raises in a child process."""
+        if self.is_inherited:
             raise InvalidState(f"{self.name} was made before a fork; make a new one in the child process")
 
     def close(self) -> None:
         """Cancel what still runs on the loop and end the thread; at most a few seconds."""
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or self.is_inherited:
             return
         self._closed = True
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -175,8 +175,8 @@ class Producer:
 
         Ctrl-C while it waits ends it at once.
         """
-        if self._thread.closed:
-            return
+        if self._thread.closed or self._thread.is_inherited:
+            return  # what a child process inherited is the parent's to close
         if self._thread.is_current:
             # From a callback nothing can be waited for: what was not written fails.
             self._thread.loop.create_task(self._close_from_within())
