@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import signal
 import ssl
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from tests.support.own_broker import OwnBrokers
 from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog.clients.errors import BufferExhausted, ClientError, Closed, Timeout
+from tidelog.clients.producer.accumulator import PartitionQueue
+from tidelog.clients.producer.batch import ProducerBatch
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.errors import (
@@ -207,6 +210,23 @@ def test_a_record_older_than_the_delivery_time_limit_fails_with_the_reason() -> 
             assert "t-0: 1 records were not written within" in str(error)
             assert 0.25 < time.monotonic() - begun < 3
         assert len(broker.produced) >= 2
+
+
+def test_a_partition_that_is_first_sent_to_during_a_turn_does_not_disturb_it() -> None:
+    with Producer(bootstrap_servers="127.0.0.1:1") as producer:
+        accumulator = producer._core.accumulator
+
+        class Disturbed(deque[ProducerBatch]):
+            def __bool__(self) -> bool:
+                accumulator.active[PartitionQueue("t", len(accumulator.active))] = None
+                return False
+
+        for partition in range(2):
+            queue = PartitionQueue("t", partition)
+            queue.batches = Disturbed()
+            accumulator.active[queue] = None
+        assert producer._core.sender.deliveries.next_expiry() == math.inf
+        accumulator.active.clear()
 
 
 def test_an_expired_batch_that_may_have_been_written_raises_the_epoch() -> None:

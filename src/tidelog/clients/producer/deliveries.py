@@ -225,7 +225,7 @@ class Deliveries:
 
     def next_expiry(self) -> float:
         oldest = math.inf
-        for queue in self._accumulator.active:
+        for queue in list(self._accumulator.active):  # threads that send add to it meanwhile
             if queue.batches:
                 oldest = min(oldest, queue.batches[0].created)
         for batch in self.under_way:

@@ -324,8 +324,8 @@ class Transactions:
     async def _drop_everything(self) -> None:
         self.completing = True
         try:
-            queues = self._accumulator.queues.values()
-            if any(batch.has_sequence for queue in queues for batch in queue.batches):
+            queues = list(self._accumulator.queues.values())
+            if any(batch.has_sequence for queue in queues for batch in list(queue.batches)):
                 # Numbers that were given out and never written would leave a gap.
                 self._bump_after_abort = True
             error = self.refusing
