@@ -212,6 +212,29 @@ def test_a_record_older_than_the_delivery_time_limit_fails_with_the_reason() -> 
         assert len(broker.produced) >= 2
 
 
+def test_a_record_that_was_sent_again_expires_in_time() -> None:
+    """Others were sent before its last attempt, and expire after it."""
+    silent = threading.Event()
+
+    def script(batch: Produced) -> Answer:
+        again = batch.partition == 0 and not silent.is_set()
+        return Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER) if again else SILENCE
+
+    settings = {**QUICK, "delivery_timeout_ms": 3000, "request_timeout_ms": 2900, "linger_ms": 0}
+    with FakeBroker(script, partitions=2, nodes=2) as broker:
+        producer = Producer(bootstrap_servers=broker.bootstrap, **settings)
+        producer.partitions_for("t")
+        begun = time.monotonic()
+        first = producer.send("t", b"sent again", partition=0)
+        eventually(lambda: time.monotonic() - begun > 2, "the other record is younger")
+        producer.send("t", b"younger", partition=1)
+        eventually(lambda: any(batch.partition for batch in broker.produced), "the other record is sent")
+        silent.set()
+        assert isinstance(first.exception(20), Timeout)
+        assert 3.0 <= time.monotonic() - begun < 4.6  # the other's request ends at 4.9
+        producer.close(0)
+
+
 def test_a_partition_that_is_first_sent_to_during_a_turn_does_not_disturb_it() -> None:
     with Producer(bootstrap_servers="127.0.0.1:1") as producer:
         accumulator = producer._core.accumulator

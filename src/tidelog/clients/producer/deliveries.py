@@ -224,13 +224,10 @@ class Deliveries:
         self._give_up(batch, error, {}, certain=False)
 
     def next_expiry(self) -> float:
-        oldest = math.inf
+        oldest = min((batch.created for batch in self.under_way), default=math.inf)
         for queue in list(self._accumulator.active):  # threads that send add to it meanwhile
             if queue.batches:
                 oldest = min(oldest, queue.batches[0].created)
-        for batch in self.under_way:
-            oldest = min(oldest, batch.created)
-            break  # they are in the order of sending, which is nearly that of their age
         return oldest + self._delivery
 
     # Ends
