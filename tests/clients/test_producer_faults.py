@@ -252,6 +252,26 @@ def test_a_partition_that_is_first_sent_to_during_a_turn_does_not_disturb_it() -
         accumulator.active.clear()
 
 
+def test_a_batch_that_begins_during_a_turn_does_not_put_off_what_is_due_before() -> None:
+    async def main() -> float:
+        settings = {"linger_ms": 10_000, "delivery_timeout_ms": 60_000}
+        async with AsyncProducer(bootstrap_servers="127.0.0.1:1", **settings) as producer:
+            sender, now = producer._core.sender, asyncio.get_running_loop().time()
+
+            def due_in_a_second() -> float:
+                sender.wake_for_new(now)
+                return now + 1
+
+            sender._timer = asyncio.get_running_loop().call_at(now + 5, sender.wake)
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(sender.deliveries, "next_expiry", due_in_a_second)
+                sender.run()
+            assert sender._timer is not None
+            return sender._timer.when() - now
+
+    assert asyncio.run(main()) == pytest.approx(1)
+
+
 def test_an_expired_batch_that_may_have_been_written_raises_the_epoch() -> None:
     script = once(None, SILENCE, SILENCE, SILENCE, SILENCE)
     limits = {"request_timeout_ms": 200, "delivery_timeout_ms": 250, "linger_ms": 0}

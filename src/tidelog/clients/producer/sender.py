@@ -131,9 +131,10 @@ class Sender:
             again = self._send_due(now)
         else:
             again = math.inf
-        self._set_timer(min(again, self.deliveries.next_expiry()), now)
+        again = min(again, self.deliveries.next_expiry())
+        self._set_timer(again, now)
         if self._unseen:
-            self._set_timer(now + self._linger, now)
+            self._set_timer(min(again, now + self._linger), now)
 
     def _prepare(self) -> bool:
         """Whether batches may be sent at all at present."""
