@@ -19,7 +19,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -31,6 +31,7 @@ from tidelog.clients.consumer.listener import RebalanceListener, Told
 from tidelog.clients.consumer.partitions import OffsetAndTime, Partition, TopicPartition
 from tidelog.clients.errors import Closed, InvalidState
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit
+from tidelog.errors import KafkaError
 from tidelog.records.loops import Record
 
 if TYPE_CHECKING:
@@ -45,6 +46,31 @@ INTERRUPTED_SECONDS = 3.0
 # How long records are waited for here before the loop is asked to see to all that a poll has to do.
 CALM_SECONDS = 0.05
 IN_USE = "a consumer is for one thread at a time; another is using this one"
+
+
+class _GivenUp:
+    """Ends work on the loop that nobody waits for any more.
+
+    Ctrl-C may come when the loop has it and its future is not known here yet: without this it would go on.
+    """
+
+    def __init__(self) -> None:
+        self._said = False
+        self._task: asyncio.Task[object] | None = None
+
+    async def unless(self, work: Coroutine[object, object, T]) -> T:
+        self._task = asyncio.current_task()
+        if self._said:
+            work.close()
+            raise asyncio.CancelledError
+        return await work
+
+    def now(self) -> None:
+        self._said = True
+        task = self._task
+        if task is not None and not task.done():
+            with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
+                task.get_loop().call_soon_threadsafe(task.cancel)
 
 
 class Consumer:
@@ -82,15 +108,19 @@ class Consumer:
 
     def _call(self, work: Coroutine[object, object, T]) -> T:
         """The result of work on the loop; listeners that it wants to be called are called here meanwhile."""
-        if not self._user.acquire(blocking=False):
+        try:
+            self._thread.check()
+            if not self._user.acquire(blocking=False):
+                raise InvalidState(IN_USE)
+        except KafkaError:
             work.close()
-            raise InvalidState(IN_USE)
+            raise
         try:
             inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
             self._inboxes.append(inbox)  # before the work can want something of it
-            future: Future[T] | None = None
+            given_up = _GivenUp()
             try:
-                future = self._thread.submit(work)
+                future = self._thread.submit(given_up.unless(work))
                 future.add_done_callback(lambda _: inbox.put(None))
                 while True:
                     job = inbox.get()
@@ -102,8 +132,7 @@ class Consumer:
                     raise Closed("the consumer was closed meanwhile") from None
                 raise
             except BaseException:
-                if future is not None:
-                    future.cancel()
+                given_up.now()
                 raise
             finally:
                 self._inboxes.remove(inbox)
@@ -199,25 +228,53 @@ class Consumer:
         finally:
             self._user.release()
 
+    def _take_back(self, error: BaseException) -> None:
+        """A poll ends with an error. Unless it is ours, which leaves nothing taken, it may be a
+        Ctrl-C at any point: nobody gets what was taken, so that comes again.
+        """
+        if not isinstance(error, KafkaError):
+            with contextlib.suppress(KafkaError):  # closed, or used by another thread
+                self._do(self._inner.fetcher.take_back)
+
     def poll(self, timeout: float | None = 1.0, max_records: int | None = None) -> list[Record]:
         """Records that have come, at most max.poll.records; waits for the first at most `timeout` seconds.
 
-        None waits as long as it takes. Rebalances, their listeners and automatic commits happen in here.
+        None waits as long as it takes. Rebalances, their listeners and automatic commits happen in here. A
+        poll that ends with an error, be it Ctrl-C, leaves the positions where they were.
         """
         limit = limit_of(max_records, self._limit)
-        records, left = self._taken(lambda: self._inner.take(limit), timeout)
-        return records or self._call(self._inner.poll(left, max_records))
+        self._inner.fetcher.marks.clear()  # what was taken before has arrived
+        try:
+            records, left = self._taken(lambda: self._inner.take(limit), timeout)
+            return records or self._call(self._inner.poll(left, limit))
+        except BaseException as error:
+            self._take_back(error)
+            raise
 
     def poll_arrow(self, timeout: float | None = 1.0, max_records: int | None = None) -> pa.Table:
         """What has come as columns (see `tidelog.clients.consumer.columns`), at most `max_records` rows.
 
         Deserializers and interceptors are for records one by one: here keys and values stay bytes.
         """
-        from tidelog.clients.consumer.columns import check_arrow, no_rows
+        from tidelog.clients.consumer.columns import check_arrow
 
         check_arrow()
-        inner = self._inner
+        return self._columns(lambda table: table, timeout, max_records)
+
+    def _columns(self, made: Callable[[pa.Table], T], timeout: float | None, max_records: int | None) -> T:
+        """What is made of the columns of a poll."""
         limit = limit_of(max_records, EVERYTHING)
+        self._inner.fetcher.marks.clear()  # what was taken before has arrived
+        try:
+            return made(self._table(timeout, limit))
+        except BaseException as error:
+            self._take_back(error)
+            raise
+
+    def _table(self, timeout: float | None, limit: int) -> pa.Table:
+        from tidelog.clients.consumer.columns import no_rows
+
+        inner = self._inner
         self._wants_columns = limit == EVERYTHING
         try:
             table, left = self._taken(lambda: inner.take_columns(limit), timeout)
@@ -234,14 +291,14 @@ class Consumer:
         from tidelog.clients.consumer.columns import check_frames, to_pandas
 
         check_frames("pandas")
-        return to_pandas(self.poll_arrow(timeout, max_records))
+        return self._columns(to_pandas, timeout, max_records)
 
     def poll_polars(self, timeout: float | None = 1.0, max_records: int | None = None) -> pl.DataFrame:
         """The same as a data frame of polars."""
         from tidelog.clients.consumer.columns import check_frames, to_polars
 
         check_frames("polars")
-        return to_polars(self.poll_arrow(timeout, max_records))
+        return self._columns(to_polars, timeout, max_records)
 
     def __iter__(self) -> Iterator[Record]:
         """Every record as it comes, until the consumer is closed.

@@ -118,6 +118,8 @@ class Fetcher:
         """Whether a piece was handed out to its end since somebody looked, so that there is room for more."""
         self.held_back = False
         """Whether a broker was not asked because enough was waiting."""
+        self.marks: list[tuple[PartitionState, int, int | None, int]] = []
+        """The partitions of which something was taken last: their turn, and where they stood before."""
         self.reset_policy: Callable[[], int] | None = None
         self._client = client
         self._settings = settings
@@ -130,6 +132,7 @@ class Fetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._prepared: _Prepared | None = None
         self._handing_out = threading.Lock()
+        self._counted = 0, 0
         self._committed = settings.isolation_level == "read_committed"
         self._closed = False
 
@@ -144,6 +147,7 @@ class Fetcher:
         """At most so many records of what has come, partition by partition."""
         out: list[Record] = []
         with self._handing_out:
+            self._begin()
             self._prepared = None
             while len(out) < limit and (piece := self._first()) is not None:
                 try:
@@ -160,6 +164,7 @@ class Fetcher:
     def take_columns(self, limit: int) -> pa.Table:
         """The same in columns."""
         with self._handing_out:
+            self._begin()
             prepared, self._prepared = self._prepared, None
             if prepared is not None and limit >= EVERYTHING and self._hand_out(prepared):
                 table = prepared.table
@@ -197,6 +202,8 @@ class Fetcher:
             if piece.turn != piece.state.turn or piece.state.at_rest:
                 return False
         for piece, reader in prepared.pieces:
+            state = piece.state
+            self.marks.append((state, state.turn, state.position, state.position_epoch))
             piece.reader = reader
             self._handed_out(piece)
         return True
@@ -232,8 +239,25 @@ class Fetcher:
             elif state.at_rest or state.unparked:
                 self._park_or_sort(state)
             else:
+                self.marks.append((state, state.turn, state.position, state.position_epoch))
                 return piece
         return None
+
+    def _begin(self) -> None:
+        """Whoever takes something has what was taken before."""
+        self.marks.clear()
+        self._counted = self._metrics.records_consumed_total, self._metrics.bytes_consumed_total
+
+    def take_back(self) -> None:
+        """Nobody got what was taken last: it is fetched and handed out again. On the loop."""
+        if not self.marks:
+            return
+        for state, turn, position, epoch in self.marks:
+            if state.turn == turn and position is not None:
+                state.seek(position, epoch)
+        self.marks.clear()
+        self._metrics.records_consumed_total, self._metrics.bytes_consumed_total = self._counted
+        self.send()
 
     def _handed_out(self, piece: Fetched) -> bool:
         """Move the position; whether the piece is used up."""
