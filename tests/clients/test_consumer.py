@@ -20,7 +20,7 @@ from tidelog.clients.consumer.consumer import AsyncConsumer
 from tidelog.clients.consumer.errors import NoOffset
 from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.consumer.interceptors import ConsumerInterceptor
-from tidelog.clients.consumer.partitions import NO_EPOCH, PartitionState, TopicPartition
+from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.errors import Closed, ConfigError, Interrupted, InvalidState, SerializationError, Timeout
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.transaction_values import OffsetToCommit
@@ -304,28 +304,6 @@ def test_a_record_that_cannot_be_deserialized_is_named_until_it_is_passed(
         assert consumer.position((single, 0)) == 2
         consumer.seek((single, 0), 3)
         assert [record.value for record in read(consumer, 1)] == [4]
-
-
-def test_positions_go_back_on_the_loop_alone(
-    bootstrap: str, single: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be taking an answer for the position that is left."""
-    seekers: set[threading.Thread] = set()
-    seek = PartitionState.seek
-
-    def noted(self: PartitionState, offset: int, epoch: int = NO_EPOCH) -> None:
-        seekers.add(threading.current_thread())
-        seek(self, offset, epoch)
-
-    fill(bootstrap, single, 3)
-    with from_start(bootstrap, single, value_deserializer=int) as consumer:
-        monkeypatch.setattr(PartitionState, "seek", noted)
-        with pytest.raises(SerializationError):
-            read(consumer, 1)
-        eventually(lambda: bool(consumer._inner.fetcher.ready), "the record is there again")
-        with pytest.raises(SerializationError):
-            consumer.poll(0)  # this thread takes what is there
-        assert seekers == {consumer._thread._thread}
 
 
 def test_interceptors_see_and_change_records(bootstrap: str, single: str) -> None:

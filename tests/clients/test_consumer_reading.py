@@ -6,25 +6,30 @@ seed, but threads and clocks are real, so it may end differently.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
-from tests.clients.consuming import LIMIT, fill, make_topic, read
+from tests.clients.consuming import LIMIT, fill, make_topic, poll_until, read
 from tests.clients.reading_story import Notes, Seen, tell_story
 from tests.groups.brokers import QUICK_GROUPS
 from tests.support.own_broker import own_broker
 from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog.clients.consumer import face as face_module
+from tidelog.clients.consumer import fetcher as fetcher_module
 from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.consumer.listener import RebalanceListener
 from tidelog.clients.consumer.partitions import TopicPartition
+from tidelog.records.loops import RecordReader
 
 pytest.importorskip("pyarrow")
 
@@ -202,6 +207,42 @@ def test_an_error_of_a_listener_brings_nothing_back_that_an_earlier_poll_gave(
             read(consumer, 1)
         fill(broker, topic, 1)
         assert [record.offset for record in read(consumer, 1)] == [20]
+
+
+def test_what_comes_while_a_record_is_given_back_stays_behind_it(
+    bootstrap: str, new_name: NewName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop takes an answer while the thread that polls goes back to what could not be deserialized."""
+    topic = make_topic(bootstrap, new_name("given-back"))
+    answered, failed = threading.Event(), threading.Event()
+
+    def deserialize(value: bytes) -> bytes:
+        if value.endswith(b"-5") and not failed.is_set():
+            fill(bootstrap, topic, 10)
+            assert answered.wait(LIMIT)
+            failed.set()
+            raise ValueError("not now")
+        return value
+
+    def reader(*of: Any) -> RecordReader:
+        answered.set()
+        assert failed.wait(LIMIT)
+        with contextlib.suppress(AssertionError):  # it must not, while this answer is being taken
+            eventually(lambda: state.turn != turn, "the thread goes back", 0.3)
+        return RecordReader(*of)
+
+    with Consumer(bootstrap_servers=bootstrap, value_deserializer=deserialize) as consumer:
+        consumer.assign([(topic, 0)])
+        consumer.seek((topic, 0), 0)
+        poll_until(consumer, lambda: consumer._inner.fetcher.is_asking, "it waits for records")
+        (state,) = consumer._inner.subscription.states.values()
+        turn = state.turn
+        fill(bootstrap, topic, 10)
+        eventually(lambda: consumer._inner.fetcher.ready, "records have come")
+        monkeypatch.setattr(fetcher_module, "RecordReader", reader)
+        found = read(consumer, 20)
+        assert failed.is_set()
+        assert [record.offset for record in found] == list(range(20))
 
 
 def test_a_poll_that_is_interrupted_while_it_is_handed_to_the_loop_takes_nothing_later(
