@@ -6,6 +6,7 @@ seed, but threads and clocks are real, so it may end differently.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog.clients.consumer import face as face_module
 from tidelog.clients.consumer import fetcher as fetcher_module
+from tidelog.clients.consumer.consumer import AsyncConsumer
 from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.consumer.listener import RebalanceListener
 from tidelog.clients.consumer.partitions import TopicPartition
@@ -243,6 +245,29 @@ def test_what_comes_while_a_record_is_given_back_stays_behind_it(
         found = read(consumer, 20)
         assert failed.is_set()
         assert [record.offset for record in found] == list(range(20))
+
+
+def test_a_cancelled_poll_on_a_loop_loses_nothing(bootstrap: str, new_name: NewName) -> None:
+    topic = make_topic(bootstrap, new_name("cancelled"))
+    fill(bootstrap, topic, 50)
+
+    async def main() -> list[int]:
+        found: list[int] = []
+        async with AsyncConsumer(bootstrap_servers=bootstrap) as consumer:
+            consumer.assign([(topic, 0)])
+            consumer.seek((topic, 0), 0)
+            while records := await consumer.poll(LIMIT if not found else 1.0, 1):
+                found += [record.offset for record in records]
+                consumer._turn_began = 0.0  # it has polled for long, and lets others have a turn
+                poll = asyncio.ensure_future(consumer.poll(LIMIT, 1))
+                await asyncio.sleep(0)
+                poll.cancel()
+                for given in await asyncio.gather(poll, return_exceptions=True):
+                    assert isinstance(given, list | asyncio.CancelledError)
+                    found += [record.offset for record in given] if isinstance(given, list) else []
+        return found
+
+    assert asyncio.run(main()) == list(range(50))
 
 
 def test_a_poll_that_is_interrupted_while_it_is_handed_to_the_loop_takes_nothing_later(

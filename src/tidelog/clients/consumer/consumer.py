@@ -158,11 +158,9 @@ class AsyncConsumer(ConsumerCore):
         None waits as long as it takes. Rebalances, their listeners and automatic commits happen in here.
         """
         limit = limit_of(max_records, self.settings.max_poll_records)
-        records = self.take_ready(limit)
-        if records:
-            await self._be_fair()
-            return records
-        return await self.poll_for(timeout, lambda: self.take(limit), [])
+        if self.fetcher.ready:
+            await self._be_fair()  # before anything is taken: here it may be cancelled
+        return self.take_ready(limit) or await self.poll_for(timeout, lambda: self.take(limit), [])
 
     async def poll_arrow(self, timeout: float | None = 1.0, max_records: int | None = None) -> pa.Table:
         """What has come as columns (see `tidelog.clients.consumer.columns`), at most `max_records` rows.
