@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,6 +13,7 @@ from typing import TypeVar
 import pytest
 
 from tests.clients.consuming import LIMIT, fill, make_topic, poll_until, read
+from tests.support.wait import eventually
 from tidelog.clients.consumer.consumer import AsyncConsumer
 from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.producer.face import Producer
@@ -211,3 +213,31 @@ def test_without_pyarrow_the_error_says_what_to_install(
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(ImportError, match=r"pip install 'tidelog\[arrow\]'"):
             consumer.poll_arrow(0)
+
+
+def test_a_poll_for_columns_waits_on_when_a_transaction_is_aborted(bootstrap: str, new_name: NewName) -> None:
+    topic = make_topic(bootstrap, new_name("aborted"))
+    settings: dict[str, object] = {"isolation_level": "read_committed", "fetch_max_wait_ms": 50}
+    with (
+        Producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer,
+        from_start(bootstrap, topic, **settings) as consumer,
+    ):
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"aborted")
+        producer.flush()
+        poll_until(consumer, lambda: consumer.lag((topic, 0)) == 0, "it waits for the transaction")
+        (state,) = consumer._inner.subscription.states.values()
+
+        def go_on() -> None:
+            eventually(lambda: consumer._inboxes, "the poll has left its waiting to the loop")
+            producer.abort_transaction()
+            eventually(lambda: state.position == 2, "the poll has passed what was aborted")
+            with producer.transaction():
+                producer.send(topic, b"committed")
+
+        others = threading.Thread(target=go_on)
+        others.start()
+        table = consumer.poll_arrow(None)
+        others.join()
+        assert table["value"].to_pylist() == [b"committed"]

@@ -280,11 +280,13 @@ class Consumer:
             table, left = self._taken(lambda: inner.take_columns(limit), timeout)
         finally:
             self._wants_columns = False
-        if table is None:
-            self._call(inner.poll_for(left, lambda: bool(inner.fetcher.ready), False))
-            if inner.fetcher.ready:
-                table = inner.take_columns(limit)
-        return no_rows() if table is None else table
+        until = None if left is None else time.monotonic() + left
+        while table is None:
+            if not self._call(inner.poll_for(left, lambda: bool(inner.fetcher.ready), False)):
+                return no_rows()
+            table = inner.take_columns(limit)  # none, where only ends of transactions came
+            left = None if until is None else max(0.0, until - time.monotonic())
+        return table
 
     def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:
         """The same as a data frame of pandas."""
