@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -145,25 +146,20 @@ class Notes:
         offsets = [seen[0] for seen in truth]
         index = position = 0
 
-        def find(offset: int) -> int:
-            from bisect import bisect_left
-
-            return bisect_left(offsets, offset)
-
         for what, told in self.steps:
             if what == "sought":
                 assert isinstance(told, int)
-                index, position = find(told), told
+                index, position = bisect_left(offsets, told), told
             elif what == "got":
                 assert isinstance(told, tuple)
                 if index >= len(truth) or told != truth[index]:
                     expected = truth[index] if index < len(truth) else None
                     yield f"got {_short(told)} where {_short(expected)} is next"
-                index = find(told[0]) + 1
+                index = bisect_left(offsets, told[0]) + 1
                 position = told[0] + 1
             else:
                 assert isinstance(told, int)
-                if told < position or find(told) != index:
+                if told < position or bisect_left(offsets, told) != index:
                     expected = truth[index] if index < len(truth) else None
                     yield f"{what} {told} after {position}, where {_short(expected)} is next"
         if index != len(truth):
@@ -220,14 +216,17 @@ class Story:
         else:
             consumer.assign([(self.topic, index) for index in range(PARTITIONS)])
         self.consumer = consumer
-        self._until(lambda: len(consumer.assignment()) == PARTITIONS, "all partitions are assigned")
+        self._until_assigned()
         return consumer
 
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
+    def _until_assigned(self) -> None:
+        """Poll until the group has nothing to say and all partitions are there."""
+        inner = self.consumer._inner
+        assert inner.group is not None
         until = time.monotonic() + LIMIT
-        while not condition():
+        while (self.by_group and not inner.group.quiet) or len(self.consumer.assignment()) < PARTITIONS:
             self._poll(lambda: self.consumer.poll(0.05))
-            assert time.monotonic() < until, f"{what}: not within {LIMIT} s"
+            assert time.monotonic() < until, f"not all partitions were assigned within {LIMIT} s"
 
     # Steps
 
@@ -247,7 +246,7 @@ class Story:
                     self._rejoin,
                     self._start_again,
                 ],
-                [60, 15, 5, 4, 6, 4, 8, 4, 1 if self.by_group else 0, 1],
+                [40, 35, 5, 4, 6, 4, 8, 4, 1 if self.by_group else 0, 1],
             )[0]()
 
     def _poll(self, read: Callable[[], list[Record] | pa.Table]) -> bool:
@@ -263,10 +262,11 @@ class Story:
             return False
         finally:
             self.polls = False
-        rows = [
-            (record.partition, (record.offset, record.key, record.value, tuple(record.headers)))
-            for record in (found if isinstance(found, list) else ())
-        ] or ([] if isinstance(found, list) else rows_of(found))
+        rows = (
+            [(record.partition, seen_in(record)) for record in found]
+            if isinstance(found, list)
+            else rows_of(found)
+        )
         for partition, seen in rows:
             self.notes[partition].got(seen)
             assert partition not in self.paused, f"partition {partition} is paused, and gave {seen}"
@@ -301,9 +301,11 @@ class Story:
             self._read()
             timer.join()
         else:
-            self.knocks.interrupt = self.chance.choice([0.0, 0.001, 0.03, 0.3])
-            self._read()
+            self.knocks.interrupt = self.chance.choice([0.0, 0.3, 0.3])  # before or after columns are made
+            self._poll(self.chance.choice([self._draw(), lambda: self.consumer.poll_arrow(0.3)]))
             self.knocks.interrupt = None
+            if self.chance.random() < 0.5:
+                self._look()
 
     def _interrupted(self, *_: object) -> None:
         if self.polls:
@@ -356,7 +358,7 @@ class Story:
         self.consumer.enforce_rebalance()
         self.paused.clear()
         self._poll(lambda: self.consumer.poll_arrow(0.05))
-        self._until(lambda: len(self.consumer.assignment()) == PARTITIONS, "all partitions are assigned")
+        self._until_assigned()
         self.paused = {name.partition for name in self.consumer.paused()}
 
     def _start_again(self) -> None:
@@ -406,6 +408,10 @@ def one_of(consumer: Consumer) -> list[Record]:
     return []
 
 
+def seen_in(record: Record) -> Seen:
+    return record.offset, record.key, record.value, tuple(record.headers)
+
+
 def rows_of(table: pa.Table) -> list[tuple[int, Seen]]:
     return [
         (
@@ -444,5 +450,4 @@ def tell_story(bootstrap: str, topic: str, seed: str, steps: int, *, signals: bo
 
 
 if __name__ == "__main__":
-    # An error of a timer or a writer is an error of the story.
     tell_story(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), signals=True)
