@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
 from click.testing import CliRunner
 
-from tests.cli.client_tools import NewName, Tool, make_topic, runner, tool
+from tests.cli.client_tools import NewName, Tool, make_topic, runner, start, tool
 from tidelog.cli.broker_api_versions import line
 from tidelog.cli.configs import parse_configs
 from tidelog.cli.get_offsets import parse_filters, parse_rules, parse_time
@@ -220,3 +221,43 @@ def test_every_tool_helps_and_says_what_it_is_for() -> None:
         result = CliRunner().invoke(main, [name, "--help"])
         assert result.exit_code == 0, name
         assert "Usage" in result.stdout
+
+
+PRINTING = [
+    ("get-offsets",),
+    ("configs", "--describe", "--entity-type", "topics"),
+    ("topics", "--describe"),
+    ("log-dirs", "--describe"),
+    ("broker-api-versions",),
+]
+
+
+@pytest.mark.parametrize("command", PRINTING)
+def test_a_reader_that_went_away_is_no_failure(
+    bootstrap: str, tool: Tool, new_name: NewName, command: tuple[str, ...]
+) -> None:
+    make_topic(tool, new_name("t"))
+    process = start(bootstrap, *command)
+    assert process.stdout is not None
+    process.stdout.close()
+    try:
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize("command", PRINTING)
+def test_a_full_disk_behind_the_lines_is_told_in_one(
+    bootstrap: str, tool: Tool, new_name: NewName, command: tuple[str, ...]
+) -> None:
+    make_topic(tool, new_name("t"))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tidelog", command[0], "--bootstrap-server", bootstrap, *command[1:]],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("No space left on device")

@@ -6,6 +6,8 @@ import gzip
 import json
 import shutil
 import struct
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -173,3 +175,16 @@ def test_small_files_that_are_broken_are_refused(dump: Dump, tmp_path: Path, kin
     refused = dump("--files", str(file))
     assert refused.exit_code == 1
     assert str(file) in refused.stderr
+
+
+def test_a_reader_that_went_away_is_no_failure(plain: Path) -> None:
+    command = [sys.executable, "-m", "tidelog", "dump-log", "--files", str(plain / f"{FIRST}.log")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    try:
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""

@@ -77,6 +77,8 @@ def dump_log(
             max_bytes=max_bytes,
         )
         dump_all([path.strip() for path in files.split(",") if path.strip()], choices)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         click.echo(f"cannot read {error.filename}: {error.strerror}", err=True)
         ctx.exit(1)

@@ -5,8 +5,9 @@ Scripts that call Kafka's tools look at the exit code and at standard output, so
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
@@ -44,13 +45,31 @@ class WrongUsage(click.UsageError):
 
 
 class KafkaStyleCommand(click.Command):
-    """A command that ends with 1, not with click's 2, when its flags are wrong."""
+    """A command that ends with 1, not with click's 2, when its flags are wrong.
+
+    A reader that goes away ends it with 0, as Kafka's tools; lines that cannot be written are told of in one.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             raise WrongUsage(error.format_message(), error.ctx or ctx) from None
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            seen_enough(ctx)
+        except OSError as error:
+            click.echo(f"tidelog: {error}", err=True)
+            ctx.exit(1)
+
+
+def seen_enough(ctx: click.Context) -> NoReturn:
+    """The end where whoever read our lines has gone: nothing may be written at the exit either."""
+    sys.stdout = None
+    ctx.exit(0)
 
 
 class KafkaStyleGroup(click.Group):

@@ -39,6 +39,8 @@ def log_dirs(
             brokers = wanted_brokers(admin, broker_list)
             click.echo("Querying brokers for log directories information")
             found = admin.log_dirs(brokers)
+    except BrokenPipeError:
+        raise
     except (KafkaError, ValueError, OSError) as error:
         click.echo(f"ERROR: {error}", err=True)
         ctx.exit(1)

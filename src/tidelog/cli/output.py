@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from tidelog.cli.flags import KafkaStyleCommand, error_words
+from tidelog.cli.flags import KafkaStyleCommand, error_words, seen_enough
 from tidelog.config import ConfigError
 from tidelog.config.properties import read_properties
 from tidelog.errors import KafkaError
@@ -131,9 +131,7 @@ def failing(prefix: str = "tidelog: ") -> Iterator[None]:
         click.echo(f"{prefix}{error}", err=True)
         ctx.exit(1)
     except BrokenPipeError:
-        # Whoever read our lines has seen enough. Nothing may be written at the exit either.
-        sys.stdout = None
-        ctx.exit(0)
+        seen_enough(ctx)
     except OSError as error:
         click.echo(f"{prefix}{error}", err=True)
         ctx.exit(1)
