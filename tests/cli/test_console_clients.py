@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -320,6 +321,49 @@ def test_values_are_printed_as_java_writes_them(kind: str, data: bytes, text: by
     assert (
         DefaultFormat.of({"value.deserializer": name}).line(Record("t", 0, 0, 5, None, data)) == text + b"\n"
     )
+
+
+def test_records_of_the_coordinators_are_printed_as_kafkas_formatters_print_them(
+    tool: Tool, new_name: NewName
+) -> None:
+    topic, group, transaction = make_topic(tool, new_name("t")), new_name("g"), new_name("x")
+    flags = ("--num-records", "2", "--record-size", "1", "--throughput", "-1")
+    assert (
+        tool("producer-perf-test", "--topic", topic, *flags, "--transactional-id", transaction).exit_code == 0
+    )
+    tool("console-consumer", "--topic", topic, "--group", group, "--from-beginning", *ENDING)
+
+    def printed(formatter: str, internal: str) -> list[dict[str, Any]]:
+        wanted = ("--topic", internal, "--from-beginning", "--timeout-ms", "3000")
+        kind = f"org.apache.kafka.tools.consumer.{formatter}"
+        found = tool("console-consumer", *wanted, "--formatter", kind)
+        assert found.exit_code == 0, found.output
+        return [json.loads(line) for line in found.stdout.splitlines()]
+
+    *_, commit = [
+        found
+        for found in printed("OffsetsMessageFormatter", "__consumer_offsets")
+        if found["key"] == {"type": 1, "data": {"group": group, "topic": topic, "partition": 0}}
+    ]
+    assert list(commit["value"]) == ["version", "data"]
+    assert commit["value"]["data"]["offset"] == 1
+    groups = printed("GroupMetadataMessageFormatter", "__consumer_offsets")
+    assert {found["key"]["type"] for found in groups} == {2}
+    assert group in {found["key"]["data"]["group"] for found in groups}
+    states = [
+        found["value"]["data"]["transactionStatus"]
+        for found in printed("TransactionLogMessageFormatter", "__transaction_state")
+        if found["key"] == {"type": 0, "data": {"transactionalId": transaction}}
+    ]
+    assert states == [0, 1, 2, 4]
+
+
+def test_a_record_of_a_coordinator_that_was_deleted_has_no_value() -> None:
+    record = Record("__consumer_offsets", 0, 0, 5, b"\0\x02\0\x01g", None)
+    shown = b'{"key":{"type":2,"data":{"group":"g"}},"value":null}\n'
+    assert formatter("GroupMetadataMessageFormatter", {})(record) == shown
+    assert formatter("OffsetsMessageFormatter", {})(record) == b""
+    assert formatter("OffsetsMessageFormatter", {})(Record("t", 0, 0, 5, None, b"v")) == b""
 
 
 def test_the_logging_formatter_logs_beside_the_lines(capsys: pytest.CaptureFixture[str]) -> None:

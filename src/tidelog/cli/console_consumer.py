@@ -48,7 +48,13 @@ BATCH = 500
 @valued("--timeout-ms", "MS", "End when nothing came for so long.", int)
 @valued("--isolation-level", "LEVEL", "read_committed, or read_uncommitted where it is not given.")
 @switch("--skip-message-on-error", "Go on where a record cannot be printed.")
-@valued("--formatter", "CLASS", "DefaultMessageFormatter, LoggingMessageFormatter or NoOpMessageFormatter.")
+@valued(
+    "--formatter",
+    "CLASS",
+    "DefaultMessageFormatter, LoggingMessageFormatter or NoOpMessageFormatter; OffsetsMessageFormatter or "
+    "GroupMetadataMessageFormatter for __consumer_offsets, TransactionLogMessageFormatter for "
+    "__transaction_state.",
+)
 @click.option(
     "--formatter-property",
     metavar="NAME=VALUE",

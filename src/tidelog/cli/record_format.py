@@ -20,7 +20,13 @@ Format = Callable[["Record"], bytes]
 
 TIMESTAMP_TYPES = {0: "CreateTime", 1: "LogAppendTime"}
 NOT_PRESENT = "NOT_PRESENT"
-OFFERED = ("DefaultMessageFormatter", "LoggingMessageFormatter", "NoOpMessageFormatter")
+# Those of internal topics, with the types of keys that each prints.
+INTERNAL = {
+    "OffsetsMessageFormatter": (0, 1),
+    "GroupMetadataMessageFormatter": (2,),
+    "TransactionLogMessageFormatter": (0,),
+}
+OFFERED = ("DefaultMessageFormatter", "LoggingMessageFormatter", "NoOpMessageFormatter", *INTERNAL)
 
 
 def formatter(kind: str, properties: Mapping[str, str]) -> Format:
@@ -38,7 +44,39 @@ def formatter(kind: str, properties: Mapping[str, str]) -> Format:
         return line
     if name == "DefaultMessageFormatter":
         return DefaultFormat.of(properties).line
+    if name in INTERNAL:
+        return coordinator_record(name)
     raise ValueError(f"--formatter {kind}: expected one of {', '.join(OFFERED)}")
+
+
+def coordinator_record(name: str) -> Format:
+    """Records of the coordinators' topics as Kafka's JSON, but each on a line; other types are left out.
+
+    Keys say their type and values their version in their first two bytes.
+    """
+    from tidelog.cli.dump_decoders import compact, record_types
+    from tidelog.protocol.json import Json, to_json
+    from tidelog.protocol.messages import group_records, transaction_records
+
+    module = transaction_records if name == "TransactionLogMessageFormatter" else group_records
+    types = record_types(module.__dict__)
+
+    def line(record: Record) -> bytes:
+        kind = int.from_bytes((record.key or b"")[:2], signed=True)
+        if not record.key or kind not in INTERNAL[name]:
+            return b""
+        key_class, value_class = types[kind]
+        value: Json = None
+        if record.value is not None:
+            version = int.from_bytes(record.value[:2], signed=True)
+            value = {
+                "version": version,
+                "data": to_json(value_class.decode(record.value[2:], version), version),
+            }
+        key: Json = {"type": kind, "data": to_json(key_class.decode(record.key[2:], 0), 0)}
+        return compact({"key": key, "value": value}).encode() + b"\n"
+
+    return line
 
 
 @dataclass(slots=True, frozen=True)
