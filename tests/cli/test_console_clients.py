@@ -196,7 +196,7 @@ def test_a_closed_end_is_told_of_in_one_line(name: str, closing: str, words: str
         (("--topic", "t", "--partition", "0", "--offset", "first"), "The provided offset value 'first'"),
         (("--topic", "t", "--partition", "0", "--group", "g"), "--group does not go with --partition"),
         (("--topic", "t", "--formatter", "x.Y"), "expected one of DefaultMessageFormatter"),
-        (("--topic", "t", "--property", "print.key"), "expected name=value"),
+        (("--topic", "t", "--property", "print.key"), "--property 'print.key': expected name=value"),
         (
             ("--topic", "t", "--from-beginning", "--consumer-property", "auto.offset.reset=latest"),
             "--from-beginning",
@@ -279,6 +279,29 @@ def test_a_flag_does_not_go_with_its_older_name(
     result = tool(name, "--topic", "t", *new, *old, given="")
     assert result.exit_code == 1
     assert f"{new[0]} and {old[0]} cannot be specified together" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        ("console-producer", "--property"),
+        ("console-producer", "--reader-property"),
+        ("console-producer", "--producer-property"),
+        ("console-producer", "--command-property"),
+        ("console-consumer", "--formatter-property"),
+        ("console-consumer", "--consumer-property"),
+        ("console-consumer", "--command-property"),
+        ("producer-perf-test", "--producer-props"),
+        ("producer-perf-test", "--command-property"),
+    ],
+)
+def test_a_setting_without_a_value_is_refused_by_the_flag_it_was_given_with(
+    tool: Tool, name: str, flag: str
+) -> None:
+    more = ("--num-records", "1", "--record-size", "1", "--throughput", "-1") if "perf" in name else ()
+    refused = tool(name, "--topic", "t", *more, flag, "acks", given="")
+    assert refused.exit_code == 1
+    assert refused.stderr == f"tidelog: {flag} 'acks': expected name=value\n"
 
 
 def test_records_are_printed_as_kafkas_formatter_prints_them() -> None:

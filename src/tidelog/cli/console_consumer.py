@@ -158,6 +158,7 @@ def settings_of(flags: Mapping[str, object]) -> dict[str, object]:
     given = settings_from(
         None if file is None else str(file),
         (*_texts(flags["consumer_property"]), *_texts(flags["command_property"])),
+        flag="--consumer-property" if flags["consumer_property"] else "--command-property",
         bootstrap_servers=flags["bootstrap_server"],
     )
     given.setdefault("client.id", "console-consumer")
@@ -187,8 +188,8 @@ def format_of(flags: Mapping[str, object]) -> Format:
     for flag in ("key_deserializer", "value_deserializer"):
         if flags[flag] is not None:
             properties[flag.replace("_", ".")] = str(flags[flag])
-    given = (*_texts(flags["old_property"]), *_texts(flags["formatter_property"]))
-    properties |= pairs(given, "--formatter-property")
+    properties |= pairs(_texts(flags["old_property"]), "--property")
+    properties |= pairs(_texts(flags["formatter_property"]), "--formatter-property")
     return formatter(str(flags["formatter"] or FORMATTER), properties)
 
 

@@ -210,11 +210,16 @@ def console_producer(
             raise ValueError("standard input is closed: there are no lines to write")
         properties = read_properties(reader_config) if reader_config else {}
         reader = LineReader.of(
-            {**properties, **pairs((*old_property, *reader_property), "--reader-property")}
+            {
+                **properties,
+                **pairs(old_property, "--property"),
+                **pairs(reader_property, "--reader-property"),
+            }
         )
         given = settings_from(
             command_config or producer_config,
             (*producer_property, *command_property),
+            flag="--producer-property" if producer_property else "--command-property",
             bootstrap_servers=bootstrap_server,
         )
         given.setdefault("client.id", "console-producer")

@@ -186,6 +186,7 @@ def producer_perf_test(
         settings = settings_from(
             command_config or producer_config,
             (*producer_props, *command_property),
+            flag="--producer-props" if producer_props else "--command-property",
             bootstrap_servers=bootstrap_server,
         )
         settings.setdefault("client.id", "perf-producer-client")
