@@ -574,7 +574,16 @@ def test_a_builder_that_fails_keeps_the_consumer_from_starting(bootstrap: str, n
     assert not [thread for thread in threading.enumerate() if topic in thread.name]
 
 
-@pytest.mark.parametrize("kind", ["coroutine function", "a function that gives a coroutine", "no function"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "coroutine function",
+        "generator function",
+        "a function that gives a coroutine",
+        "a function that gives a generator",
+        "no function",
+    ],
+)
 def test_a_handler_that_is_no_plain_function_is_refused(bootstrap: str, new_name: NewName, kind: str) -> None:
     topic = make_topic(bootstrap, new_name("coroutine"))
     write(bootstrap, topic, 1)
@@ -582,8 +591,17 @@ def test_a_handler_that_is_no_plain_function_is_refused(bootstrap: str, new_name
     async def handle(record: Record) -> None:
         pass
 
-    built: dict[str, object] = {"coroutine function": handle, "no function": 7}
-    builder = lambda stream: built.get(kind, lambda record: handle(record))  # noqa: E731
+    def several(record: Record) -> Iterator[None]:
+        yield
+
+    built: dict[str, object] = {
+        "coroutine function": handle,
+        "generator function": several,
+        "a function that gives a coroutine": lambda record: handle(record),
+        "a function that gives a generator": lambda record: several(record),
+        "no function": 7,
+    }
+    builder = lambda stream: built[kind]  # noqa: E731
     with (
         pytest.raises((HandlerFailed, InvalidState), match=r"plain|expected a function of a record"),
         running(bootstrap, topic, builder) as consumer,

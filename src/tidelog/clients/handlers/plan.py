@@ -115,4 +115,6 @@ def handle_of(built: object, stream: Stream) -> Handle:
         )
     if inspect.iscoroutinefunction(function):
         raise InvalidState(f"the handler of stream {stream} is a coroutine function: expected a plain one")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidState(f"the handler of stream {stream} is a generator function: expected a plain one")
     return function

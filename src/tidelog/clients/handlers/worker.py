@@ -211,12 +211,10 @@ class StreamWorker:
                 if tries == 1:
                     self._deserialize(record)
                 result = handle(record)
-                if result is not None and inspect.isawaitable(result):
-                    if inspect.iscoroutine(result):
-                        result.close()
+                if result is not None and (kind := unfinished(result)) is not None:
                     return self._give_up(
                         InvalidState(
-                            f"the handler of stream {self.stream} is a coroutine: expected a plain one"
+                            f"the handler of stream {self.stream} is a {kind}: expected a plain function"
                         )
                     )
                 return True
@@ -283,6 +281,15 @@ class StreamWorker:
         self._stopping = True
         self._context.fail(error)
         return False
+
+
+def unfinished(result: object) -> str | None:
+    """What a handler gave whose body has not run, if it is that: its record is not handled."""
+    if inspect.iscoroutine(result):
+        result.close()
+    if inspect.isawaitable(result):
+        return "coroutine"
+    return "generator" if inspect.isgenerator(result) or inspect.isasyncgen(result) else None
 
 
 def place(record: Record) -> str:
