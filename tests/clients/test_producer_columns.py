@@ -48,6 +48,54 @@ def test_rows_go_where_their_keys_belong(bootstrap: str, topic: str) -> None:
         assert all(partition_for_key(record.key or b"", 3) == partition for record in rows)
 
 
+def test_a_partitioner_is_asked_for_every_row(bootstrap: str, topic: str) -> None:
+    def by_length(
+        name: str,
+        key: object,
+        key_bytes: bytes | None,
+        value: object,
+        value_bytes: bytes | None,
+        cluster: object,
+    ) -> int:
+        assert (name, key, value) == (topic, key_bytes, value_bytes)
+        return len(value_bytes or b"") % 3
+
+    rows = [(None if size % 4 == 0 else b"k", None if size % 7 == 0 else b"x" * size) for size in range(300)]
+    table = pa.table({"key": [key for key, _ in rows], "value": [value for _, value in rows]})
+    with Producer(bootstrap_servers=bootstrap, partitioner_class=by_length, batch_size=2000) as producer:
+        assert producer.send_arrow(table, topic).result(20) == 300
+    for partition, found in by_partition(bootstrap, topic).items():
+        expected = [(key, value) for key, value in rows if len(value or b"") % 3 == partition]
+        assert [(record.key, record.value) for record in found] == expected
+
+
+def test_rows_go_to_the_partitions_in_turn(bootstrap: str, topic: str) -> None:
+    table = pa.table({"key": [b"the same"] * 300, "value": [b"%d" % number for number in range(300)]})
+    with Producer(bootstrap_servers=bootstrap, partitioner_class="RoundRobinPartitioner") as producer:
+        assert producer.send_arrow(table, topic).result(20) == 300
+    assert [len(found) for found in by_partition(bootstrap, topic).values()] == [100, 100, 100]
+
+
+@pytest.mark.needs("EndTxn")
+def test_a_transaction_that_rows_are_missing_in_has_to_be_aborted(
+    bootstrap: str, topic: str, new_name: NewName
+) -> None:
+    fits, does_not = pa.table({"value": [b"small"]}), pa.table({"value": [b"x" * 3000]})
+    with Producer(
+        bootstrap_servers=bootstrap, transactional_id=new_name("id"), max_request_size=2000
+    ) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_arrow(fits, topic)
+        with pytest.raises(RecordTooLarge):
+            producer.send_arrow(does_not, topic)
+        with pytest.raises(RecordTooLarge):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            assert producer.send_arrow(fits, topic).rows == 1
+
+
 def test_rows_without_keys_fill_one_batch_after_the_other(bootstrap: str, topic: str) -> None:
     table = pa.table({"anything": [f"text {number}" for number in range(20000)]})
     with Producer(bootstrap_servers=bootstrap, batch_size=2000) as producer:

@@ -119,6 +119,10 @@ def from_columns(
     values = column(twin, [value for _, value in rows], wide=wide, first=first)
     times = struct.pack(f"<{len(rows) + first}q", *range(-first, len(rows)))
     columns = twin.ArrowColumns(keys, values, times, first, ((b"h", b"1"),))
+    assert [columns.row(number) for number in range(len(rows))] == rows
+    for outside in (-1, len(rows)):
+        with pytest.raises(IndexError):
+            columns.row(outside)
     made = []
     at = 0
     while at < len(rows):

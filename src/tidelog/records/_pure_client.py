@@ -316,6 +316,13 @@ class ArrowColumns:
         )
         return max(sizes, default=0) + len(self._headers)
 
+    def row(self, number: int) -> tuple[bytes | None, bytes | None]:
+        """Key and value of a row."""
+        if not 0 <= number < self.rows:
+            raise IndexError(f"row {number} of {self.rows}")
+        key, value = self._key.cell(number), self._value.cell(number)
+        return None if key is None else bytes(key), None if value is None else bytes(value)
+
     def time(self, row: int, otherwise: int) -> int:
         return otherwise if self._times is None else self._times[self._first_time + row]
 

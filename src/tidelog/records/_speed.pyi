@@ -168,6 +168,7 @@ class ArrowColumns:
     rows: int
     has_keys: bool
     def largest(self) -> int: ...
+    def row(self, number: int) -> tuple[bytes | None, bytes | None]: ...
     def __init__(
         self,
         key: ArrowColumn,

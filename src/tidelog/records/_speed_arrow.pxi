@@ -121,6 +121,17 @@ cdef class ArrowColumns:
             most = max(most, max(key_size, 0) + max(value_size, 0))
         return most + self.header_size
 
+    def row(self, Py_ssize_t number):
+        """Key and value of a row."""
+        cdef Py_ssize_t key_size, value_size
+        cdef const uint8_t *key
+        cdef const uint8_t *value
+        if not 0 <= number < self.rows:
+            raise IndexError(f"row {number} of {self.rows}")
+        key = self.key.cell(number, &key_size)
+        value = self.value.cell(number, &value_size)
+        return slice_or_none(key, <int32_t>key_size), slice_or_none(value, <int32_t>value_size)
+
     def rows_by_partition(self, int32_t partitions):
         """For each partition the rows whose keys belong to it, and the rows without a key, as int32 arrays."""
         cdef array chosen = clone(_INTS, self.rows, False)

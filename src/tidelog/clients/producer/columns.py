@@ -1,7 +1,8 @@
 """Records from Arrow columns: batches are filled from Arrow's own buffers, without an object per record.
 
 Keys and values are binary or string columns; a key decides the partition as it does in `send`, rows without
-one stay with the batch at hand. Interceptors and serializers are for single records and are passed over.
+one stay with the batch at hand. A partitioner of the user's is asked row by row. Interceptors and serializers
+are for single records and are passed over.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from tidelog.clients.producer.accumulator import RECORD_OVERHEAD
 from tidelog.clients.producer.core import Headers, ProducerCore, TopicWait, Wait, encoded_headers
+from tidelog.clients.producer.partitioners import Choose
+from tidelog.errors import KafkaError
 from tidelog.records._pure_client import EncodedHeaders
 from tidelog.records.loops import ArrowColumn, ArrowColumns, RecordFuture
 
@@ -64,6 +67,17 @@ class ColumnSender:
         self, data: pa.Table | pa.RecordBatch, key: str | None, value: str | None, timestamp: str | None
     ) -> Generator[Wait, None, SentColumns]:
         """Errors are raised, not kept in a future: rows before them are in batches already."""
+        try:
+            return (yield from self._steps(data, key, value, timestamp))
+        except KafkaError as error:
+            transactions = self._core.transactions
+            if transactions is not None and not self._core.is_raised(error):
+                transactions.batch_failed(error)  # some rows are not part of it
+            raise
+
+    def _steps(
+        self, data: pa.Table | pa.RecordBatch, key: str | None, value: str | None, timestamp: str | None
+    ) -> Generator[Wait, None, SentColumns]:
         core = self._core
         core.check_open()
         deadline = time.monotonic() + core.settings.max_block_ms / 1000
@@ -79,6 +93,10 @@ class ColumnSender:
 
     def _send(self, columns: ArrowColumns, largest: int) -> Generator[Wait, None, None]:
         core = self._core
+        if self._partition is None and core.choose is not None:
+            for partition, rows in self._chosen(columns, core.choose).items():
+                yield from self._send_rows(columns, rows, partition, largest)
+            return
         if self._partition is not None or not columns.has_keys or core.settings.partitioner_ignore_keys:
             yield from self._send_rows(columns, None, self._partition, largest)
             return
@@ -87,6 +105,15 @@ class ColumnSender:
             if len(rows):
                 chosen = partition if partition < len(groups) - 1 else None
                 yield from self._send_rows(columns, rows, chosen, largest)
+
+    def _chosen(self, columns: ArrowColumns, choose: Choose) -> dict[int, array[int]]:
+        """The rows of each partition, as a partitioner of the user's has it."""
+        found: dict[int, array[int]] = {}
+        for number in range(columns.rows):
+            key, value = columns.row(number)
+            partition = self._core.chosen(choose, self._topic, key, key, value, value)
+            found.setdefault(partition, array("i")).append(number)
+        return found
 
     def _send_rows(
         self, columns: ArrowColumns, rows: array[int] | None, partition: int | None, largest: int

@@ -20,7 +20,7 @@ from tidelog.clients.producer.accumulator import Accumulator, PartitionQueue, re
 from tidelog.clients.producer.batch import ProducerBatch, Refused
 from tidelog.clients.producer.interceptors import Interceptors, ProducerRecord
 from tidelog.clients.producer.metrics import ProducerMetrics
-from tidelog.clients.producer.partitioners import StickyPartition, partition_for_key, partitioner_of
+from tidelog.clients.producer.partitioners import Choose, StickyPartition, partition_for_key, partitioner_of
 from tidelog.clients.producer.sender import Sender
 from tidelog.clients.producer.sequences import Sequences
 from tidelog.clients.producer.transaction_values import State
@@ -110,7 +110,7 @@ class ProducerCore:
         """The same for records with keys, by partition."""
         self._serialize_key: Serialize | None = serializer("key.serializer", settings.key_serializer)
         self._serialize_value: Serialize | None = serializer("value.serializer", settings.value_serializer)
-        self._choose = partitioner_of(settings.partitioner_class)
+        self.choose = partitioner_of(settings.partitioner_class)
         self._sticky: dict[str, StickyPartition] = {}
         self.sending = threading.Lock()
         self._max_block = settings.max_block_ms / 1000
@@ -118,7 +118,7 @@ class ProducerCore:
             self.interceptors
             or self._serialize_value is not None
             or self._serialize_key is not None
-            or self._choose is not None
+            or self.choose is not None
             or settings.batch_size > settings.max_request_size
         )
         self.sender.deliveries.on_settled = self._forget_batch
@@ -139,9 +139,7 @@ class ProducerCore:
             future = yield from self._append_steps(record)
         except KafkaError as error:
             self.metrics.record_error_total += 1
-            if isinstance(error, RAISED) or (
-                self.transactions is not None and error is self.transactions.error
-            ):
+            if self.is_raised(error):
                 self.interceptors.on_acknowledgement(_nowhere(record), error)
                 raise
             if self.transactions is not None:
@@ -150,6 +148,11 @@ class ProducerCore:
         if told is not None:
             future.add_done_callback(told)
         return future
+
+    def is_raised(self, error: KafkaError) -> bool:
+        """Whether an error says what is wrong with the call, or that a transaction has failed already."""
+        known = self.transactions is not None and error is self.transactions.error
+        return known or isinstance(error, RAISED)
 
     def _append_steps(self, record: ProducerRecord) -> Generator[Wait, None, RecordFuture]:
         _check(record)
@@ -286,17 +289,26 @@ class ProducerCore:
         """The partition given, chosen, or that of the key; None to stay with the batch at hand."""
         if record.partition is not None:
             return record.partition
-        view = self.client.view
-        if self._choose is not None:
-            chosen = self._choose(record.topic, record.key, key, record.value, value, view)
-            if not isinstance(chosen, int) or chosen < 0:
-                raise ValueError(
-                    f"the partitioner chose {chosen!r} for topic {record.topic!r}; at least 0 is right"
-                )
-            return chosen
+        if self.choose is not None:
+            return self.chosen(self.choose, record.topic, record.key, key, record.value, value)
         if key is not None and not self.settings.partitioner_ignore_keys:
-            return partition_for_key(key, view.partition_count(record.topic) or 1)
+            return partition_for_key(key, self.client.view.partition_count(record.topic) or 1)
         return None
+
+    def chosen(
+        self,
+        choose: Choose,
+        topic: str,
+        key: object,
+        key_bytes: bytes | None,
+        value: object,
+        value_bytes: bytes | None,
+    ) -> int:
+        """The partition that a partitioner of the user's chooses."""
+        partition = choose(topic, key, key_bytes, value, value_bytes, self.client.view)
+        if not isinstance(partition, int) or partition < 0:
+            raise ValueError(f"the partitioner chose {partition!r} for topic {topic!r}; at least 0 is right")
+        return partition
 
     def _bytes(
         self, what: str, serialize: Serialize | None, record: ProducerRecord, value: object
