@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -569,3 +571,18 @@ def test_results_show_both_sides() -> None:
     results = Results({"a": 1, "b": UnknownTopicOrPartition("no b")})
     assert dict(results) == {"a": 1}
     assert "no b" in repr(results)
+
+
+def test_a_child_that_leaves_the_block_of_an_admin_leaves_it_to_its_parent(bootstrap: str) -> None:
+    program = """
+import os, sys
+from tidelog import Admin
+with Admin(bootstrap_servers=sys.argv[1]) as admin:
+    if os.fork() == 0:
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), len(admin.describe_cluster().nodes))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, bootstrap], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("7 1\n", "")

@@ -661,8 +661,9 @@ if child == 0:
         print(len(consumer.poll(1)), "records", flush=True)
     except InvalidState as error:
         print(error, flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
+    consumer.close()  # the parent's to close
+    sys.exit(7)
+print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 print(len(consumer.poll(10)), "left")
 consumer.close()
 """
@@ -671,5 +672,6 @@ consumer.close()
     )
     assert done.stdout.splitlines() == [
         "consumer was made before a fork; make a new one in the child process",
+        "ended with 7",
         "9 left",
     ], done.stderr

@@ -48,7 +48,7 @@ class Admin:
 
     def close(self) -> None:
         """End its connections and its thread. Harmless when called again."""
-        if not self._thread.closed:
+        if not self._thread.closed and not self._thread.is_inherited:
             try:
                 self._thread.run(self._admin.close())
             finally:

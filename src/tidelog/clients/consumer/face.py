@@ -463,8 +463,8 @@ class Consumer:
         Ctrl-C while it waits ends it at once. Where another thread polls, it raises and closes nothing: use
         `wakeup`, and have that thread close.
         """
-        if self._thread.closed:
-            return
+        if self._thread.closed or self._thread.is_inherited:
+            return  # what a child process inherited is the parent's to close
         self._thread.check()
         if not self._user.acquire(blocking=False):
             raise InvalidState(IN_USE)
