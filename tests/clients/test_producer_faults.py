@@ -687,6 +687,29 @@ with Producer(bootstrap_servers=sys.argv[1], linger_ms=60000, delivery_timeout_m
         assert len(broker.logs["t", 0]) == 1
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
+def test_threads_that_close_at_the_same_time_are_all_content() -> None:
+    problems: list[BaseException] = []
+
+    def close(producer: Producer, together: threading.Barrier) -> None:
+        try:
+            together.wait()
+            producer.close()
+        except BaseException as error:
+            problems.append(error)
+
+    with FakeBroker() as broker:
+        for _ in range(200):
+            arguments = (Producer(bootstrap_servers=broker.bootstrap), threading.Barrier(3))
+            threads = [threading.Thread(target=close, args=arguments, daemon=True) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(10)
+                assert not thread.is_alive()
+            assert not problems
+
+
 def test_a_callback_may_send_and_may_close() -> None:
     with FakeBroker() as broker:
         producer = Producer(bootstrap_servers=broker.bootstrap, **QUICK)

@@ -27,6 +27,8 @@ class LoopThread:
         # A forgotten close must not keep the program from ending.
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._closed = False
+        self._gate = threading.RLock()
+        """What is let in before the thread is closed is run, or cancelled: nobody waits for it in vain."""
         self._thread.start()
 
     @property
@@ -53,16 +55,20 @@ class LoopThread:
     def submit(self, work: Coroutine[object, object, T]) -> Future[T]:
         """Start `work` on the loop without waiting for it."""
         try:
-            self.check()
+            self.check_process()  # whoever had the gate when a child was forked is not there to open it
+            with self._gate:
+                self.check()
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
         except BaseException:
             work.close()
             raise
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def call(self, function: Callable[[], object]) -> None:
         """Run a function on the loop soon."""
-        self.check()
-        self.loop.call_soon_threadsafe(function)
+        self.check_process()
+        with self._gate:
+            self.check()
+            self.loop.call_soon_threadsafe(function)
 
     def check(self) -> None:
         """Raises where the thread cannot work: closed, of another process, or asked from within itself."""
@@ -89,9 +95,12 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel what still runs on the loop and end the thread; at most a few seconds."""
-        if self._closed or self.is_inherited:
+        if self.is_inherited:
             return
-        self._closed = True
+        with self._gate:
+            if self._closed:
+                return
+            self._closed = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         if not self.is_current:
             self._thread.join(5.0)

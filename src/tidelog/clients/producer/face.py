@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -185,6 +186,9 @@ class Producer:
             self._thread.run(self._core.close(timeout))
         except Closed:
             pass
+        except CancelledError:
+            if not self._thread.closed:  # by another thread, which has ended everything
+                raise
         except BaseException:
             self._thread.run(self._core.close(0))
             raise

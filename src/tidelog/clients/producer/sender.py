@@ -376,7 +376,7 @@ class Sender:
     # The producer's id
 
     def _name_producer(self) -> None:
-        if self._naming is None:
+        if self._naming is None and not self.closing:
             assert self._loop is not None
             self._naming = self._loop.create_task(self._get_id(), name="producer id")
 
