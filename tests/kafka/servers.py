@@ -155,6 +155,15 @@ class ZooKeeper(JavaServer):
     main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
     heap = "-Xmx128m"
 
+    def answers(self) -> bool:
+        """Whether it serves: its port is open before, and until then another's connection may have it."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 2.0) as connection:
+                connection.sendall(b"srvr")
+                return connection.recv(4096).startswith(b"Zookeeper version")
+        except OSError:
+            return False
+
     def forget_brokers(self) -> None:
         """Delete what ends with the sessions of brokers, so that a killed one may come back."""
         from kazoo.client import KazooClient
