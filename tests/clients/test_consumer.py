@@ -675,3 +675,25 @@ consumer.close()
         "ended with 7",
         "9 left",
     ], done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is about the C library of Linux")
+def test_memory_of_values_is_kept_for_those_of_the_next_poll() -> None:
+    program = """
+import asyncio, resource
+from tidelog import AsyncConsumer
+
+async def faults():
+    AsyncConsumer(bootstrap_servers="127.0.0.1:1")
+    counted = []
+    for _ in range(20):
+        [b"%01000d" % number for number in range(2000)]
+        counted.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    print(counted[-1] - counted[4])
+
+asyncio.run(faults())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert int(done.stdout) < 500, "pages were given back and asked for again"
