@@ -469,3 +469,20 @@ def test_an_interceptor_that_forgets_to_give_a_record_changes_none(
     with Producer(bootstrap_servers=bootstrap, interceptor_classes=[Forgetful]) as producer:
         assert producer.send(single, b"value").result(10).serialized_value_size == 5
     assert "on_send gave None; a record is right" in caplog.text
+
+
+def test_a_large_record_is_refused_also_where_a_batch_that_packs_well_has_room(
+    bootstrap: str, single: str
+) -> None:
+    settings = {
+        "compression_type": "gzip",
+        "batch_size": 50_000,
+        "max_request_size": 60_000,
+        "linger_ms": 5000,
+    }
+    with Producer(bootstrap_servers=bootstrap, delivery_timeout_ms=60_000, **settings) as producer:
+        for _ in range(100):  # until it knows how well these pack
+            producer.send(single, b"x" * 40_000)
+            producer.flush()
+        producer.send(single, b"x" * 1000)
+        assert isinstance(producer.send(single, b"x" * 70_000).exception(10), RecordTooLarge)

@@ -148,6 +148,7 @@ class Accumulator:
         self.incomplete: dict[ProducerBatch, None] = {}
         self.memory = BufferMemory(settings.buffer_memory)
         self.batch_size = settings.batch_size
+        self._most = min(self.memory.total // 16, settings.max_request_size)
         self.flushing = 0
         self.codec = codec
         self._ratios: dict[str, float] = {}
@@ -208,9 +209,10 @@ class Accumulator:
     def _begin(self, queue: PartitionQueue, size: int, now: float) -> ProducerBatch | None:
         limit = self.batch_size
         if self.codec is not Codec.NONE:
-            # As much as is expected to pack into batch.size, but never a large part of the buffer.
+            # As much as is expected to pack into batch.size, but never a large part of the buffer, nor room
+            # for a single record above max.request.size.
             expected = int(limit / (self.ratio(queue.topic) * COMPRESSION_MARGIN))
-            limit = min(expected, max(limit, self.memory.total // 16))
+            limit = min(expected, max(limit, self._most))
         reserved = min(max(limit, size + HEADER_SIZE), self.memory.total)
         if not self.memory.take(reserved):
             return None
