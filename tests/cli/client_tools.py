@@ -53,3 +53,15 @@ def make_topic(tool: Tool, name: str, partitions: int = 1, *configs: str) -> str
 @pytest.fixture
 def tool(bootstrap: str) -> Tool:
     return runner(bootstrap)
+
+
+def assert_content_without_reader(process: subprocess.Popen[str]) -> None:
+    """A tool whose lines nobody reads any more ends with 0 and without a word."""
+    assert process.stdout is not None
+    process.stdout.close()
+    try:
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""

@@ -12,7 +12,15 @@ from unittest.mock import ANY
 import pytest
 from click.testing import CliRunner
 
-from tests.cli.client_tools import NewName, Tool, make_topic, runner, start, tool
+from tests.cli.client_tools import (
+    NewName,
+    Tool,
+    assert_content_without_reader,
+    make_topic,
+    runner,
+    start,
+    tool,
+)
 from tidelog.cli.broker_api_versions import line
 from tidelog.cli.configs import parse_configs
 from tidelog.cli.get_offsets import parse_filters, parse_rules, parse_time
@@ -238,14 +246,7 @@ def test_a_reader_that_went_away_is_no_failure(
 ) -> None:
     make_topic(tool, new_name("t"))
     process = start(bootstrap, *command)
-    assert process.stdout is not None
-    process.stdout.close()
-    try:
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
+    assert_content_without_reader(process)
 
 
 @pytest.mark.parametrize("command", PRINTING)

@@ -90,9 +90,8 @@ def _named_serializer(kind: str) -> Callable[[object], object] | None:
 
 def _named_deserializer(kind: str) -> Callable[[object], object] | None:
     if kind == "String":
-        return lambda data: bytes(_buffer(data)).decode(
-            errors="replace"
-        )  # as Java's: no record stops a reader
+        # As Java's: no record stops a reader.
+        return lambda data: bytes(_buffer(data)).decode(errors="replace")
     if kind == "Boolean":
         return _boolean
     if kind == "UUID":
