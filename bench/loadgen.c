@@ -1,9 +1,12 @@
-/* Load generator: speaks just enough of Kafka's protocol (Produce v9, Fetch v12, ApiVersions v0) to load a broker
- * with little CPU of its own. Batches are built once and sent many times (with --keys
- * each time with other keys, on one connection); answers are checked for their error code.
+/* Load generator: speaks just enough of Kafka's protocol (Produce v9, Fetch v12 and v13, InitProducerId v0,
+ * ApiVersions v0) to load a broker with little CPU of its own. Batches are built once and sent many times (with --keys
+ * each time with other keys, on one connection; with --idempotent each time with the next sequence of the connection's
+ * own producer id); answers are checked for their error code.
  *
  *   loadgen produce  closed loop of Produce requests on several connections (bounded by --requests, --bytes or --seconds)
  *   loadgen fetch    closed loop of Fetch requests, in order or at random offsets of [--from, --to)
+ *   loadgen session  Fetch requests one after the other in one incremental fetch session of all partitions; each names
+ *                    partition 0 at its next offset and gets one batch of it, nothing of the others
  *   loadgen latency  one Produce request at a time on one connection; --interval-us makes it an open loop
  *   loadgen idle     opens connections, makes each one be answered once, and holds them until stdin ends
  *
@@ -36,19 +39,22 @@
 #endif
 
 enum { HEAD_MAX = 512, SMALL_BUFFER = 64 * 1024, MAX_SAMPLES = 8 * 1000 * 1000, BATCH_HEADER = 61, KEY_SIZE = 16 };
+enum { COORDINATOR_LOADING = 14, COORDINATOR_NOT_AVAILABLE = 15 };
 
 struct options {
-    const char *host, *topic;
+    const char *host, *topic, *topic_id;
     int port, partitions, connections, depth, records, record_size, acks, max_bytes, per_step, sources;
-    int64_t requests, bytes, from, to, ts_start, ts_step, interval_us, warmup, keys;
+    int64_t requests, bytes, from, to, ts_start, ts_step, interval_us, warmup, keys, idle_at;
     double seconds, deadline, rate;
     uint64_t seed;
-    bool random;
+    bool random, idempotent;
 };
 
 static struct options opt = {.host = "127.0.0.1", .topic = "bench", .partitions = 1, .connections = 1, .depth = 1,
     .records = 1, .record_size = 100, .acks = 1, .max_bytes = 1 << 20, .per_step = 1, .sources = 8,
     .deadline = 300, .seed = 1};
+
+static uint8_t topic_id[16]; /* opt.topic_id; requests then name the topic by it */
 
 static void fail(const char *format, ...) {
     va_list args;
@@ -69,6 +75,11 @@ static int64_t wall_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+}
+
+static void sleep_until(int64_t ns) {
+    struct timespec t = {ns / 1000000000LL, ns % 1000000000LL};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) {}
 }
 
 static uint64_t next_random(void) { /* xorshift: good enough to scatter offsets, and the same each run */
@@ -191,6 +202,13 @@ static uint8_t *put_record(uint8_t *p, int delta, int size) { /* no headers, a v
     return p;
 }
 
+/* The producer id and its epoch stand for a whole run; the sequence is that of the first record. */
+static void name_producer(uint8_t *batch, int64_t id, int epoch, int32_t sequence) {
+    put64(batch + 43, (uint64_t)id);
+    put16(batch + 51, (uint16_t)epoch);
+    put32(batch + 53, (uint32_t)sequence);
+}
+
 static void build_batch(struct request *r, int64_t timestamp) {
     r->batch = malloc(BATCH_HEADER + (size_t)opt.records * ((size_t)opt.record_size + 24) + 8);
     if (!r->batch) fail("no memory for a batch");
@@ -204,9 +222,7 @@ static void build_batch(struct request *r, int64_t timestamp) {
     b[16] = 2;
     put16(b + 21, 0);
     put32(b + 23, (uint32_t)opt.records - 1);
-    put64(b + 43, (uint64_t)-1);
-    put16(b + 51, (uint16_t)-1);
-    put32(b + 53, (uint32_t)-1);
+    name_producer(b, -1, -1, -1);
     put32(b + 57, (uint32_t)opt.records);
     if (opt.keys) draw_keys();
     seal_batch(b, r->batch_size, timestamp);
@@ -241,48 +257,72 @@ static void build_produce(struct request *r, int64_t timestamp) {
     put32(r->head, (uint32_t)(r->head_size + r->tail_size - 4));
 }
 
-static void build_fetch(struct request *r) {
-    uint8_t *p = put_header(r->head, 1, 12);
+static uint8_t *put_fetch_head(uint8_t *frame, int version, int32_t session, int32_t epoch) {
+    uint8_t *p = put_header(frame, 1, version);
     p = put32(p, (uint32_t)-1); /* replica id: a consumer */
     p = put32(p, 500);          /* max wait */
     p = put32(p, 1);            /* min bytes */
     p = put32(p, 50 << 20);     /* max bytes */
     *p++ = 0;                   /* isolation */
-    p = put32(p, 0);            /* no session */
-    p = put32(p, (uint32_t)-1);
-    *p++ = 2;
-    p = put_compact(p, opt.topic);
-    *p++ = 2;
-    r->partition_at = (size_t)(p - r->head);
-    p = put32(p, 0);
-    p = put32(p, (uint32_t)-1);
-    r->offset_at = (size_t)(p - r->head);
-    p = put64(p, 0);
-    p = put32(p, (uint32_t)-1);
-    p = put64(p, (uint64_t)-1);
+    p = put32(p, (uint32_t)session);
+    p = put32(p, (uint32_t)epoch);
+    *p++ = 2; /* one topic */
+    return p;
+}
+
+static uint8_t *put_fetched_partition(uint8_t *p, int32_t partition, int64_t offset) {
+    p = put32(p, (uint32_t)partition);
+    p = put32(p, (uint32_t)-1); /* leader epoch */
+    p = put64(p, (uint64_t)offset);
+    p = put32(p, (uint32_t)-1); /* epoch of the record before */
+    p = put64(p, (uint64_t)-1); /* log start offset: a follower's */
     p = put32(p, (uint32_t)opt.max_bytes);
     *p++ = 0;
+    return p;
+}
+
+static size_t end_fetch(uint8_t *frame, uint8_t *p) { /* the size of the frame */
     *p++ = 0;
     *p++ = 1; /* forgotten topics */
     *p++ = 1; /* rack */
     *p++ = 0;
-    r->head_size = (size_t)(p - r->head);
-    put32(r->head, (uint32_t)(r->head_size - 4));
+    put32(frame, (uint32_t)(p - frame - 4));
+    return (size_t)(p - frame);
+}
+
+static void build_fetch(struct request *r) {
+    uint8_t *p = put_compact(put_fetch_head(r->head, 12, 0, -1), opt.topic);
+    *p++ = 2; /* one partition */
+    r->partition_at = (size_t)(p - r->head);
+    r->offset_at = r->partition_at + 8;
+    r->head_size = end_fetch(r->head, put_fetched_partition(p, 0, 0));
+}
+
+/* Fetch v13 of partitions [0, count) of the topic: the first at `offset`, the others at `--idle-at`. */
+static size_t build_session_fetch(uint8_t *frame, int32_t session, int32_t epoch, int count, int64_t offset) {
+    uint8_t *p = put_fetch_head(frame, 13, session, epoch);
+    memcpy(p, topic_id, sizeof topic_id);
+    p = put_uvarint(p + sizeof topic_id, (uint32_t)count + 1);
+    for (int i = 0; i < count; i++) p = put_fetched_partition(p, i, i ? opt.idle_at : offset);
+    return end_fetch(frame, p);
 }
 
 /* ---- answers ------------------------------------------------------------------------------------------------ */
 
+/* Goes to the first topic of a Fetch answer and returns its session id. */
+static int32_t enter_fetch(struct reader *r) {
+    take(r, 4);
+    int error = (int16_t)get16(take(r, 2));
+    if (error) fail("fetch answered with error %d", error);
+    return (int32_t)get32(take(r, 4));
+}
+
 static struct reader enter_partition(const uint8_t *body, size_t size, bool fetch) {
     struct reader r = {body + 4, body + size};
     skip_tags(&r);
-    if (fetch) {
-        take(&r, 4);
-        int error = (int16_t)get16(take(&r, 2));
-        if (error) fail("fetch answered with error %d", error);
-        take(&r, 4);
-    }
+    if (fetch) enter_fetch(&r);
     if (take_uvarint(&r) != 2) fail("an answer does not name one topic");
-    uint32_t name = take_uvarint(&r);
+    uint32_t name = opt.topic_id ? sizeof topic_id + 1 : take_uvarint(&r);
     take(&r, name ? name - 1 : 0);
     if (take_uvarint(&r) != 2) fail("an answer does not name one partition");
     return r;
@@ -355,7 +395,9 @@ struct connection {
     size_t filled, capacity;
     uint32_t next_id, expected_id;
     int64_t *started;     /* ring of depth start times */
-    int64_t offset;
+    int64_t offset, producer_id;
+    int producer_epoch;
+    int32_t *sequences;   /* of each partition; NULL without --idempotent */
     bool waits_for_room;
 };
 
@@ -397,6 +439,34 @@ static size_t receive_answer(int fd, uint8_t *buffer, size_t capacity) {
     return wanted - 4;
 }
 
+/* A producer id of its own for a connection, and sequences that begin at 0. */
+static void take_producer_id(struct connection *c) {
+    static const uint8_t init[] = {0, 0, 0, 23, 0, 22, 0, 0, 0, 0, 0, 0, 0, 7, 'l', 'o', 'a', 'd', 'g', 'e', 'n',
+        0xff, 0xff, 0, 0, 0xea, 0x60};
+    uint8_t answer[64];
+    int64_t stop = now_ns() + 30 * 1000000000LL;
+    for (;;) {
+        send_all(c->fd, init, sizeof init);
+        size_t size = receive_answer(c->fd, answer, sizeof answer);
+        struct reader r = {answer + 4, answer + 4 + size};
+        take(&r, 8); /* correlation id and throttle time */
+        int error = (int16_t)get16(take(&r, 2));
+        if (error && error != COORDINATOR_LOADING && error != COORDINATOR_NOT_AVAILABLE)
+            fail("InitProducerId answered with error %d", error);
+        if (error && now_ns() > stop) fail("no producer id within 30 s: error %d", error);
+        c->producer_id = (int64_t)get64(take(&r, 8));
+        c->producer_epoch = (int16_t)get16(take(&r, 2));
+        if (!error) break;
+        sleep_until(now_ns() + 20 * 1000000LL);
+    }
+    if (!(c->sequences = calloc((size_t)opt.partitions, sizeof *c->sequences))) fail("no memory for sequences");
+}
+
+static void number_batch(struct connection *c, uint8_t *batch, uint32_t partition) {
+    name_producer(batch, c->producer_id, c->producer_epoch, c->sequences[partition]);
+    c->sequences[partition] = (int32_t)(((int64_t)c->sequences[partition] + opt.records) & INT32_MAX);
+}
+
 /* ---- closed loop on many connections ------------------------------------------------------------------------ */
 
 static struct {
@@ -427,12 +497,12 @@ static void aim_request(struct connection *c) {
         else if (c->offset >= opt.to)
             c->offset = opt.from;
         put64(r->head + r->offset_at, (uint64_t)c->offset);
-    } else if (opt.keys) {
-        draw_keys();
-        seal_batch(r->batch, r->batch_size, wall_ms());
-    } else if (opt.ts_step) {
-        seal_batch(r->batch, r->batch_size, opt.ts_start + run.issued / opt.per_step * opt.ts_step);
+        return;
     }
+    if (c->sequences) number_batch(c, r->batch, partition);
+    if (opt.keys) draw_keys();
+    if (opt.keys || opt.ts_step || c->sequences)
+        seal_batch(r->batch, r->batch_size, opt.ts_step ? opt.ts_start + run.issued / opt.per_step * opt.ts_step : wall_ms());
 }
 
 static void watch(struct connection *c, bool room) {
@@ -519,9 +589,10 @@ static struct connection *open_connections(void) {
     for (int i = 0; i < opt.connections; i++) {
         struct connection *c = &all[i];
         c->fd = connect_to_broker(-1);
+        if (opt.idempotent) take_producer_id(c);
         fcntl(c->fd, F_SETFL, O_NONBLOCK);
         c->request = first;
-        if (opt.ts_step) { /* each frame is changed before it leaves */
+        if (opt.ts_step || opt.idempotent) { /* each frame is changed before it leaves */
             c->request.batch = malloc(first.tail_size);
             if (!c->request.batch) fail("no memory for a batch");
             memcpy(c->request.batch, first.batch, first.tail_size);
@@ -562,11 +633,6 @@ static void run_load(bool fetch) {
 
 /* ---- one request at a time ---------------------------------------------------------------------------------- */
 
-static void sleep_until(int64_t ns) {
-    struct timespec t = {ns / 1000000000LL, ns % 1000000000LL};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) {}
-}
-
 static void run_latency(void) {
     struct request r = {0};
     build_produce(&r, wall_ms());
@@ -575,7 +641,8 @@ static void run_latency(void) {
     if (!frame || !buffer) fail("no memory for a frame");
     memcpy(frame, r.head, r.head_size);
     memcpy(frame + r.head_size, r.batch, r.tail_size);
-    int fd = connect_to_broker(-1);
+    struct connection c = {.fd = connect_to_broker(-1)};
+    if (opt.idempotent) take_producer_id(&c);
     int64_t begun = now_ns(), stop = begun + (int64_t)(opt.deadline * 1e9), done = 0;
     for (int64_t i = -opt.warmup; !opt.requests || i < opt.requests; i++) {
         int64_t from = now_ns();
@@ -588,8 +655,12 @@ static void run_latency(void) {
             sleep_until(from);
         }
         put32(frame + 8, (uint32_t)i);
-        send_all(fd, frame, size);
-        size_t got = receive_answer(fd, buffer, SMALL_BUFFER);
+        if (c.sequences) {
+            number_batch(&c, frame + r.head_size, 0);
+            seal_batch(frame + r.head_size, r.batch_size, wall_ms());
+        }
+        send_all(c.fd, frame, size);
+        size_t got = receive_answer(c.fd, buffer, SMALL_BUFFER);
         if (got < 4 || get32(buffer + 4) != (uint32_t)i) fail("an answer carries another correlation id than its request");
         if (i >= 0) {
             add_sample(now_ns() - from);
@@ -598,6 +669,47 @@ static void run_latency(void) {
         check_produced(buffer + 4, got);
     }
     print_result(done, done * (int64_t)r.batch_size, (double)(now_ns() - begun) / 1e9);
+}
+
+/* ---- one fetch session --------------------------------------------------------------------------------------- */
+
+static void read_topic_id(void) {
+    if (!opt.topic_id || strlen(opt.topic_id) != 2 * sizeof topic_id) fail("session wants --topic-id in 32 hex digits");
+    for (size_t i = 0; i < sizeof topic_id; i++)
+        if (sscanf(opt.topic_id + 2 * i, "%2hhx", &topic_id[i]) != 1) fail("--topic-id is not hex");
+}
+
+static int32_t open_session(int fd, uint8_t *frame, uint8_t *buffer, size_t capacity) {
+    send_all(fd, frame, build_session_fetch(frame, 0, 0, opt.partitions, opt.from));
+    struct reader r = {buffer + 8, buffer + 4};
+    r.end += receive_answer(fd, buffer, capacity);
+    skip_tags(&r);
+    int32_t session = enter_fetch(&r);
+    if (!session) fail("the broker opened no fetch session for %d partitions", opt.partitions);
+    return session;
+}
+
+static void run_session(void) {
+    enum { SESSION_BUFFER = 4 << 20, PARTITION_SIZE = 33 };
+    if (opt.to <= opt.from) fail("session wants --to above --from");
+    read_topic_id();
+    uint8_t *frame = malloc(HEAD_MAX + (size_t)opt.partitions * PARTITION_SIZE), *buffer = malloc(SESSION_BUFFER);
+    if (!frame || !buffer) fail("no memory for a frame");
+    int fd = connect_to_broker(-1);
+    int32_t session = open_session(fd, frame, buffer, SESSION_BUFFER), epoch = 0;
+    int64_t begun = now_ns(), stop = begun + (int64_t)(opt.deadline * 1e9), done = 0, bytes = 0, offset = opt.from;
+    for (int64_t from = begun; (!opt.requests || done < opt.requests) && (!opt.seconds || from - begun < (int64_t)(opt.seconds * 1e9)); from = now_ns(), done++) {
+        if (from > stop) fail("not done after %.0f s", opt.deadline);
+        if (offset >= opt.to) offset = opt.from;
+        epoch = epoch == INT32_MAX ? 1 : epoch + 1;
+        send_all(fd, frame, build_session_fetch(frame, session, epoch, 1, offset));
+        size_t got = receive_answer(fd, buffer, SESSION_BUFFER);
+        add_sample(now_ns() - from);
+        size_t fetched = check_fetched(buffer + 4, got, &offset);
+        if (!fetched) fail("a fetch at %" PRId64 " of %s-0 brought nothing", offset, opt.topic);
+        bytes += (int64_t)fetched;
+    }
+    print_result(done, bytes, (double)(now_ns() - begun) / 1e9);
 }
 
 /* ---- connections that do nothing ---------------------------------------------------------------------------- */
@@ -634,7 +746,7 @@ static const struct option names[] = {
     {"requests", 1, 0, 'n'}, {"bytes", 1, 0, 'b'}, {"seconds", 1, 0, 'S'}, {"deadline", 1, 0, 'D'}, {"rate", 1, 0, 'R'},
     {"from", 1, 0, 'f'}, {"to", 1, 0, 'T'}, {"random", 0, 0, 'x'}, {"seed", 1, 0, 'e'}, {"ts-start", 1, 0, 'A'},
     {"ts-step", 1, 0, 'B'}, {"per-step", 1, 0, 'C'}, {"interval-us", 1, 0, 'i'}, {"warmup", 1, 0, 'w'}, {"sources", 1, 0, 'o'},
-    {"keys", 1, 0, 'k'},
+    {"keys", 1, 0, 'k'}, {"idempotent", 0, 0, 'I'}, {"topic-id", 1, 0, 'U'}, {"idle-at", 1, 0, 'O'},
     {0, 0, 0, 0}};
 
 static void read_option(int key, const char *value) {
@@ -665,6 +777,9 @@ static void read_option(int key, const char *value) {
     case 'w': opt.warmup = atoll(value); break;
     case 'o': opt.sources = atoi(value); break;
     case 'k': opt.keys = atoll(value); break;
+    case 'I': opt.idempotent = true; break;
+    case 'U': opt.topic_id = value; break;
+    case 'O': opt.idle_at = atoll(value); break;
     default: exit(2);
     }
 }
@@ -681,8 +796,9 @@ int main(int argc, char **argv) {
     if (!bounded && strcmp(mode, "idle")) fail("one of --requests, --bytes, --seconds is needed");
     if (!strcmp(mode, "produce")) run_load(false);
     else if (!strcmp(mode, "fetch")) run_load(true);
+    else if (!strcmp(mode, "session")) run_session();
     else if (!strcmp(mode, "latency")) run_latency();
     else if (!strcmp(mode, "idle")) run_idle();
-    else fail("mode '%s' is none of produce, fetch, latency, idle", mode);
+    else fail("mode '%s' is none of produce, fetch, session, latency, idle", mode);
     return 0;
 }

@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 
-API_VERSIONS, LIST_OFFSETS, LIST_GROUPS = 18, 2, 16
+API_VERSIONS, LIST_OFFSETS, METADATA, LIST_GROUPS = 18, 2, 3, 16
 CREATE_TOPICS, DELETE_TOPICS, INCREMENTAL_ALTER_CONFIGS = 19, 20, 44
 EARLIEST, LATEST = -2, -1
 
@@ -40,6 +40,26 @@ class _Answer:
     def count(self) -> int:
         return max(0, self.number("i"))
 
+    def raw(self, size: int) -> bytes:
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def varint(self) -> int:
+        value = shift = 0
+        while (byte := self.number("B")) >= 0x80:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+        return value | byte << shift
+
+    def compact(self) -> bytes:
+        """A compact string; empty also where it is null."""
+        return self.raw(max(0, self.varint() - 1))
+
+    def skip_tags(self) -> None:
+        for _ in range(self.varint()):
+            self.varint()
+            self.raw(self.varint())
+
 
 class Client:
     """One blocking connection."""
@@ -58,9 +78,10 @@ class Client:
     def close(self) -> None:
         self._socket.close()
 
-    def _call(self, api: int, version: int, body: bytes) -> _Answer:
+    def _call(self, api: int, version: int, body: bytes, header: bytes = b"") -> _Answer:
+        """The answer after its correlation id; `header` is what a flexible request adds to its header."""
         self._correlation += 1
-        head = struct.pack(">hhi", api, version, self._correlation) + _text("bench")
+        head = struct.pack(">hhi", api, version, self._correlation) + _text("bench") + header
         self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
         (size,) = struct.unpack(">i", self._receive(4))
         answer = _Answer(self._receive(size))
@@ -108,6 +129,26 @@ class Client:
         if error := answer.number("h"):
             reason = answer.text() or ""
             raise WireError(f"{setting}={value} of topic {name} was refused: error {error} {reason}")
+
+    def topic_id(self, name: str) -> bytes:
+        raw = name.encode()
+        topic = bytes(16) + bytes([len(raw) + 1]) + raw + b"\0"
+        answer = self._call(METADATA, 10, b"\x02" + topic + b"\0\0\0\0", header=b"\0")
+        answer.skip_tags()
+        answer.number("i")
+        for _ in range(answer.varint() - 1):
+            answer.number("i")
+            answer.compact()
+            answer.number("i")
+            answer.compact()
+            answer.skip_tags()
+        answer.compact()
+        answer.number("i")
+        answer.varint()
+        if error := answer.number("h"):
+            raise WireError(f"the id of topic {name} is not known: error {error}")
+        answer.compact()
+        return answer.raw(16)
 
     def groups(self) -> tuple[int, int]:
         """Error code, and how many groups there are."""
