@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -231,3 +232,48 @@ def test_a_folder_that_belongs_to_no_topic_is_left_alone_where_nobody_else_was(t
     shutil.copytree(broker.data / "t-0", broker.data / "stray-0")
     with broker.start():
         assert "stray-0 belongs to no topic" in broker.log()
+
+
+def test_a_metrics_port_in_use_is_refused_before_the_folder_is_touched(tmp_path: Path) -> None:
+    broker = used_folder(tmp_path)
+    before = contents(broker.data)
+    assert ".kafka_cleanshutdown" in before
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        broker.settings["metrics.listener"] = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert broker.settings["metrics.listener"] in refused(broker)
+    assert contents(broker.data) == before
+
+
+def test_a_ready_file_that_cannot_be_written_is_refused_before_the_start(tmp_path: Path) -> None:
+    broker = used_folder(tmp_path)
+    before = contents(broker.data)
+    broker.ready_file = tmp_path / "missing" / "ready"
+    reason = refused(broker)
+    assert f"--ready-file {broker.ready_file}" in reason
+    assert f"there is no folder {tmp_path / 'missing'}" in reason
+    assert contents(broker.data) == before
+
+
+def test_a_start_that_fails_after_the_logs_were_opened_stops_cleanly(tmp_path: Path) -> None:
+    broker = used_folder(tmp_path)
+    broker.ready_file = tmp_path / "link"
+    broker.ready_file.symlink_to(tmp_path / "missing" / "ready")  # only the write itself shows it
+    reason = refused(broker)
+    assert f"--ready-file {broker.ready_file} cannot be written" in reason
+    assert ".kafka_cleanshutdown" in contents(broker.data)
+    broker.ready_file = tmp_path / "ready"
+    with broker, Client(broker.address) as client:
+        assert [stored.values for stored in client.read_all("t", 0)] == [[b"precious"]]
+        assert "recovered" not in broker.log()
+        assert "used by another broker" not in broker.log()
+
+
+def test_a_broker_whose_standard_output_is_closed_serves_all_the_same(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    reader, writer = os.pipe()
+    os.close(reader)
+    broker.launch(stdout=writer)
+    os.close(writer)
+    with broker.await_ready(), Client(broker.address) as client:
+        assert client.create_topic("t") == 0
+        assert broker.terminate() == 0

@@ -40,6 +40,7 @@ class Broker:
         self._keep_port = keep_port
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
+        self.ready_file = folder / "ready"
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -83,36 +84,38 @@ class Broker:
             command += ["--override", f"{name}={value}"]
         return command
 
-    def launch(self) -> None:
+    def launch(self, stdout: int | None = None) -> None:
         """Start the process without waiting for its first answer."""
         assert not self.running, "the broker is running already"
         self._starts += 1
-        ready_file = self.folder / "ready"
-        ready_file.unlink(missing_ok=True)
+        (self.folder / "ready").unlink(missing_ok=True)
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
-                self.command(ready_file),
+                self.command(self.ready_file),
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdout=log if stdout is None else stdout,
+                stderr=log,
                 cwd=self.folder,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
     def is_ready(self) -> bool:
         """Whether the process has said that it answers."""
-        return (self.folder / "ready").exists()
+        return self.ready_file.exists()
 
     def start(self) -> Broker:
         self.launch()
-        ready_file = self.folder / "ready"
+        return self.await_ready()
+
+    def await_ready(self) -> Broker:
+        """Wait until the launched process answers, and learn its address."""
 
         def address() -> str | None:
             if self.process.poll() is not None:
                 raise AssertionError(
                     f"the broker ended with {self.process.returncode}; it printed:\n{self.log()}"
                 )
-            return ready_file.read_text().strip() if ready_file.exists() else None
+            return self.ready_file.read_text().strip() if self.is_ready() else None
 
         try:
             host, _, port = eventually(address, "the broker answers", READY_SECONDS).rpartition(":")

@@ -29,10 +29,17 @@ class MetricsServer:
         self._server: asyncio.Server | None = None
         self._open = 0
 
-    async def start(self) -> None:
+    async def bind(self) -> None:
+        """Take the port; nothing is answered before `start`. Raises OSError where the port is in use."""
         self._server = await asyncio.start_server(
-            self._serve, self._host, self._port, limit=MAX_REQUEST_BYTES
+            self._serve, self._host, self._port, limit=MAX_REQUEST_BYTES, start_serving=False
         )
+
+    async def start(self) -> None:
+        if self._server is None:
+            await self.bind()
+        assert self._server is not None
+        await self._server.start_serving()
 
     @property
     def address(self) -> tuple[str, int]:

@@ -61,7 +61,7 @@ from tidelog.server.part_settings import (
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
-from tidelog.server.stale_tree import StaleTree, check_folders, check_logs, note_stop, what_to_do
+from tidelog.server.stale_tree import StaleTree, check_folders, check_logs, last_stop, note_stop, what_to_do
 from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.cleaner.service import LogCleaner
 from tidelog.storage.config import LogConfig
@@ -116,6 +116,7 @@ class Broker:
         self._creating: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._registered_epoch = -1
+        self._has_logs = False  # they are open, and belong to this broker's tree
         self._metrics_server: MetricsServer | None = None
 
     # -- start -------------------------------------------------------------------------------------
@@ -134,11 +135,13 @@ class Broker:
             self._loop.set_io_threads(self.config.num_io_threads)
             services = self._assemble(logs, controller, dynamic)
             self._server = server = self._bind(services)
+            self._metrics_server = metrics_server = await self._bind_metrics()
             topics = dynamic.topics
             overrides = {name: topic.configs for name, topic in cluster.topics.items()}
             self._check_tree(logs, cluster.topics)
             await self._load_logs(logs, lambda topic: topics.log_config(overrides.get(topic, {})))
             check_logs(logs.logs, cluster.topics)
+            self._has_logs = True
             self._host = host = BrokerHost(
                 services.replicas,
                 services.metadata,
@@ -164,7 +167,8 @@ class Broker:
             )
             self._moves.start()
             self._follow_settings(host, server, cleaner, self._moves)
-            await self._serve_metrics()
+            if metrics_server is not None:
+                await metrics_server.start()
             server.start()
         except (FolderRefused, StaleTree, TreeUnavailable, TreeError) as error:
             raise StartFailed(str(error)) from error
@@ -389,18 +393,18 @@ class Broker:
 
         self.config.on_change(changed)
 
-    async def _serve_metrics(self) -> None:
+    async def _bind_metrics(self) -> MetricsServer | None:
         if self.config.metrics_listener is None:
-            return
+            return None
         from tidelog.metrics.http import MetricsServer
 
         host, _, port = self.config.metrics_listener.rpartition(":")
         server = MetricsServer(self.registry, host.strip("[]") or "127.0.0.1", int(port))
         try:
-            await server.start()
+            await server.bind()
         except OSError as error:
             raise StartFailed(f"metrics.listener={self.config.metrics_listener}: {error}") from error
-        self._metrics_server = server
+        return server
 
     # -- while running -----------------------------------------------------------------------------
 
@@ -501,18 +505,26 @@ class Broker:
             self._cleaner.close()
             while self._cleaner.is_busy:  # a step that is under way ends within moments
                 await asyncio.sleep(0.005)
-        if self._logs is not None:
-            if running:
-                assert self._tree is not None
-                try:
-                    await asyncio.to_thread(note_stop, self._tree, self._registered_epoch)
-                except TreeError as error:
-                    log.warning("the tree does not know of this stop: %s", error)
-                await asyncio.to_thread(self._logs.shutdown, self._registered_epoch)
-            else:
-                self._logs.unlock()
+        if self._has_logs:
+            await asyncio.to_thread(self._close_logs)
+        elif self._logs is not None:
+            self._logs.unlock()
         if self._tree is not None:
             self._tree.close()
         self.state = BrokerState.NOT_RUNNING
         if running:
             log.info("stopped")
+
+    def _close_logs(self) -> None:
+        """Also after a start that failed late: opening the logs took the markers of the last clean stop."""
+        assert self._tree is not None
+        assert self._logs is not None
+        epoch = self._registered_epoch
+        try:
+            if epoch >= 0:
+                note_stop(self._tree, epoch)
+            else:
+                epoch = last_stop(self._tree)
+        except TreeError as error:
+            log.warning("the tree does not know of this stop: %s", error)
+        self._logs.shutdown(epoch)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidelog.config.values import ConfigError
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.logs import set_levels, set_up_logging
+
+if TYPE_CHECKING:
+    from tidelog.server.broker import Broker
 
 log = logging.getLogger("tidelog.server")
 
@@ -29,7 +34,9 @@ def run_broker(
     try:
         config = BrokerConfig.load(properties, overrides)
         set_levels(log_level or config.tidelog_log_level, config.tidelog_log_levels)
-    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        if ready_file is not None:
+            _check_ready_file(ready_file)
+    except (ConfigError, OSError, UnicodeDecodeError, StartFailed) as error:
         print(f"tidelog: {error}", file=sys.stderr)
         return 1
     for line in config.notes:
@@ -62,6 +69,11 @@ def _run(config: BrokerConfig, ready_file: Path | None) -> int:
     async def life() -> int:
         try:
             await broker.start()
+            # What the start made stays for good: the collector need not look at it again and again.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(50_000, 20, 100)
+            _announce(broker, ready_file)
         except StartFailed as error:
             print(f"tidelog: {error}", file=sys.stderr)
             await broker.stop()
@@ -70,13 +82,6 @@ def _run(config: BrokerConfig, ready_file: Path | None) -> int:
             log.critical("the start failed: %s", error, exc_info=error)
             await broker.stop()
             return 1
-        # What the start made stays for good: the collector need not look at it again and again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 100)
-        print(broker.first_screen(), flush=True)
-        if ready_file is not None:
-            ready_file.write_text(f"{broker.address}\n")
         failed = asyncio.ensure_future(broker.failed.wait())
         await asyncio.wait([failed, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
         await broker.stop()
@@ -86,6 +91,32 @@ def _run(config: BrokerConfig, ready_file: Path | None) -> int:
         return loop.run_until_complete(life())
     finally:
         loop.close()
+
+
+def _announce(broker: Broker, ready_file: Path | None) -> None:
+    """Say that the broker answers: in the ready file for programs, on the first screen for people."""
+    if ready_file is not None:
+        try:
+            ready_file.write_text(f"{broker.address}\n")
+        except OSError as error:
+            raise _ready_file_refused(ready_file, error.strerror or str(error)) from error
+    try:
+        print(broker.first_screen(), flush=True)
+    except OSError as error:  # nobody reads standard output: clients are served all the same
+        log.warning("the first screen could not be printed: %s", error)
+
+
+def _check_ready_file(ready_file: Path) -> None:
+    """Find out before the start whether the file can be written. It must not be there before the end."""
+    folder = ready_file.parent
+    if not folder.is_dir():
+        raise _ready_file_refused(ready_file, f"there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise _ready_file_refused(ready_file, f"the folder {folder} is not writable")
+
+
+def _ready_file_refused(ready_file: Path, reason: str) -> StartFailed:
+    return StartFailed(f"--ready-file {ready_file} cannot be written: {reason}")
 
 
 def _raise_descriptor_limit() -> None:

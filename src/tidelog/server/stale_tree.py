@@ -51,6 +51,11 @@ def note_stop(tree: Tree, broker_epoch: int) -> None:
         tree.set(STOPS, b" ".join([*stops[1 - KEPT_STOPS :], epoch]))
 
 
+def last_stop(tree: Tree) -> int:
+    """The broker epoch of the newest clean stop, -1 before the first."""
+    return -1 if tree.exists(STOPS) is None else int(tree.get(STOPS)[0].split()[-1])
+
+
 def check_folders(folders: Iterable[str], tree: Tree, topics: Mapping[str, TopicState]) -> None:
     """Before logs are opened, and cheap where no other broker has stopped cleanly in them."""
     if tree.exists(STOPS) is None:
