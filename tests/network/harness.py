@@ -114,10 +114,11 @@ def serving(
     handler: Handler = echo,
     limits: NetworkLimits | None = None,
     listeners: tuple[str, ...] = ("PLAINTEXT",),
+    host: str = "127.0.0.1",
 ) -> Iterator[Running]:
     loop = BrokerLoop(io_threads=2)
     metrics = Registry()
-    endpoints = [Endpoint(name, "127.0.0.1", 0) for name in listeners]
+    endpoints = [Endpoint(name, host, 0) for name in listeners]
     server = SocketServer(loop, endpoints, handler, limits or NetworkLimits(), metrics, versions=all_versions)
     server.start()
     thread = threading.Thread(target=loop.run_forever)

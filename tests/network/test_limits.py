@@ -313,3 +313,27 @@ def test_every_listener_is_served_and_named_in_its_requests() -> None:
     with serving(name_listener, listeners=("A", "B")) as running:
         assert running.client("A").ask(1) == (1, b"A")
         assert running.client("B").ask(2) == (2, b"B")
+
+
+# Congestion control
+
+
+def congestion_control(host: str) -> bytes:
+    """What a connection that a listener at `host` accepted is sent with."""
+    accepted: list[bytes] = []
+
+    def look(request: Request) -> None:
+        found = request.channel.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        accepted.append(found.rstrip(b"\0"))
+        answer(request)
+
+    with serving(look, host=host) as running:
+        running.client().ask(1)
+    return accepted[0]
+
+
+def test_only_connections_within_the_machine_are_sent_without_pacing() -> None:
+    with socket.socket() as plain:
+        chosen = plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+    assert congestion_control("127.0.0.1") == b"reno"
+    assert congestion_control("0.0.0.0") == chosen, "what the administrator chose for the network"
