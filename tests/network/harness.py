@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import struct
 import threading
@@ -30,6 +31,12 @@ def frame(
 ) -> bytes:
     message = request_header(key, version, correlation_id, client) + body
     return struct.pack(">i", len(message)) + message
+
+
+def resident_bytes() -> int:
+    """The memory that this process has now, whatever it had before."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
 
 
 class Client:

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tests.network.harness import Client, Running, frame, serving
+from tests.network.harness import Client, Running, frame, resident_bytes, serving
 from tests.support.scale import scale
 from tidelog.network.limits import NetworkLimits
 from tidelog.network.request import Request
@@ -41,6 +41,70 @@ def test_a_length_out_of_bounds_closes_that_connection_with_a_line_that_names_it
         assert f"{host}:{port}" in lines[0]
         assert f"a frame of {length} bytes was announced" in lines[0]
         assert running.server.context.pool.used == 0
+
+
+@pytest.mark.parametrize("arrival", ["alone", "after another", "with another", "in two parts"])
+def test_a_frame_above_the_limit_is_refused_however_it_arrives(
+    arrival: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled: list[int] = []
+
+    def note(request: Request) -> None:
+        handled.append(request.correlation_id)
+        request.respond([struct.pack(">i", request.correlation_id)])
+
+    small, large = frame(1, b""), frame(2, bytes(2000))
+    with serving(note, NetworkLimits(socket_request_max_bytes=1000)) as running:
+        client = running.client()
+        if arrival == "after another":
+            client.sock.sendall(small)
+            client.receive()
+        if arrival == "with another":
+            client.sock.sendall(small + large)
+            client.receive()
+        elif arrival == "in two parts":
+            client.sock.sendall(large[:2])
+            running.wait_until(lambda: any(c._filled for c in running.server.channels.values()))
+            client.sock.sendall(large[2:])
+        else:
+            client.sock.sendall(large)
+        assert client.is_closed_by_peer()
+        assert 2 not in handled
+        assert f"a frame of {len(large) - 4} bytes was announced (0 to 1000 are accepted" in caplog.text
+        assert running.client().ask(3) == (3, b"")
+
+
+def test_the_largest_allowed_frame_is_served_also_after_the_limit_changed() -> None:
+    largest = frame(1, bytes(2000))
+    with serving(limits=NetworkLimits(socket_request_max_bytes=1000)) as running:
+        limits = NetworkLimits(socket_request_max_bytes=len(largest) - 4)
+        running.on_loop(lambda: running.server.update_limits(limits))
+        client = running.client()
+        assert client.ask(1, bytes(2000)) == (1, bytes(2000))
+        client.send(2, bytes(2001))
+        assert client.is_closed_by_peer()
+
+
+@pytest.mark.parametrize(
+    ("begin", "name"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", "an HTTP request"),
+        (b"POST /topics HTTP/1.1\r\n\r\n", "an HTTP request"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "an HTTP request"),
+        (bytes.fromhex("160301020001000001fc0303"), "a TLS handshake"),
+    ],
+)
+def test_a_peer_that_speaks_another_protocol_is_told_apart_in_the_log(
+    begin: bytes, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving() as running:
+        client = running.client()
+        client.sock.sendall(begin)
+        assert client.is_closed_by_peer()
+        (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        host, port = client.sock.getsockname()
+        assert f"{host}:{port} (listener PLAINTEXT): {name} came" in line
+        assert "a frame of" not in line
 
 
 @pytest.mark.parametrize(
@@ -132,12 +196,12 @@ def test_peers_that_send_a_byte_at_a_time_cost_the_others_nothing() -> None:
 
 def test_an_announced_but_unsent_frame_takes_no_memory() -> None:
     with serving() as running:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = resident_bytes()
         clients = [running.client() for _ in range(50)]
         for client in clients:
             client.sock.sendall(struct.pack(">i", 100_000_000) + b"begun")
         running.wait_until(lambda: running.server.context.pool.used == 50 * 100_000_000)
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+        assert resident_bytes() - before < 50_000_000
         for client in clients:
             client.close()
         running.wait_until(lambda: running.server.context.pool.used == 0)
@@ -213,10 +277,6 @@ def test_running_out_of_descriptors_pauses_accepting_and_recovers(caplog: pytest
 
 
 def test_an_idle_connection_is_cheap() -> None:
-    def resident_bytes() -> int:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * resource.getpagesize()
-
     count = scale(400, 2000)
     with serving(limits=NetworkLimits(socket_listen_backlog_size=1000)) as running:
         warm = [Client(running.server.addresses["PLAINTEXT"]) for _ in range(20)]

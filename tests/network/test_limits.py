@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from tests.network.harness import all_versions, echo, frame, serving
+from tests.network.harness import all_versions, echo, frame, resident_bytes, serving
 from tidelog.metrics import Registry
 from tidelog.network.limits import ConnectionLimits, ListenerLimits, NetworkLimits, RateLimit
 from tidelog.network.loop import BrokerLoop
@@ -49,14 +49,10 @@ def test_the_pool_keeps_a_bounded_amount_for_later() -> None:
 
 
 def test_a_very_large_frame_takes_memory_only_as_its_bytes_arrive() -> None:
-    def resident_pages() -> int:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1])
-
     pool = MemoryPool()
-    before = resident_pages()
+    before = resident_bytes()
     buffer = pool.take(100_000_000)
-    assert resident_pages() - before < 1000
+    assert resident_bytes() - before < 4_000_000
     assert len(buffer) == 100_000_000 > LARGEST_KEPT
     pool.give_back(buffer, 100_000_000)
 
@@ -73,14 +69,16 @@ def test_frames_wait_while_the_memory_is_used_up_and_go_on_in_order() -> None:
         context = running.server.context
         clients = [running.client() for _ in range(6)]
         for n, client in enumerate(clients):
-            client.sock.setblocking(True)
             client.send(n, bytes(size))
+            # The first has the memory, the others queue up one after another.
+            running.wait_until(lambda n=n: len(held) == 1 and len(context.parked) == n)  # type: ignore[misc]
         for served in range(6):
             running.wait_until(lambda served=served: len(held) == served + 1)  # type: ignore[misc]
             assert context.pool.used <= 2 * size
             request = held[served]
             running.on_loop(lambda request=request: answer(request))  # type: ignore[misc]
-        assert sorted(client.receive()[0] for client in clients) == list(range(6))
+        assert [request.correlation_id for request in held] == list(range(6))
+        assert [client.receive()[0] for client in clients] == list(range(6))
         running.wait_until(lambda: context.pool.used == 0 and not context.closed)
 
 
@@ -121,12 +119,16 @@ def test_sockets_are_not_read_while_too_many_requests_are_in_progress() -> None:
         clients = [running.client() for _ in range(10)]
         for n, client in enumerate(clients):
             client.send(n)
-        running.wait_until(lambda: len(running.server.context.parked) == 7)
+            running.wait_until(
+                lambda n=n: len(held) + len(running.server.context.parked) == n + 1  # type: ignore[misc]
+            )
+        assert len(running.server.context.parked) == 7
         for served in range(10):
             running.wait_until(lambda served=served: len(held) > served)  # type: ignore[misc]
             assert running.server.context.in_progress <= 3
             request = held[served]
             running.on_loop(lambda request=request: answer(request))  # type: ignore[misc]
+        assert [request.correlation_id for request in held] == list(range(10))
         assert [client.receive()[0] for client in clients] == list(range(10))
         running.wait_until(lambda: not running.server.context.closed)
 

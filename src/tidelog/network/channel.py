@@ -39,6 +39,20 @@ NO_HEADER: Final = (0, -1, 0)
 FRAMES_PER_TURN: Final = 32
 
 
+# How requests of HTTP begin: its methods, and the preface of HTTP/2.
+HTTP_METHODS: Final = frozenset(
+    (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
+)
+TLS_HANDSHAKE: Final = b"\x16\x03"
+
+
+def other_protocol(begin: bytes) -> str | None:
+    """What the first four bytes of a connection are, where they are no length of Kafka's protocol."""
+    if begin in HTTP_METHODS:
+        return "an HTTP request"
+    return "a TLS handshake" if begin.startswith(TLS_HANDSHAKE) else None
+
+
 def hang_up(sock: socket.socket) -> None:
     """Close a socket, also where a process forked from this one has it open: the peer shall see the end."""
     with suppress(OSError):  # the peer has gone already
@@ -96,8 +110,8 @@ class Channel(AnsweringChannel):
         except OSError as error:
             self._lost(error)
             return
-        # The ordinary case: exactly one frame.
-        if received > 12 and LENGTH.unpack_from(buffer)[0] == received - 4:
+        # The ordinary case: exactly one frame, within the limit.
+        if 12 < received <= context.max_received and LENGTH.unpack_from(buffer)[0] == received - 4:
             self._handle_frame(buffer, context.view, 0, received)
         elif received:
             self._handle_frames(buffer, context.view, 0, received)
@@ -182,8 +196,11 @@ class Channel(AnsweringChannel):
         if 0 <= size <= self.context.max_frame:
             return True
         self._flush_corked()
+        spoken = other_protocol(LENGTH.pack(size))
         self._drop(
-            f"a frame of {size} bytes was announced "
+            f"{spoken} came, and this port speaks Kafka's protocol without TLS"
+            if spoken is not None
+            else f"a frame of {size} bytes was announced "
             f"(0 to {self.context.max_frame} are accepted, socket.request.max.bytes)"
         )
         return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.errors import error_name
 from tidelog.network.accounting import ApiVersionEntry, RequestAccounting
 from tidelog.network.memory import MemoryPool
-from tidelog.network.request import Handler, Part, Request, part_size
+from tidelog.network.request import LENGTH, Handler, Part, Request, part_size
 from tidelog.protocol.api import API, ApiKey
 from tidelog.protocol.headers import read_request_header
 from tidelog.protocol.wire import ProtocolError
@@ -54,6 +54,7 @@ class RequestChannel:
         "log_level",
         "loop",
         "max_frame",
+        "max_received",
         "max_in_progress",
         "parked",
         "pool",
@@ -77,7 +78,7 @@ class RequestChannel:
         self.handler = self._handler = handler
         self._versions = versions
         self.accounting = accounting
-        self.max_frame = max_frame
+        self.limit_frames(max_frame)
         self.max_in_progress = max_in_progress
         self.pool = pool
         self._formatter = formatter
@@ -90,6 +91,11 @@ class RequestChannel:
         self._resuming = False
         self.log_level = 0
         self.refresh_log_level()
+
+    def limit_frames(self, max_frame: int) -> None:
+        """Accept frames of up to `max_frame` bytes (`socket.request.max.bytes`)."""
+        self.max_frame = max_frame
+        self.max_received = max_frame + LENGTH.size
 
     # Headers
 

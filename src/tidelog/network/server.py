@@ -212,7 +212,7 @@ class SocketServer:
         """Take over settings that changed while running; buffers of open sockets stay as they are."""
         self.limits = limits
         self.quotas.update(limits, self.loop.time())
-        self.context.max_frame = limits.socket_request_max_bytes
+        self.context.limit_frames(limits.socket_request_max_bytes)
         self.context.max_in_progress = limits.queued_max_requests
         self.context.pool.limit = limits.queued_max_request_bytes
         self.context.update_gate()
