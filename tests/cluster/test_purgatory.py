@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tidelog.clock import SimulatedScheduler
 from tidelog.cluster.purgatory import DelayedOperation, Purgatory
 
@@ -105,3 +107,74 @@ def test_nothing_waits_after_the_shutdown() -> None:
     late = Waiting()
     assert purgatory.try_complete_else_watch(late, ["a"], 100)
     assert (late.ended, purgatory.delayed) == (1, 0)
+
+
+class Failing(Waiting):
+    """Raises when it is looked at, or when it is to answer."""
+
+    __slots__ = ("_where", "errors")
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+        self.errors: list[Exception] = []
+        self.on_failure = self.errors.append
+
+    def _raise(self, where: str) -> None:
+        if where == self._where:
+            raise RuntimeError(f"planted in {where}")
+
+    def try_complete(self) -> bool:
+        if self.ready:
+            self._raise("try_complete")
+        return super().try_complete()
+
+    def on_expiration(self) -> None:
+        self._raise("on_expiration")
+
+    def on_complete(self) -> None:
+        self._raise("on_complete")
+        super().on_complete()
+
+
+@pytest.mark.parametrize("where", ["try_complete", "on_complete"])
+def test_an_operation_that_raises_ends_by_itself_and_the_others_complete(where: str) -> None:
+    scheduler, purgatory = make()
+    before, failing, after = Waiting(), Failing(where), Waiting()
+    for operation in (before, failing, after):
+        purgatory.try_complete_else_watch(operation, ["a"], 100)
+        operation.ready = True
+    purgatory.check("a")
+    assert (before.ended, after.ended) == (1, 1)
+    assert [str(error) for error in failing.errors] == [f"planted in {where}"]
+    assert (purgatory.delayed, purgatory.watched) == (0, 0)
+    scheduler.advance(1)
+    assert len(failing.errors) == 1, "told once"
+
+
+@pytest.mark.parametrize("where", ["on_expiration", "on_complete"])
+def test_an_exception_at_the_end_of_the_time_goes_to_its_operation_alone(where: str) -> None:
+    scheduler, purgatory = make()
+    failing, other = Failing(where), Waiting()
+    purgatory.try_complete_else_watch(failing, ["a"], 100)
+    purgatory.try_complete_else_watch(other, ["a"], 100)
+    scheduler.advance(1)
+    assert (len(failing.errors), other.ended, purgatory.delayed) == (1, 1, 0)
+
+
+def test_a_shutdown_ends_every_wait_although_one_of_them_raises() -> None:
+    _, purgatory = make()
+    failing, other = Failing("on_complete"), Waiting()
+    purgatory.try_complete_else_watch(failing, ["a"], 100)
+    purgatory.try_complete_else_watch(other, ["a"], 100)
+    purgatory.shutdown()
+    assert (len(failing.errors), other.ended, purgatory.delayed) == (1, 1, 0)
+
+
+def test_an_exception_that_nobody_is_told_of_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    _, purgatory = make()
+    failing = Failing("on_complete")
+    failing.on_failure = None
+    purgatory.try_complete_else_watch(failing, ["a"], 100)
+    purgatory.complete_all("a")
+    assert "planted in on_complete" in caplog.text

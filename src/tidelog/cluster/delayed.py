@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog.cluster.partition import Partition
-from tidelog.cluster.purgatory import DelayedOperation
+from tidelog.cluster.purgatory import DelayedOperation, OnFailure
 from tidelog.errors import KafkaError, NotEnoughReplicasAfterAppend, NotLeaderOrFollower, RequestTimedOut
 
 if TYPE_CHECKING:
@@ -18,8 +18,13 @@ class DelayedProduce(DelayedOperation):
 
     __slots__ = ("_done", "_outcomes", "_wanted")
 
-    def __init__(self, outcomes: list[AppendOutcome], done: Callable[[list[AppendOutcome]], None]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        outcomes: list[AppendOutcome],
+        done: Callable[[list[AppendOutcome]], None],
+        on_failure: OnFailure | None,
+    ) -> None:
+        super().__init__(on_failure)
         self._outcomes = outcomes
         self._done = done
         self._wanted: list[tuple[AppendOutcome, Partition, int]] = []
@@ -62,8 +67,12 @@ class DelayedDeleteRecords(DelayedOperation):
 
     __slots__ = ("_done", "_results", "_wanted")
 
-    def __init__(self, done: Callable[[dict[PartitionId, tuple[int, KafkaError | None]]], None]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        done: Callable[[dict[PartitionId, tuple[int, KafkaError | None]]], None],
+        on_failure: OnFailure | None,
+    ) -> None:
+        super().__init__(on_failure)
         self._done = done
         self._wanted: dict[PartitionId, tuple[Partition, int]] = {}
         self._results: dict[PartitionId, tuple[int, KafkaError | None]] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidelog.cluster.fetch_session import FetchPartition
 from tidelog.cluster.partition import Partition
-from tidelog.cluster.purgatory import DelayedOperation
+from tidelog.cluster.purgatory import DelayedOperation, OnFailure
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.errors import (
     InconsistentTopicId,
@@ -163,8 +163,12 @@ class Fetcher:
         wanted: list[FetchPartition],
         params: FetchParams,
         done: Callable[[list[FetchedPartition]], None],
+        on_failure: OnFailure | None = None,
     ) -> bool:
-        """Answer now (True) or when `min_bytes` have come or `max_wait_ms` are over (False)."""
+        """Answer now (True) or when `min_bytes` have come or `max_wait_ms` are over (False).
+
+        An exception in a later answer goes to `on_failure`, not to the append that brought the answer about.
+        """
         answers, total = self.read_all(wanted, params)
         if (
             total >= params.min_bytes
@@ -174,7 +178,7 @@ class Fetcher:
         ):
             done(answers)
             return True
-        operation = DelayedFetch(self, wanted, params, answers, total, done)
+        operation = DelayedFetch(self, wanted, params, done, on_failure)
         self._replicas.fetch_purgatory.try_complete_else_watch(
             operation, operation.keys(), params.max_wait_ms
         )
@@ -194,11 +198,10 @@ class DelayedFetch(DelayedOperation):
         fetcher: Fetcher,
         wanted: list[FetchPartition],
         params: FetchParams,
-        answers: list[FetchedPartition],
-        total: int,
         done: Callable[[list[FetchedPartition]], None],
+        on_failure: OnFailure | None,
     ) -> None:
-        super().__init__()
+        super().__init__(on_failure)
         self._fetcher = fetcher
         self._wanted = wanted
         self._params = params

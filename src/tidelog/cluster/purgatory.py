@@ -1,24 +1,34 @@
 """Delayed operations: requests that wait for something to happen to a partition, or for time to run out.
 
 An operation completes exactly once, either because `try_complete` found its condition met or because its
-time is over. A purgatory costs nothing while nobody waits: keys are made when an operation is parked
-and go when their last watcher does.
+time is over. An operation that raises ends by itself: the append that woke it and the other operations go on.
+A purgatory costs nothing while nobody waits: keys are made when an operation is parked and go when their last
+watcher does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import logging
+from collections.abc import Callable, Hashable, Iterable
 
 from tidelog.clock import Scheduler, TimerHandle
 
+log = logging.getLogger("tidelog.cluster")
+
+OnFailure = Callable[[Exception], None]
+
 
 class DelayedOperation:
-    """One waiting request. Subclasses say when it is done and what is then answered."""
+    """One waiting request. Subclasses say when it is done and what is then answered.
 
-    __slots__ = ("_keys", "_timer", "completed")
+    `on_failure` gets the exception where looking at the condition, or answering, raises one.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_keys", "_timer", "completed", "on_failure")
+
+    def __init__(self, on_failure: OnFailure | None = None) -> None:
         self.completed = False
+        self.on_failure = on_failure
         self._timer: TimerHandle | None = None
         self._keys: tuple[Hashable, ...] = ()
 
@@ -36,12 +46,25 @@ class DelayedOperation:
     def force_complete(self) -> bool:
         if self.completed:
             return False
+        self._end()
+        self.on_complete()
+        return True
+
+    def fail(self, error: Exception) -> None:
+        """End the wait because of an exception; it goes no further than this."""
+        self._end()
+        try:
+            if self.on_failure is None:
+                raise error
+            self.on_failure(error)
+        except Exception as unhandled:
+            log.error("a request that waited could not be answered", exc_info=unhandled)
+
+    def _end(self) -> None:
         self.completed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.on_complete()
-        return True
 
 
 class Purgatory:
@@ -80,18 +103,25 @@ class Purgatory:
             return 0
         completed = 0
         for operation in list(operations):
-            if not operation.completed and operation.try_complete():
+            if not operation.completed and self._tried(operation):
                 self._forget(operation)
                 completed += 1
         return completed
+
+    @staticmethod
+    def _tried(operation: DelayedOperation) -> bool:
+        try:
+            return operation.try_complete()
+        except Exception as error:
+            operation.fail(error)
+            return True
 
     def complete_all(self, key: Hashable) -> int:
         """End every wait on `key` as it stands."""
         completed = 0
         for operation in list(self._watchers.get(key, ())):
             if not operation.completed:  # the end of another may have met its condition
-                self._forget(operation)
-                operation.force_complete()
+                self._end(operation)
                 completed += 1
         return completed
 
@@ -104,9 +134,16 @@ class Purgatory:
     def _expire(self, operation: DelayedOperation) -> None:
         if operation.completed:
             return
+        self._end(operation, expired=True)
+
+    def _end(self, operation: DelayedOperation, *, expired: bool = False) -> None:
         self._forget(operation)
-        operation.on_expiration()
-        operation.force_complete()
+        try:
+            if expired:
+                operation.on_expiration()
+            operation.force_complete()
+        except Exception as error:
+            operation.fail(error)
 
     def _forget(self, operation: DelayedOperation) -> None:
         for key in operation._keys:

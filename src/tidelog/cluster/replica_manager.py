@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from tidelog.clock import Scheduler
 from tidelog.cluster.delayed import DelayedDeleteRecords, DelayedProduce
 from tidelog.cluster.partition import HEAVY_BYTES, Append, AppendRulesTable, Partition
-from tidelog.cluster.purgatory import Purgatory
+from tidelog.cluster.purgatory import OnFailure, Purgatory
 from tidelog.cluster.topic_metrics import AllTopicMetrics, TopicMetrics
 from tidelog.cluster.worker import Worker
 from tidelog.errors import (
@@ -191,12 +191,18 @@ class ReplicaManager:
         origin: AppendOrigin,
         done: Callable[[list[AppendOutcome]], None],
         guards: Mapping[Partition, Verification] | None = None,
+        release: Callable[[], None] | None = None,
+        on_failure: OnFailure | None = None,
     ) -> None:
         """Append a batch to each partition and call `done` when `acks` is satisfied or time ran out.
 
-        `guards` are those of transactions that begin in a partition.
+        `guards` are those of transactions that begin in a partition. `release` is called when nothing reads
+        the batches any more, before the wait for the disk and for replicas. An exception in `done` after that
+        wait goes to `on_failure`.
         """
-        _AppendRequest(self, entries, acks, timeout_ms, done).start(heavy, allow_zstd, origin, guards)
+        request = _AppendRequest(self, entries, acks, timeout_ms, done)
+        request.release, request.on_failure = release, on_failure
+        request.start(entries, heavy, allow_zstd, origin, guards)
 
     def append_own(
         self,
@@ -225,7 +231,13 @@ class ReplicaManager:
 
         request = _AppendRequest(self, [(partition, batch)], ACKS_ALL, timeout_ms, finished, written)
         heavy = len(batch) >= HEAVY_BYTES
-        request.start(heavy, True, AppendOrigin.COORDINATOR, transaction_version=transaction_version)
+        request.start(
+            [(partition, batch)],
+            heavy,
+            True,
+            AppendOrigin.COORDINATOR,
+            transaction_version=transaction_version,
+        )
 
     def append_own_together(
         self,
@@ -337,9 +349,10 @@ class ReplicaManager:
         offsets: dict[PartitionId, int],
         timeout_ms: int,
         done: Callable[[dict[PartitionId, tuple[int, KafkaError | None]]], None],
+        on_failure: OnFailure | None = None,
     ) -> None:
         """Move log start offsets and answer with the low watermarks, once every replica has followed."""
-        operation = DelayedDeleteRecords(done)
+        operation = DelayedDeleteRecords(done, on_failure)
         for key, offset in offsets.items():
             try:
                 partition = self.partition(*key)
@@ -375,12 +388,15 @@ class _AppendRequest:
     __slots__ = (
         "_acks",
         "_done",
-        "_entries",
         "_manager",
         "_missing",
         "_outcomes",
+        "_targets",
         "_timeout_ms",
+        "_unread",
         "_written",
+        "on_failure",
+        "release",
     )
 
     def __init__(
@@ -394,27 +410,32 @@ class _AppendRequest:
     ) -> None:
         self._written = written
         self._manager = manager
-        self._entries = entries
+        # Their batches are not kept: a request that waits for replicas needs them no more.
+        self._targets = [target for target, _ in entries]
         self._acks = acks
         self._timeout_ms = timeout_ms
         self._done = done
         self._outcomes: list[AppendOutcome | None] = [None] * len(entries)
-        self._missing = len(entries)
+        self._missing = self._unread = len(entries)
+        self.release: Callable[[], None] | None = None
+        self.on_failure: OnFailure | None = None
 
     def start(
         self,
+        entries: list[tuple[Partition | KafkaError, memoryview]],
         heavy: bool,
         allow_zstd: bool,
         origin: AppendOrigin,
         guards: Mapping[Partition, Verification] | None = None,
         transaction_version: int = 0,
     ) -> None:
-        if not self._entries:
+        if not entries:
             self._done([])
             return
         now_ms = self._manager.clock.ms()
-        for slot, (partition, data) in enumerate(self._entries):
+        for slot, (partition, data) in enumerate(entries):
             if isinstance(partition, KafkaError):
+                self._is_read()
                 self._completed(slot, None, partition)
                 continue
             try:
@@ -422,6 +443,7 @@ class _AppendRequest:
                 if self._acks == ACKS_ALL:
                     partition.check_in_sync_replicas()
             except KafkaError as error:
+                self._is_read()
                 self._completed(slot, None, error)
                 continue
             done = self._appended(slot, partition)
@@ -434,6 +456,7 @@ class _AppendRequest:
         self, slot: int, partition: Partition
     ) -> Callable[[AppendResult | None, BaseException | None], None]:
         def appended(result: AppendResult | None, error: BaseException | None) -> None:
+            self._is_read()
             if result is None:
                 self._completed(slot, None, error)
                 return
@@ -451,6 +474,12 @@ class _AppendRequest:
             self._completed(slot, result if error is None else None, error)
 
         return appended
+
+    def _is_read(self) -> None:
+        """One more batch is in its log, or is refused."""
+        self._unread -= 1
+        if not self._unread and self.release is not None:
+            self.release()
 
     def _completed(self, slot: int, result: AppendResult | None, error: BaseException | None) -> None:
         if isinstance(error, OSError):
@@ -473,9 +502,9 @@ class _AppendRequest:
             self._done(outcomes)
 
     def _wait_for_replicas(self, outcomes: list[AppendOutcome]) -> None:
-        operation = DelayedProduce(outcomes, self._done)
+        operation = DelayedProduce(outcomes, self._done, self.on_failure)
         keys: list[PartitionId] = []
-        for (partition, _), outcome in zip(self._entries, outcomes, strict=True):
+        for partition, outcome in zip(self._targets, outcomes, strict=True):
             if outcome.result is not None and isinstance(partition, Partition):
                 operation.want(outcome, partition, outcome.result.last_offset + 1)
                 keys.append((partition.topic, partition.index))

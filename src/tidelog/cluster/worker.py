@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from tidelog.clock import Scheduler
+from tidelog.errors import NotLeaderOrFollower
 
 T = TypeVar("T")
 Done = Callable[[T | None, BaseException | None], None]
@@ -66,14 +67,22 @@ class ThreadWorker:
         self._finished: deque[_Task[object]] = deque()
         self._signalled = False
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def submit(self, work: Callable[[], T], done: Done[T]) -> None:
+        """Do the work on the thread; after `close` it is not done, and `done` gets NotLeaderOrFollower."""
+        if self._closed:
+            refused = _Task(work, done)
+            refused.error = NotLeaderOrFollower("this broker stops")
+            self._finish(refused)  # type: ignore[arg-type]
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         self._tasks.put(_Task(work, done))  # type: ignore[arg-type]
 
     def close(self) -> None:
+        self._closed = True
         if self._thread is not None:
             self._tasks.put(None)
             self._thread.join()
@@ -82,12 +91,16 @@ class ThreadWorker:
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
             task.run()
-            self._finished.append(task)
-            # A false "signalled" costs a spare wake-up; a false "not signalled" cannot happen,
-            # because the loop clears the flag before it empties the queue.
-            if not self._signalled:
-                self._signalled = True
-                self._post(self._drain)
+            self._finish(task)
+            task = None  # it has the frame that it worked on, which is not to stay until the next one comes
+
+    def _finish(self, task: _Task[object]) -> None:
+        self._finished.append(task)
+        # A false "signalled" costs a spare wake-up; a false "not signalled" cannot happen,
+        # because the loop clears the flag before it empties the queue.
+        if not self._signalled:
+            self._signalled = True
+            self._post(self._drain)
 
     def _drain(self) -> None:
         self._signalled = False

@@ -287,6 +287,7 @@ class Broker:
         )
         self._router = Router(services, services.apis)
         services.respond = self._router.respond
+        services.failed = self._router.failed
         return services
 
     def _make_transactions(

@@ -50,6 +50,8 @@ class Services:
     auto_create_topic: Callable[[str], None]
     # Set when the router is made: it needs the services, and they need its way of answering.
     respond: Callable[[Request, Message], None] = field(init=False)
+    # Ends a request whose later answer raised an exception.
+    failed: Callable[[Request, Exception], None] = field(init=False)
     # Set when the logs are loaded, before anything is asked of it.
     moves: ReplicaMoves = field(init=False)
     apis: dict[int, Api] = field(default_factory=dict)

@@ -7,6 +7,8 @@ REQUEST_TIMED_OUT. Topics that are neither deleted from nor compacted by age are
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidelog.cluster.replica_manager import PartitionId
 from tidelog.errors import KafkaError, PolicyViolation
 from tidelog.network.request import Request
@@ -34,7 +36,7 @@ def delete_records(services: Services, request: Request, body: DeleteRecordsRequ
     def done(results: Results) -> None:
         services.respond(request, _answer(body, {**results, **refused}))
 
-    services.replicas.delete_records(offsets, body.timeout_ms, done)
+    services.replicas.delete_records(offsets, body.timeout_ms, done, partial(services.failed, request))
     if not request.done:
         request.waiting()
 

@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedPartition, FetchParams
 from tidelog.cluster.fetch_session import FetchContext, FetchPartition, PartitionKey
 from tidelog.errors import KafkaError, UnknownServerError, UnknownTopicId, UnknownTopicOrPartition
@@ -63,7 +65,7 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> FetchResp
     def done(answers: list[FetchedPartition]) -> None:
         services.respond(request, _answer(services, context, answers, by_id))
 
-    if not services.fetcher.fetch(context.partitions, params, done):
+    if not services.fetcher.fetch(context.partitions, params, done, partial(services.failed, request)):
         request.waiting()
     return None
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
 from tidelog.cluster.replica_manager import AppendOutcome, HostedTopic
@@ -219,15 +220,19 @@ def _produce_any(
         (_target(services, request, topic, index, acks), data) for (topic, index), data in batches.items()
     ]
 
+    # Only this is kept while the answer waits for the disk or for replicas: the frame's memory goes back.
+    targets: list[tuple[Partition | KafkaError, int]] = []
+    is_heavy = len(buffer) >= HEAVY_BYTES
+
     def done(outcomes: list[AppendOutcome]) -> None:
         answers: list[tuple[Slot, Partition | None, AppendOutcome]] = []
-        for slot, (target, data), outcome in zip(slots, entries, outcomes, strict=True):
+        for slot, (target, size), outcome in zip(slots, targets, outcomes, strict=True):
             partition = target if isinstance(target, Partition) else None
             hosted = None if partition is None else services.replicas.topics.get(partition.topic)
             if hosted is not None and outcome.result is not None and outcome.error is None:
-                _count(services, hosted, outcome.result, len(data))
+                _count(services, hosted, outcome.result, size)
             elif hosted is not None and outcome.error is not None:
-                _count_failed(services, hosted, outcome.error, len(data))
+                _count_failed(services, hosted, outcome.error, size)
             answers.append((slot, partition, outcome))
         _send(services, request, acks, answers)
 
@@ -235,16 +240,23 @@ def _produce_any(
         for slot, (target, data) in enumerate(entries):
             if isinstance(target, Partition) and target in errors:
                 entries[slot] = (errors[target], data)
+        targets.extend((target, len(data)) for target, data in entries)
         services.replicas.append(
             entries,
             acks=acks,
             timeout_ms=timeout_ms,
-            heavy=len(buffer) >= HEAVY_BYTES,
+            heavy=is_heavy,
             allow_zstd=request.api_version >= 7,
             origin=AppendOrigin.CLIENT,
             done=done,
             guards=guards,
+            release=release,
+            on_failure=partial(services.failed, request),
         )
+
+    def release() -> None:
+        entries.clear()
+        request.release_buffer()
 
     _verify(services, request.api_version, transactional_id, entries, append)
     if not request.done:

@@ -47,7 +47,7 @@ class Router:
             request.close_connection(f"malformed {API[request.api_key].name} request: {error}")
             return
         except Exception as error:
-            self._failed(request, error)
+            self.failed(request, error)
             return
         if answer is None:
             return
@@ -74,7 +74,7 @@ class Router:
         try:
             self.respond(request, await answer)  # type: ignore[misc]
         except Exception as error:
-            self._failed(request, error)
+            self.failed(request, error)
 
     def respond(self, request: Request, answer: Message) -> None:
         """Encode the answer in the version that was asked for and send it."""
@@ -87,7 +87,7 @@ class Router:
         # The parts that are not bytes are file slices: our messages hold no other kind.
         request.respond(cast("list[Part]", encode_parts(answer, version, header)))
 
-    def _failed(self, request: Request, error: Exception) -> None:
+    def failed(self, request: Request, error: Exception) -> None:
         """Answer with the error where the API has a place for it, else close the connection."""
         info = API[request.api_key]
         if not isinstance(error, KafkaError):
