@@ -15,10 +15,10 @@ from tidelog.config.values import ConfigValue
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.classic_state import Client, GroupState
 from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
-from tidelog.coordinator.group.records import group_key
+from tidelog.coordinator.group.records import group_key, offset_key, offset_value
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.runtime import NewRecord
-from tidelog.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError, NotCoordinator
+from tidelog.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError, NonEmptyGroup, NotCoordinator
 from tidelog.metadata.state import ClusterState, PartitionState, TopicState
 from tidelog.protocol.messages.group_records import GroupMetadataValue
 from tidelog.protocol.messages.heartbeat import HeartbeatRequest
@@ -277,3 +277,41 @@ def test_a_group_has_one_timer_however_often_its_members_beat(stage: Stage) -> N
     stage.leave(member)
     stage.world.advance(20)
     assert stage.groups.classic.timers == 0
+
+
+def commit_many(stage: Stage, offsets: int) -> None:
+    """Committed offsets of group g, more than a batch of their tombstones may hold."""
+    value = offset_value(1, -1, "", 0)
+    records = [NewRecord(offset_key("g", "a-topic-with-a-longer-name", at), value) for at in range(offsets)]
+    stage.groups.runtime.append_parts(0, records, lambda error: None)
+    assert stage.groups.offsets.count == offsets
+
+
+def test_a_group_with_20000_offsets_is_deleted_in_turns(stage: Stage) -> None:
+    commit_many(stage, 20_000)
+    answers: list[KafkaError | None] = []
+    stage.groups.delete_group("g", answers.append)
+    assert stage.groups.offsets.count == 19_000  # other requests have their turn now
+    stage.world.advance()
+    assert answers == [None]
+    stage.restart()
+    assert (stage.groups.offsets.count, list(stage.groups.groups())) == (0, [])
+
+
+def test_a_member_that_joins_while_its_group_is_deleted_keeps_the_group(stage: Stage) -> None:
+    commit_many(stage, 3_000)
+    answers: list[KafkaError | None] = []
+    stage.groups.delete_group("g", answers.append)
+    stage.join(instance="i")
+    stage.world.advance()
+    assert [type(answer) for answer in answers] == [NonEmptyGroup]
+    assert len(stage.group().members.by_id) == 1
+
+
+def test_a_deletion_that_ends_exactly_with_a_turn_is_complete(stage: Stage) -> None:
+    commit_many(stage, 1_000)
+    answers: list[KafkaError | None] = []
+    stage.groups.delete_group("g", answers.append)
+    stage.world.advance()
+    assert answers == [None]
+    assert list(stage.groups.groups()) == []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.coordinator.offsets_stage import OffsetsStage, same
+from tidelog.coordinator.runtime import NewRecord, in_parts
 from tidelog.errors import ErrorCode, GroupIdNotFound, NonEmptyGroup
+from tidelog.records.batch import Record, build_batch
 
 MINUTES = 60.0
 
@@ -39,6 +42,31 @@ def test_deleted_offsets_are_gone_and_stay_gone(stage: OffsetsStage) -> None:
     assert (answer.error_code, told) == (0, [("orders", [(7, 3), (0, 0)]), ("nope", [(0, 3)])])
     assert all_of(stage) == {("orders", 1): 1}
     assert same(stage.loaded_anew().offsets, stage.offsets)
+
+
+def test_more_offsets_are_deleted_than_one_batch_may_hold(stage: OffsetsStage) -> None:
+    log = stage.partition.leader_log()
+    stage.commit(partition=0)
+    stage.commit(partition=1)
+    log.update_config(replace(log.config, max_message_bytes=110))
+    stage.partition.config_changed()
+    before = log.log_end_offset
+    assert stage.delete(orders=[0, 1]).error_code == 0
+    assert all_of(stage) == {}
+    assert log.log_end_offset == before + 2
+    assert same(stage.loaded_anew().offsets, stage.offsets)
+
+
+def test_records_are_split_so_that_no_batch_is_larger_than_asked() -> None:
+    records = [NewRecord(bytes(size), None) for size in (10, 2000, 10, 300, 300, 300, 5)]
+    parts = in_parts(records, 1000)
+    assert [record for part in parts for record in part] == records
+    sizes = [[len(record.key) for record in part] for part in parts]
+    assert sizes == [[10], [2000], [10, 300, 300], [300, 5]]
+    for part in parts:
+        batch = build_batch([Record(at, 0, key, value) for at, (key, value) in enumerate(part)])
+        assert len(batch) <= 1000 or len(part) == 1
+    assert in_parts([], 1000) == [[]]
 
 
 def test_what_was_never_committed_is_deleted_without_a_record(stage: OffsetsStage) -> None:
@@ -83,7 +111,7 @@ def test_a_group_is_deleted_with_all_it_has(stage: OffsetsStage) -> None:
     stage.commit(partition=0)
     stage.commit_in_transaction(partition=0, offset=3)
     stage.commit_in_transaction(partition=1, offset=3)
-    tombstones = stage.offsets.tombstones("g")
+    tombstones = stage.offsets.tombstones("g", most=10)
     assert len(tombstones) == 2
     stage.runtime.append(0, tombstones, lambda _: None)
     assert (stage.offsets.count, list(stage.offsets.pending())) == (0, [])

@@ -33,6 +33,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.records.batch import (
+    HEADER_SIZE,
     Record,
     build_batch,
     build_end_transaction_marker,
@@ -51,6 +52,11 @@ SECONDS_A_TURN = 0.003
 
 # How many partitions are loaded at a time: each has a chunk of its log in memory meanwhile.
 LOADS_AT_ONCE = 4
+
+# Records that need not be one batch are appended in batches of at most this many bytes.
+PART_BYTES = 32 * 1024
+# More than the fields of a record take beside its key and value, as varints.
+RECORD_OVERHEAD = 32
 
 Done = Callable[[KafkaError | None], None]
 
@@ -222,6 +228,31 @@ class CoordinatorRuntime(Generic[S]):
                 )
 
         self._append(partition, batch, replay, done)
+
+    def append_parts(self, partition: int, records: Sequence[NewRecord], done: Done) -> None:
+        """Append records that need not be written together, in order, in as many batches as it takes.
+
+        `done` is called once: when all are committed, or with the first error. The records of other
+        batches may have been written then.
+        """
+        try:
+            log = self._loaded(partition).partition.leader_log()
+        except KafkaError as error:
+            done(coordinator_error(error))
+            return
+        parts = in_parts(records, min(PART_BYTES, log.config.max_message_bytes))
+        missing = len(parts)
+        first: KafkaError | None = None
+
+        def appended(error: KafkaError | None) -> None:
+            nonlocal missing, first
+            first = first or error
+            missing -= 1
+            if not missing:
+                done(first)
+
+        for part in parts:
+            self.append(partition, part, appended)
 
     def append_marker(
         self,
@@ -454,6 +485,20 @@ class _Loading(Generic[S]):
             log.error("%s cannot be loaded", self._hosted.partition.name, exc_info=error)
             self._runtime.resigned(self._hosted.partition.index)
         self._runtime.load_ended()
+
+
+def in_parts(records: Sequence[NewRecord], most_bytes: int) -> list[list[NewRecord]]:
+    """The records in order, in lists that make batches of at most so many bytes; a larger record is alone."""
+    parts: list[list[NewRecord]] = [[]]
+    room = most_bytes = most_bytes - HEADER_SIZE
+    for record in records:
+        size = len(record.key) + len(record.value or b"") + RECORD_OVERHEAD
+        if size > room and parts[-1]:
+            parts.append([])
+            room = most_bytes
+        parts[-1].append(record)
+        room -= size
+    return parts
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:

@@ -31,6 +31,9 @@ from tidelog.protocol.messages.list_groups import ListGroupsResponse
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
+# Offsets of a deleted group that are removed before other requests have their turn.
+OFFSETS_A_TURN = 1000
+
 Deleted = Callable[[KafkaError | None], None]
 
 
@@ -118,10 +121,15 @@ class GroupCoordinator:
         )
 
     def delete_group(self, group_id: str, done: Deleted) -> None:
-        """Delete a group without members, with its offsets."""
+        """Delete a group without members: its offsets in turns of the loop, and the group with the last."""
+        is_begun = False
 
         def operation(shard: GroupShard) -> None:
+            nonlocal is_begun
             group = shard.groups.get(group_id)
+            if group is None and is_begun:
+                done(None)
+                return
             try:
                 if group is None:
                     raise GroupIdNotFound(f"Group {group_id} not found.")
@@ -129,15 +137,28 @@ class GroupCoordinator:
             except KafkaError as error:
                 done(error)
                 return
-            records = shard.offsets.tombstones(group_id) + group.tombstones()
-            self.runtime.append(shard.partition, records, done)
+            records = shard.offsets.tombstones(group_id, OFFSETS_A_TURN)
+            is_last = len(records) < OFFSETS_A_TURN
+            if is_last:
+                records += group.tombstones()
+            is_begun = True
+            self.runtime.append_parts(shard.partition, records, done if is_last else go_on)
 
-        try:
-            partition = self.runtime.partition_for(group_id)
-        except KafkaError as error:
-            done(error)
-            return
-        self.runtime.run(partition, operation, done)
+        def go_on(error: KafkaError | None) -> None:
+            if error is not None:
+                done(error)
+            else:
+                self.runtime.schedule(begin)
+
+        def begin() -> None:
+            try:
+                partition = self.runtime.partition_for(group_id)
+            except KafkaError as error:
+                done(error)
+                return
+            self.runtime.run(partition, operation, done)
+
+        begin()
 
 
 def _described(member: Member, protocol: str | None) -> DescribeGroupsResponse.DescribedGroupMember:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -178,11 +179,14 @@ class Offsets:
         """Whether there is something that a tombstone would remove."""
         return name in self.of_group(group_id) or self.is_pending(group_id, name)
 
-    def tombstones(self, group_id: str) -> list[NewRecord]:
-        """What deletes all offsets of a group, those in transactions too."""
-        names = dict.fromkeys(self.of_group(group_id))
-        for producer_id in self._open.get(group_id, ()):
-            names |= dict.fromkeys(self._pending[producer_id][group_id])
+    def tombstones(self, group_id: str, most: int) -> list[NewRecord]:
+        """What deletes offsets of a group, at most so many, those in transactions too."""
+        pending = (self._pending[producer_id][group_id] for producer_id in self._open.get(group_id, ()))
+        names: dict[TopicPartition, None] = {}
+        for name in chain(self.of_group(group_id), *pending):
+            if len(names) == most:
+                break
+            names[name] = None
         return [tombstone(group_id, name) for name in names]
 
     def tombstones_of_topic(self, topic: str, topic_id: bytes) -> Iterator[list[NewRecord]]:

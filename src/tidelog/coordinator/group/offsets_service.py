@@ -374,7 +374,7 @@ class GroupOffsets(Generic[S]):
                 return
             records = _deletions(shard.offsets, group, wanted, answers)
             self.deletions += len(records)
-            self._runtime.append(shard.partition, records, deleted)
+            self._runtime.append_parts(shard.partition, records, deleted)
 
         def deleted(error: KafkaError | None) -> None:
             if error is not None:

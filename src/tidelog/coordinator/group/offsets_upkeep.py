@@ -27,8 +27,6 @@ log = logging.getLogger("tidelog.coordinator.group")
 S = TypeVar("S", bound="OffsetsShard")
 
 SECONDS_A_TURN = 0.003
-# Tombstones of one group go to the log in batches of this many, well below what a batch may weigh.
-RECORDS_A_BATCH = 1000
 
 
 class OffsetsUpkeep(Generic[S]):
@@ -74,7 +72,7 @@ class OffsetsUpkeep(Generic[S]):
         is_all = len(records) == len(shard.offsets.of_group(group_id))
         if is_all and group.is_empty and not shard.offsets.has_open_transactions(group_id):
             records += group.tombstones()
-        self._append(shard.partition, records)
+        self._runtime.append_parts(shard.partition, records, _tell)
 
     # -- topics that are gone --------------------------------------------------------------------------
 
@@ -86,7 +84,7 @@ class OffsetsUpkeep(Generic[S]):
         for shard in list(self._runtime.shards()):
             for name, topic_id in topics:
                 for records in shard.offsets.tombstones_of_topic(name, topic_id):
-                    self._append(shard.partition, records)
+                    self._runtime.append_parts(shard.partition, records, _tell)
                     yield
 
     # -- turns ---------------------------------------------------------------------------------------
@@ -101,10 +99,6 @@ class OffsetsUpkeep(Generic[S]):
                 self._scheduler.schedule(0.0, lambda: self._go_on(steps, done))
                 return
         done()
-
-    def _append(self, partition: int, records: list[NewRecord]) -> None:
-        for start in range(0, len(records), RECORDS_A_BATCH):
-            self._runtime.append(partition, records[start : start + RECORDS_A_BATCH], _tell)
 
 
 def expired(offsets: Offsets, group: Group, now: int, retention_ms: int) -> list[NewRecord]:
