@@ -78,6 +78,13 @@ class Scheduler(Protocol):
     ) -> None:
         """Run `work` off the loop (it blocks or releases the GIL), then `done(result, error)` on it."""
 
+    def run_reading(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], None],
+    ) -> None:
+        """The same for reads from the disk, on threads of their own: no write or sync waits behind them."""
+
     def run_in_background(
         self,
         work: Callable[[], T],
@@ -137,7 +144,7 @@ class SimulatedScheduler:
 
         self.schedule(0.0, run)
 
-    run_in_background = run_blocking
+    run_reading = run_in_background = run_blocking
 
     def advance(self, seconds: float) -> None:
         """Let `seconds` pass, running what falls due on the way in the order of its time."""

@@ -8,7 +8,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,8 @@ import pytest
 from tests.network.harness import Client, echo, frame, serving
 from tidelog.network.limits import NetworkLimits
 from tidelog.network.request import Request
-
-
-@dataclass(slots=True)
-class Slice:
-    fd: int
-    position: int
-    size: int
-
-    def fileno(self) -> int:
-        return self.fd
+from tidelog.storage.disk import RealDisk
+from tidelog.storage.slices import FileSlice
 
 
 def correlation(request: Request) -> bytes:
@@ -185,17 +176,17 @@ def test_bytes_that_are_not_kept_are_gone_when_the_handler_has_returned() -> Non
 def test_an_answer_is_made_of_bytes_and_file_slices(tmp_path: Path) -> None:
     content = os.urandom(3_000_000)
     (tmp_path / "log").write_bytes(content)
-    descriptor = os.open(tmp_path / "log", os.O_RDONLY)
+    file = RealDisk().open(str(tmp_path / "log"))
 
     def answer(request: Request) -> None:
         request.respond(
             [
                 correlation(request) + b"<",
-                Slice(descriptor, 1000, 2_500_000),
+                FileSlice(file, 1000, 2_500_000),
                 b"|",
                 memoryview(b"-"),
-                Slice(descriptor, 0, 10),
-                Slice(descriptor, 5, 0),
+                FileSlice(file, 0, 10),
+                FileSlice(file, 5, 0),
                 b">",
             ]
         )
@@ -205,20 +196,16 @@ def test_an_answer_is_made_of_bytes_and_file_slices(tmp_path: Path) -> None:
         for n in range(3):
             expected = b"<" + content[1000:2_501_000] + b"|-" + content[:10] + b">"
             assert client.ask(n) == (n, expected)
-    os.close(descriptor)
 
 
 def test_a_file_that_became_too_short_closes_the_connection_instead_of_hanging(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"short")
-    descriptor = os.open(tmp_path / "log", os.O_RDONLY)
-    with serving(
-        lambda request: request.respond([correlation(request), Slice(descriptor, 0, 100)])
-    ) as running:
+    file = RealDisk().open(str(tmp_path / "log"))
+    with serving(lambda request: request.respond([correlation(request), FileSlice(file, 0, 100)])) as running:
         client = running.client()
         client.send(1)
         with pytest.raises(ConnectionError):
             client.receive()
-    os.close(descriptor)
 
 
 def test_an_answer_larger_than_the_socket_takes_arrives_whole() -> None:

@@ -259,7 +259,28 @@ class AnsweringChannel(ABC):
 
     def _wait_to_send(self) -> None:
         self._state |= SENDING
-        self._set_interest(WRITE)
+        missing = self._output.missing
+        if missing is None:
+            self._set_interest(WRITE)
+            return
+        self._set_interest(0)
+
+        def bring_in() -> None:
+            if not self._state & CLOSED:
+                missing.bring_in()
+
+        self.context.loop.run_reading(bring_in, self._brought_in)
+
+    def _brought_in(self, _: None, error: BaseException | None) -> None:
+        if self._state & CLOSED:
+            return
+        if isinstance(error, OSError):
+            self._lost(error)
+        elif error is not None:
+            raise error
+        else:
+            self._output.brought_in()
+            self._continue_sending()
 
     def _continue_sending(self) -> None:
         try:
@@ -269,6 +290,7 @@ class AnsweringChannel(ABC):
             return
         self.last_active_ns = self.context.clock.now_ns
         if not finished:
+            self._wait_to_send()
             return
         self._state &= ~SENDING
         sending, self._sending = self._sending, None

@@ -199,7 +199,9 @@ class DirectSelector(selectors.BaseSelector):
 
 
 class BrokerLoop(asyncio.SelectorEventLoop):
-    """One loop, one broker. Blocking work goes to `io_threads` threads, started when first needed."""
+    """One loop, one broker. Blocking work goes to `io_threads` threads, and reads from the disk to as many
+    others. Threads are started when first needed.
+    """
 
     def __init__(self, io_threads: int = 8, clock: Clock | None = None) -> None:
         self.direct = DirectSelector()
@@ -207,7 +209,9 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self.direct.on_error = self._report
         self._clock = clock or SystemClock()
         self._pool = _WorkerPool(io_threads, self._wake)
+        self._readers = _WorkerPool(io_threads, self._wake)
         self._background = _WorkerPool(1, self._wake, BACKGROUND_NICENESS)
+        self._pools = (self._pool, self._readers, self._background)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.direct.add(self._wakeup, self._on_wakeup, READ)
 
@@ -240,6 +244,13 @@ class BrokerLoop(asyncio.SelectorEventLoop):
     ) -> None:
         self._pool.submit(_job(work, done))
 
+    def run_reading(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], None],
+    ) -> None:
+        self._readers.submit(_job(work, done))
+
     def run_in_background(
         self,
         work: Callable[[], T],
@@ -248,8 +259,12 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self._background.submit(_job(work, done))
 
     def set_io_threads(self, count: int) -> None:
-        """Let `count` pieces of blocking work run at a time; threads beyond that end when they are idle."""
+        """Let `count` pieces of blocking work, and as many reads, run at a time.
+
+        Threads beyond that end when they are idle.
+        """
         self._pool.resize(count)
+        self._readers.resize(count)
 
     @property
     def idle_seconds(self) -> float:
@@ -258,8 +273,8 @@ class BrokerLoop(asyncio.SelectorEventLoop):
 
     def close(self) -> None:
         if not self.is_closed():
-            self._pool.close()
-            self._background.close()
+            for pool in self._pools:
+                pool.close()
             self.direct.remove(self._wakeup)
             os.close(self._wakeup)
         super().close()
@@ -269,7 +284,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
 
     def _on_wakeup(self, mask: int) -> None:
         os.eventfd_read(self._wakeup)
-        for pool in (self._pool, self._background):
+        for pool in self._pools:
             for finish in pool.take_finished():
                 try:
                     finish()

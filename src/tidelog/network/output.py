@@ -1,6 +1,7 @@
 """What a connection still has to send: bytes and stretches of files, in order, at the pace of its peer.
 
-Nothing is copied: bytes are sent from where they are, files by the kernel.
+Nothing is copied: bytes are sent from where they are, files by the kernel. A stretch that is not in the page
+cache stops the sending until somebody beside the loop has brought it in: `missing` says which.
 """
 
 from __future__ import annotations
@@ -8,11 +9,17 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from typing import Final
+from time import perf_counter_ns
+from typing import Final, NamedTuple
 
 from tidelog.network.request import LENGTH, FilePart, Part
 
 SENDFILE_BYTES: Final = 1024 * 1024
+"""What one call sends at most, and what is brought in from the disk at a time."""
+
+CACHED_NS: Final = 1_000_000_000
+"""Pages that were found in the page cache are taken to be there for so long: a look costs system calls."""
+
 SENDS_PER_TURN: Final = 4
 """After this many calls others have their turn, however much the peer would take."""
 
@@ -23,29 +30,47 @@ COPIED_BYTES: Final = 32 * 1024
 
 
 def read_together(size: int, parts: Sequence[Part]) -> bytes | None:
-    """A small answer, its files read into it and its length before it; None when a file cannot be read."""
+    """A small answer, its files read into it, its length before it; None when a file cannot be read now."""
     pieces: list[bytes | bytearray | memoryview] = [LENGTH.pack(size)]
     for part in parts:
         if isinstance(part, bytes | bytearray | memoryview):
             pieces.append(part)
             continue
         try:
-            data = os.pread(part.fileno(), part.size, part.position)
+            data = part.read_cached()
         except OSError:
             return None
-        if len(data) != part.size:
+        if data is None or len(data) != part.size:
             return None
         pieces.append(data)
     return b"".join(pieces)
 
 
+class MissingRange(NamedTuple):
+    """A range of a file that has to come from the disk before it is sent."""
+
+    part: FilePart
+    size: int
+    position: int
+
+    def bring_in(self) -> None:
+        self.part.bring_in(self.size, self.position)
+
+
+class _NotCached(Exception):
+    pass
+
+
 class Output:
-    __slots__ = ("_parts", "_sent_of_slice", "_sock")
+    __slots__ = ("_cached_end", "_cached_until", "_parts", "_sent_of_slice", "_sock", "missing")
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._parts: list[Part] = []
         self._sent_of_slice = 0
+        # Up to where the slice being sent was found in the page cache, and how long that is believed.
+        self._cached_end = self._cached_until = 0
+        self.missing: MissingRange | None = None
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -56,8 +81,18 @@ class Output:
     def clear(self) -> None:
         self._parts.clear()
 
+    def brought_in(self) -> None:
+        """What was missing is here; it is sent without another look, even if it has been evicted again."""
+        missing, self.missing = self.missing, None
+        if missing is not None:
+            self._cached_end = missing.position + missing.size
+            self._cached_until = perf_counter_ns() + CACHED_NS
+
     def send(self) -> bool:
-        """Send until all is gone (True) or it is enough for now (False); OSError when the peer is gone."""
+        """Send until all is gone (True) or it is enough for now (False); OSError when the peer is gone.
+
+        Where `missing` is set afterwards, the disk is waited for, otherwise the peer.
+        """
         parts = self._parts
         try:
             for _ in range(SENDS_PER_TURN):
@@ -68,7 +103,7 @@ class Output:
                     self._send_bytes()
                 else:
                     self._send_slice(first)
-        except (BlockingIOError, InterruptedError):
+        except (BlockingIOError, InterruptedError, _NotCached):
             return False
         return not parts
 
@@ -95,11 +130,24 @@ class Output:
         left = part.size - self._sent_of_slice
         if left:
             start = part.position + self._sent_of_slice
-            sent = os.sendfile(self._sock.fileno(), part.fileno(), start, min(left, SENDFILE_BYTES))
+            size = self._cached_size(part, start, min(left, SENDFILE_BYTES))
+            sent = os.sendfile(self._sock.fileno(), part.fileno(), start, size)
             if sent == 0:
                 raise ConnectionAbortedError(f"a file ended {left} bytes before the slice being sent does")
             self._sent_of_slice += sent
             if sent < left:
                 return
-        self._sent_of_slice = 0
+        self._sent_of_slice = self._cached_end = 0
         del self._parts[0]
+
+    def _cached_size(self, part: FilePart, start: int, size: int) -> int:
+        """How much from `start` on can be sent without waiting for the disk, up to `size`."""
+        now = perf_counter_ns()
+        if start < self._cached_end and now < self._cached_until:
+            return min(size, self._cached_end - start)
+        if not part.is_cached(size, start):
+            self.missing = MissingRange(part, size, start)
+            raise _NotCached
+        self._cached_end = start + size
+        self._cached_until = now + CACHED_NS
+        return size

@@ -31,6 +31,15 @@ class FilePart(Protocol):
 
     def fileno(self) -> int: ...
 
+    def read_cached(self) -> bytes | bytearray | None:
+        """The bytes of the stretch; None where they would have to come from the disk first."""
+
+    def is_cached(self, size: int, position: int) -> bool:
+        """Whether a range of the file can be sent without waiting for the disk."""
+
+    def bring_in(self, size: int, position: int) -> None:
+        """Wait until a range of the file has come from the disk. For threads beside the loop."""
+
 
 Part = bytes | bytearray | memoryview | FilePart
 Handler = Callable[["Request"], None]

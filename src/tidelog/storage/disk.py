@@ -14,7 +14,10 @@ import shutil
 from collections.abc import Sequence
 from typing import Protocol
 
+from tidelog.storage.page_cache import NOWAIT, is_cached
+
 Bytes = bytes | bytearray | memoryview
+BROUGHT_IN_BYTES = 1 << 17
 SMALL_FILE = 1 << 16  # below this a copy is cheaper than a mapping, which also keeps a descriptor
 
 
@@ -25,6 +28,15 @@ class DiskFile(Protocol):
 
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
+        """As `pread`, but None where the bytes would have to come from the disk first."""
+
+    def is_cached(self, size: int, position: int) -> bool:
+        """Whether a range can be read, or sent to a socket, without waiting for the disk."""
+
+    def bring_in(self, size: int, position: int) -> None:
+        """Wait until a range has come from the disk. For threads beside the loop."""
 
     def pwrite(self, data: Bytes, position: int) -> None:
         """Write all of `data`, or raise OSError."""
@@ -110,6 +122,37 @@ class RealFile:
             parts.append(data)
             missing -= len(data)
         return b"".join(parts)
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
+        data = bytearray(size)
+        try:
+            count = os.preadv(self.fd, (data,), position, NOWAIT) if NOWAIT else -1
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            count = -1
+        if count == size:
+            return data
+        if count < 0:
+            return self.pread(size, position) if self.is_cached(size, position) else None
+        if position + count < self.size():
+            return None
+        del data[count:]
+        return data
+
+    def is_cached(self, size: int, position: int) -> bool:
+        return is_cached(self.fd, size, position)
+
+    def bring_in(self, size: int, position: int) -> None:
+        os.posix_fadvise(self.fd, position, size, os.POSIX_FADV_WILLNEED)  # all of it is asked for at once
+        end = position + size
+        while position < end:
+            read = len(os.pread(self.fd, min(BROUGHT_IN_BYTES, end - position), position))
+            if not read:
+                return
+            position += read
 
     def pwrite(self, data: Bytes, position: int) -> None:
         written = os.pwrite(self.fd, data, position)

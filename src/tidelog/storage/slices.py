@@ -21,6 +21,16 @@ class FileSlice:
     def read(self) -> bytes:
         return self.handle.pread(self.size, self.position)
 
+    def read_cached(self) -> bytes | bytearray | None:
+        """The bytes; None where they would have to come from the disk first."""
+        return self.handle.pread_cached(self.size, self.position)
+
+    def is_cached(self, size: int, position: int) -> bool:
+        return self.handle.is_cached(size, position)
+
+    def bring_in(self, size: int, position: int) -> None:
+        self.handle.bring_in(size, position)
+
     def __len__(self) -> int:
         return self.size
 

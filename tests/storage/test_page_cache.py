@@ -1,0 +1,71 @@
+"""What is in the page cache is told from what is not, by each of the ways that kernels offer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tidelog.storage import page_cache
+from tidelog.storage.disk import RealDisk, RealFile
+
+SIZE = 1 << 20
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> RealFile:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(SIZE))
+    return RealDisk().open(str(path))
+
+
+@pytest.fixture
+def evicted(file: RealFile) -> RealFile:
+    os.fsync(file.fd)
+    os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if page_cache._count_pages(file.fd, SIZE, 0) != 0:
+        pytest.skip("files of this file system cannot be evicted, or nobody can tell")
+    return file
+
+
+@pytest.fixture(params=["cachestat", "samples"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "samples":
+        monkeypatch.setattr(page_cache, "_cachestat", lambda: None)
+    elif page_cache._cachestat() is None:
+        pytest.skip("this kernel has no cachestat")
+
+
+def test_a_range_is_cached_once_it_was_brought_in(evicted: RealFile, way: None) -> None:
+    start, size = 512 * 1024, 100_000
+    assert not evicted.is_cached(size, start)
+    evicted.bring_in(size, start)
+    assert evicted.is_cached(size, start)
+    evicted.bring_in(SIZE, 0)
+    assert evicted.is_cached(SIZE, 0)
+    assert evicted.is_cached(1, SIZE - 1)
+
+
+def test_a_read_of_what_is_not_cached_gives_nothing(evicted: RealFile) -> None:
+    start = 512 * 1024
+    assert evicted.pread_cached(10, start) is None
+    whole = evicted.pread(SIZE, 0)
+    assert evicted.pread_cached(SIZE, 0) == whole
+
+
+def test_a_cached_read_ends_with_the_file(file: RealFile) -> None:
+    whole = file.pread(SIZE, 0)
+    assert file.pread_cached(100, SIZE - 10) == whole[-10:]
+    assert file.pread_cached(100, SIZE) == b""
+
+
+def test_where_reads_cannot_refuse_to_wait_cachestat_decides(
+    file: RealFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.storage.disk.NOWAIT", 0)
+    monkeypatch.setattr(page_cache, "NOWAIT", 0)
+    whole = file.pread(SIZE, 0)
+    for cached in (True, False):
+        monkeypatch.setattr("tidelog.storage.disk.is_cached", lambda *_, cached=cached: cached)
+        assert file.pread_cached(SIZE, 0) == (whole if cached else None)
