@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from tidelog.errors import ErrorCode
 from tidelog.protocol.headers import read_request_header, response_header
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.api_versions import ApiVersionsResponse
@@ -21,6 +22,7 @@ from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tidelog.protocol.wire import ZERO_UUID
 from tidelog.records.batch import BatchHeader, Record, read_header, read_records
 
+UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 VERSIONS = {0: (3, 12), 3: (0, 13), 18: (0, 4), 22: (0, 5)}
 
 
@@ -80,6 +82,9 @@ class FakeBroker:
         self.requests: list[list[Produced]] = []
         self.logs: dict[tuple[str, int], list[Record]] = {}
         self.metadata_requests = 0
+        self.metadata_topics: list[list[str] | None] = []
+        """The topics that each request for metadata asked for, None for all."""
+        self.unknown_topics: set[str] = set()
         self.metadata_answer: Answer | None = None
         """Instead of metadata: an error, or SILENCE."""
         self.topic_ids: dict[str, bytes] = {}
@@ -168,7 +173,11 @@ class FakeBroker:
             self.metadata_requests += 1
             if self.metadata_answer is SILENCE:
                 return None
-            return self._metadata(MetadataRequest.decode(body, version))
+            request = MetadataRequest.decode(body, version)
+            self.metadata_topics.append(
+                None if request.topics is None else [topic.name or "" for topic in request.topics]
+            )
+            return self._metadata(request)
         if key == 22:
             self.producer_ids += 1
             return InitProducerIdResponse(producer_id=100 + self.producer_ids, producer_epoch=0)
@@ -198,7 +207,8 @@ class FakeBroker:
                 MetadataResponse.MetadataResponseTopic(
                     name=topic.name,
                     topic_id=self.topic_ids.get(topic.name or "", ZERO_UUID),
-                    partitions=partitions,
+                    partitions=[] if topic.name in self.unknown_topics else partitions,
+                    error_code=UNKNOWN_TOPIC if topic.name in self.unknown_topics else 0,
                 )
                 for topic in request.topics or ()
             ],

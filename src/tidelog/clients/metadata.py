@@ -97,14 +97,12 @@ class ClusterView:
         self.controller_id = answer.controller_id
         known = self.topics
         if asked is None:
-            self.topics, self.errors = {}, {}
+            self.topics, self.errors, self.topic_names = {}, {}, {}
         else:
             for name in asked:
                 self.errors.pop(name, None)
         for topic in answer.topics:
             self._take_topic(topic, known)
-        self.topic_names = {topic.topic_id: name for name, topic in self.topics.items()}
-        self.topic_names.pop(ZERO_UUID, None)
 
     def take_nodes(self, nodes: Iterable[BrokerNode], controller_id: int, cluster_id: str | None) -> None:
         """Take over who is there, where topics are not told of."""
@@ -117,11 +115,13 @@ class ClusterView:
         name = topic.name
         if name is None:
             return
+        before = known.get(name)
+        if before is not None and before.topic_id != topic.topic_id:
+            self.topic_names.pop(before.topic_id, None)
         if topic.error_code:
             self.errors[name] = topic.error_code
             self.topics.pop(name, None)
             return
-        before = known.get(name)
         partitions: dict[int, PartitionView] = {}
         for found in sorted(topic.partitions, key=lambda entry: entry.partition_index):
             view = PartitionView(
@@ -143,6 +143,8 @@ class ClusterView:
                 view = old
             partitions[view.index] = view
         self.topics[name] = TopicView(name, topic.topic_id, topic.is_internal, partitions)
+        if topic.topic_id != ZERO_UUID:
+            self.topic_names[topic.topic_id] = name
 
     def update_leader(self, topic: str, partition: int, leader: int, epoch: int) -> bool:
         """Take over a leader that a broker named in passing; whether that was news."""

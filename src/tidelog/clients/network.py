@@ -1,9 +1,8 @@
 """What a client speaks with a cluster through, and what it knows of it.
 
-Connections are those of `links`, coordinators those of `coordinators`; the metadata is kept here. It is
-refreshed when something is missing or wrong, and at least every metadata.max.age.ms. Where no known broker
-can be reached, or none gives metadata for metadata.recovery.rebootstrap.trigger.ms, the bootstrap servers are
-asked again.
+Connections are those of `links`, coordinators those of `coordinators`; the metadata is kept here, and
+`metadata_updates` says what of it is asked for next. Where no known broker can be reached, or none gives
+metadata for metadata.recovery.rebootstrap.trigger.ms, the bootstrap servers are asked again.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from tidelog.clients.coordinators import GROUP, TRANSACTION, KnownCoordinators
 from tidelog.clients.errors import REFUSED, Closed, Timeout
 from tidelog.clients.links import Link, Links
 from tidelog.clients.metadata import ClusterView, TopicView
+from tidelog.clients.metadata_updates import MetadataUpdate, MetadataUpdates
 from tidelog.clients.network_metrics import NetworkMetrics
 from tidelog.clients.settings import ClientSettings
 from tidelog.errors import KafkaError, NetworkException, RebootstrapRequired, error_class
@@ -71,8 +71,10 @@ class NetworkClient:
         )
         self._coordinators = KnownCoordinators(self._links, self.view, self.retry_backoff)
         self._refresher: asyncio.Task[None] | None = None
-        self._refresh_wanted = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._updates = MetadataUpdates(
+            self.retry_backoff, min(settings.metadata_max_age_ms / 1000, FOREVER)
+        )
+        self._update_wanted = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
         self._unreachable = False
         self._trying_since: float | None = None
@@ -82,6 +84,7 @@ class NetworkClient:
         """Begin to keep the metadata; needs a running loop and connects to nobody yet."""
         if self._refresher is None:
             await self._links.start()
+            self._updates.start(self._links.now())
             self._refresher = asyncio.create_task(self._keep_fresh(), name="metadata")
             self._links.sweep_idle()
 
@@ -155,20 +158,26 @@ class NetworkClient:
         now = self._links.now()
         for name in topics:
             if name not in self.topics and name not in self.view.topics:
-                self._hurry.set()
-                self._refresh_wanted.set()
+                self._updates.add(name)
+                self._update_wanted.set()
             self.topics[name] = now
 
-    def request_refresh(self) -> None:
-        """Refresh the metadata soon; asking again before that happened changes nothing."""
-        self._refresh_wanted.set()
+    def request_refresh(self, topics: Iterable[str] | None = None) -> None:
+        """Refresh the metadata of topics, or all of it, soon; asking again before that changes nothing."""
+        if topics is None:
+            self._updates.ask_all()
+        else:
+            self._updates.ask_again(topics)
+        self._update_wanted.set()
 
     async def refresh(self, *, timeout: float | None = None) -> None:
-        """Refresh the metadata and wait for it."""
-        version = self.view.version
-        self._hurry.set()
-        self._refresh_wanted.set()
-        await self.wait_for(lambda: self.view.version > version, timeout, "the metadata was not refreshed")
+        """Refresh all metadata that is kept and wait for it."""
+        begun = self._updates.number
+        self._updates.ask_all(hurry=True)
+        self._update_wanted.set()
+        await self.wait_for(
+            lambda: self._updates.full_update > begun, timeout, "the metadata was not refreshed"
+        )
 
     async def topic(self, name: str, *, timeout: float | None = None) -> TopicView:
         """What is known of a topic, waited for where nothing is known yet."""
@@ -181,7 +190,7 @@ class NetworkClient:
             return name in self.view.topics
 
         if not known():
-            self._refresh_wanted.set()
+            self.request_refresh((name,))
             await self.wait_for(known, timeout, f"topic {name!r} is not in the metadata")
         return self.view.topics[name]
 
@@ -204,40 +213,41 @@ class NetworkClient:
                 raise Timeout(f"{missing} after {round((timeout or 0) * 1000)} ms{reason}") from None
 
     async def _keep_fresh(self) -> None:
-        failures = 0
-        oldest = self.settings.metadata_max_age_ms / 1000
+        updates = self._updates
         while True:
-            try:
-                async with asyncio.timeout(min(oldest, FOREVER)):
-                    await self._refresh_wanted.wait()
-            except TimeoutError:
-                pass
-            self._refresh_wanted.clear()
-            self._hurry.clear()
+            await self._until_due()
             if self._trying_since is None:
                 self._trying_since = self._links.now()
+            everything = self.all_topics or self.speaks_with_controllers
+            update = updates.take(self._links.now(), everything=everything)
             try:
-                await self._refresh_in_time()
+                await self._refresh_in_time(update)
             except KafkaError as error:
-                failures += 1
+                updates.failed(update, self._links.now())
                 self._refresh_failed(error)
-                self._refresh_wanted.set()
             else:
-                unfinished = any(error_class(code).retriable for code in self.view.errors.values())
-                failures = failures + 1 if unfinished else 0
-                if unfinished:
-                    self._refresh_wanted.set()
-            await self._pause(self.retry_backoff.delay(max(0, failures - 1)))
+                updates.succeeded(update, self._unresolved(update), self._links.now())
+                self._changed()
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait, unless something is wanted at once."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._hurry.wait()
-        except TimeoutError:
-            pass
+    async def _until_due(self) -> None:
+        while (due := self._updates.due()) > self._links.now():
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._update_wanted.wait()
+            except TimeoutError:
+                pass
+            self._update_wanted.clear()
 
-    async def _refresh_in_time(self) -> None:
+    def _unresolved(self, update: MetadataUpdate) -> list[str]:
+        """Topics that were asked for and that a later answer may tell of."""
+        view = self.view
+        asked: Iterable[str] = self.topics if update.topics is None else update.topics
+        if self.all_topics:
+            asked = view.errors
+        codes = {name: view.errors.get(name) for name in asked if name not in view.topics}
+        return [name for name, code in codes.items() if code is None or error_class(code).retriable]
+
+    async def _refresh_in_time(self, update: MetadataUpdate) -> None:
         """Refresh, for no longer than the brokers that are known may take before they are given up."""
         assert self._trying_since is not None
         allowed = self.settings.metadata_recovery_rebootstrap_trigger_ms / 1000
@@ -245,7 +255,7 @@ class NetworkClient:
         limited = self._links.may_rebootstrap and bool(self.view.nodes)
         try:
             async with asyncio.timeout_at(self._trying_since + allowed if limited else None) as limit:
-                await self._refresh_once()
+                await self._refresh_once(update)
         except TimeoutError:
             if not limit.expired():  # errors of ours may be of this class
                 raise
@@ -253,21 +263,22 @@ class NetworkClient:
             self._rebootstrap(reason)
             raise NetworkException(f"{reason}; starting again from the bootstrap servers") from None
 
-    async def _refresh_once(self) -> None:
+    async def _refresh_once(self, update: MetadataUpdate) -> None:
         if self.speaks_with_controllers:
             await learn_controllers(await self.any_connection(), self.view)
         else:
-            await self._refresh_topics()
+            await self._refresh_topics(update)
         if self.last_error is not None and self._unreachable:
             log.warning("the cluster can be reached again")
         self.last_error = self._trying_since = None
         self._unreachable = False
         self._links.drop_gone()
-        self._changed()
 
-    async def _refresh_topics(self) -> None:
+    async def _refresh_topics(self, update: MetadataUpdate) -> None:
         asked: list[str] | None = None
-        if not self.all_topics:
+        if update.topics is not None:
+            asked = sorted(update.topics)
+        elif not self.all_topics:
             self._drop_idle_topics()
             asked = list(self.topics)
         request = MetadataRequest(topics=None, allow_auto_topic_creation=self.allow_auto_create)

@@ -335,7 +335,7 @@ class Fetcher:
         leader = view.leader(topic, partition)
         if leader is None:
             self._client.want((topic,))
-            self._client.request_refresh()
+            self._client.request_refresh((topic,))
             return None
         epoch = view.leader_epoch(topic, partition)
         if epoch != state.leader_epoch:

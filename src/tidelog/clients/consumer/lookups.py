@@ -95,7 +95,7 @@ class Lookups:
                             last = answer[1] or last
                     left = {name: question for name, question in left.items() if name not in found}
                     if left:
-                        client.request_refresh()
+                        client.request_refresh({name.topic for name in left})
                         await asyncio.sleep(client.retry_backoff.delay(attempt))
                         attempt += 1
         except TimeoutError:

@@ -384,12 +384,12 @@ class ProducerCore:
         await client.topic(topic, timeout=timeout)
         if partition is None or partition < (client.view.partition_count(topic) or 0):
             return
-        client.request_refresh()
+        client.request_refresh((topic,))
 
         def grown() -> bool:
             if partition < (client.view.partition_count(topic) or 0):
                 return True
-            client.request_refresh()
+            client.request_refresh((topic,))
             return False
 
         left = max(0.0, timeout - (time.monotonic() - begun))

@@ -213,7 +213,7 @@ class Sender:
                 ready.setdefault(leader, []).append(queue)
         if missing:
             self._client.want(missing)
-            self._client.request_refresh()
+            self._client.request_refresh(missing)
         return ready, later
 
     def _due(self, queue: PartitionQueue) -> float:
