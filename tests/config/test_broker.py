@@ -103,6 +103,17 @@ def test_a_setting_that_changes_nothing_says_why() -> None:
     ]
 
 
+def test_a_negative_retention_that_means_for_ever_says_so() -> None:
+    config = BrokerConfig.load(None, {"log.retention.ms": "-7", "log.retention.hours": "-1"})
+    assert config.log_retention_ms == -1
+    assert config.warnings == ["log.retention.ms=-7 keeps records for ever, as -1 does: write -1"]
+
+
+def test_a_number_that_is_too_large_is_told_the_bound_it_passed() -> None:
+    assert refusal(num_io_threads="3000000000").endswith("a whole number of at most 2147483647: at least 1")
+    assert "of at least -9223372036854775808" in refusal(log_retention_ms="-9999999999999999999")
+
+
 def test_bad_values_are_refused_with_name_value_and_what_is_allowed() -> None:
     assert refusal(num_io_threads="0") == "num.io.threads=0: expected at least 1"
     assert (

@@ -84,7 +84,7 @@ def test_a_broker_whose_setting_no_topic_could_have_does_not_start() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"retention.ms": "abc"}, "retention.ms=abc: expected a whole number"),
+        ({"retention.ms": "abc"}, "retention.ms=abc: expected a whole number: at least -1"),
         ({"retention.ms": None}, "retention.ms has no value"),
         ({"no.such": "1"}, "no.such is not a topic setting"),
         ({"message.format.version": "3.0"}, "message.format.version is no topic setting any more"),

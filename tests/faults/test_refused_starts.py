@@ -277,3 +277,39 @@ def test_a_broker_whose_standard_output_is_closed_serves_all_the_same(tmp_path: 
     with broker.await_ready(), Client(broker.address) as client:
         assert client.create_topic("t") == 0
         assert broker.terminate() == 0
+
+
+def two_folders(tmp_path: Path) -> tuple[Broker, Path, Path]:
+    """A broker that was stopped, and its log folders, which hold two partitions each."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    broker = Broker(tmp_path, {"log.dirs": f"{first},{second}"})
+    with broker, Client(broker.address) as client:
+        assert client.create_topic("t", 4) == 0
+        broker.terminate()
+    return broker, first, second
+
+
+def test_a_missing_first_folder_is_taken_for_a_disk_that_is_not_mounted(tmp_path: Path) -> None:
+    broker, first, second = two_folders(tmp_path)
+    first.rename(tmp_path / "unmounted")
+    first.mkdir()
+    reason = refused(broker)
+    assert f"{second} holds 2 partitions" in reason
+    assert f"if {first} is a disk that is not mounted, mount it" in reason
+    assert reason.index("mount it") < reason.index("tidelog adopt")
+
+
+def test_partitions_that_begin_empty_because_a_folder_is_new_are_named(tmp_path: Path) -> None:
+    broker, _, second = two_folders(tmp_path)
+    second.rename(tmp_path / "unmounted")
+    with broker, Client(broker.address):
+        (line,) = [line for line in broker.log().splitlines() if "level=error" in line]
+        assert "2 partitions have no log in any folder and begin empty" in line
+        assert f"{second} was not used before: if it is a disk that is not mounted" in line
+
+
+def test_a_new_folder_beside_complete_ones_is_nothing_to_tell(tmp_path: Path) -> None:
+    broker, first, second = two_folders(tmp_path)
+    broker.settings["log.dirs"] = f"{first},{second},{tmp_path / 'third'}"
+    with broker, Client(broker.address):
+        assert "level=error" not in broker.log()

@@ -16,7 +16,7 @@ from tests.faults.client import BROKER_LOGGER, Client, batch_of
 from tests.support.broker import Broker
 from tests.support.wait import eventually
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tidelog.server.logs import LineFormatter, quoted
+from tidelog.server.logs import LineFormatter, Repeats, quoted
 
 PAIR = re.compile(r'([\w.-]+)=("(?:[^"\\]|\\.)*"|[^\s"]*)(?: |$)')
 REQUEST_LOG = "tidelog.request"
@@ -165,3 +165,32 @@ def test_a_word_stands_bare_and_anything_else_is_quoted() -> None:
     assert quoted("a=b") == '"a=b"'
     assert quoted('say "so"\\') == '"say \\"so\\"\\\\"'
     assert quoted("line\nbreak") == '"line\\nbreak"'
+
+
+def record_at(second: float, text: str, level: int = logging.ERROR) -> logging.LogRecord:
+    record = logging.LogRecord("tidelog.storage", level, "", 0, text, (), None)
+    record.created = second
+    return record
+
+
+def test_the_same_error_is_printed_once_in_ten_seconds_and_counted() -> None:
+    repeats = Repeats()
+    printed = [second for second in range(35) if repeats.filter(record_at(second, "no space left"))]
+    assert printed == [0, 10, 20, 30]
+    later = record_at(50, "no space left")
+    assert repeats.filter(later)
+    assert parse(LineFormatter().format(later))["repeated"] == "4"
+
+
+def test_other_texts_and_lines_below_warnings_are_always_printed() -> None:
+    repeats = Repeats()
+    assert repeats.filter(record_at(0, "one disk is full"))
+    assert repeats.filter(record_at(0, "another disk is full"))
+    assert all(repeats.filter(record_at(0, "topic created", logging.INFO)) for _ in range(3))
+
+
+def test_texts_that_are_all_different_take_no_memory_for_ever() -> None:
+    repeats = Repeats()
+    for number in range(5000):
+        assert repeats.filter(record_at(0, f"peer {number} sent garbage"))
+    assert len(repeats._last) <= Repeats.MOST_TEXTS

@@ -64,7 +64,8 @@ class ConfigKey:
         try:
             value = parse_value(self.name, self.type, text)
         except ConfigError as error:
-            raise ConfigError(self.name, self.shown(text), error.problem) from None
+            allowed = f": {self.rule.allowed()}" if self.rule is not None else ""
+            raise ConfigError(self.name, self.shown(text), error.problem + allowed) from None
         if self.rule is not None and (problem := self.rule.problem(value)) is not None:
             raise ConfigError(self.name, self.shown(text), problem)
         return value

@@ -87,10 +87,13 @@ def parse_value(name: str, kind: ConfigType, text: str) -> ConfigValue:
 
 
 def _parse_whole(name: str, kind: ConfigType, text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise ConfigError(name, text, "expected a whole number")
     limit = 1 << _BITS[kind]
     # More than 20 characters cannot be in range, and converting huge numbers costs time.
-    if not _WHOLE.fullmatch(text) or len(text) > 40 or not -limit <= int(text) < limit:
-        raise ConfigError(name, text, f"expected a whole number between {-limit} and {limit - 1}")
+    if len(text) > 40 or not -limit <= int(text) < limit:
+        bound = f"at least {-limit}" if text.startswith("-") else f"at most {limit - 1}"
+        raise ConfigError(name, text, f"expected a whole number of {bound}")
     return int(text)
 
 

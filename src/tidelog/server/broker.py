@@ -61,12 +61,21 @@ from tidelog.server.part_settings import (
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
-from tidelog.server.stale_tree import StaleTree, check_folders, check_logs, last_stop, note_stop, what_to_do
+from tidelog.server.stale_tree import (
+    StaleTree,
+    check_folders,
+    check_logs,
+    check_no_logs,
+    last_stop,
+    name_empty_folders,
+    note_stop,
+    what_to_do,
+)
 from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.cleaner.service import LogCleaner
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
-from tidelog.storage.folders import FolderRefused, parse_partition
+from tidelog.storage.folders import FolderRefused
 from tidelog.storage.manager import LogManager
 
 if TYPE_CHECKING:
@@ -142,6 +151,8 @@ class Broker:
             await self._load_logs(logs, lambda topic: topics.log_config(overrides.get(topic, {})))
             check_logs(logs.logs, cluster.topics)
             self._has_logs = True
+            if self._identities:
+                name_empty_folders(self._new_folders, {*logs.logs, *logs.failed}, cluster.topics)
             self._host = host = BrokerHost(
                 services.replicas,
                 services.metadata,
@@ -201,6 +212,11 @@ class Broker:
             raise StartFailed(f"the log folder cannot be used: {error}") from error
         self._logs = logs
         self._identities = [meta for meta in identities if meta is not None]
+        self._new_folders = [
+            folder.path
+            for folder, meta in zip(logs.folders, identities, strict=True)
+            if meta is None and folder.offline is None
+        ]
         logs.on_folder_offline = self._folder_failed
         return logs
 
@@ -208,7 +224,7 @@ class Broker:
         """Open the tree, and make sure that folders and tree belong to this broker."""
         file = Path(self.config.data_dirs[0]) / FILE_NAME
         if not file.exists():
-            self._refuse_logs_without_tree()
+            check_no_logs(self.config.data_dirs)
         self._tree = EmbeddedTree(file, self._clock)
         store = MetadataStore(self._tree, self._clock)
         store.prepare()
@@ -235,19 +251,6 @@ class Broker:
             clock=self._clock,
         )
         return self._controller
-
-    def _refuse_logs_without_tree(self) -> None:
-        """Logs that no tree speaks of are somebody's data, most likely Kafka's: no place to start as new."""
-        for folder in map(Path, self.config.data_dirs):
-            if not folder.is_dir():
-                continue
-            found = sum(1 for entry in folder.iterdir() if entry.is_dir() and parse_partition(entry.name))
-            if found:
-                dirs = " ".join(self.config.data_dirs)
-                raise StartFailed(
-                    f"{folder} holds {found} partitions, but no {FILE_NAME} tells their topics: "
-                    f"take the folder over with `tidelog adopt {dirs}`, or name an empty one in log.dirs"
-                )
 
     def _assemble(self, logs: LogManager, controller: SingleController, dynamic: DynamicConfig) -> Services:
         worker = ThreadWorker("tidelog-append", self._loop.call_soon_threadsafe)

@@ -41,11 +41,40 @@ class LineFormatter(logging.Formatter):
         return line
 
 
+class Repeats(logging.Filter):
+    """Prints a warning or error once in ten seconds, however often it comes: a full disk fails every produce.
+
+    The next line of that text has a field `repeated`: how many were left out since the last one.
+    """
+
+    SECONDS = 10.0
+    MOST_TEXTS = 1000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[tuple[str, str, str], tuple[float, int]] = {}  # when printed, how many left out
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        error = repr(record.exc_info[1]) if record.exc_info else ""
+        key = (record.name, f"{record.getMessage()} {getattr(record, 'fields', '')}", error)
+        printed, left_out = self._last.pop(key, (-self.SECONDS, 0))
+        is_due = record.created - printed >= self.SECONDS
+        self._last[key] = (record.created, 0) if is_due else (printed, left_out + 1)
+        if len(self._last) > self.MOST_TEXTS:
+            del self._last[next(iter(self._last))]
+        if is_due and left_out:
+            record.fields = {**getattr(record, "fields", {}), "repeated": left_out}
+        return is_due
+
+
 def set_up_logging(stream: TextIO | None = None) -> None:
     """Send the lines of all parts to a stream (standard error unless told otherwise)."""
     logging.addLevelName(TRACE, "TRACE")
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(LineFormatter())
+    handler.addFilter(Repeats())
     tidelog = logging.getLogger("tidelog")
     tidelog.handlers[:] = [handler]
     tidelog.propagate = False

@@ -8,7 +8,7 @@ batches epochs that are over: then the start is refused. Where nothing is lost a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from tidelog.metadata import paths
@@ -56,6 +56,34 @@ def last_stop(tree: Tree) -> int:
     return -1 if tree.exists(STOPS) is None else int(tree.get(STOPS)[0].split()[-1])
 
 
+def check_no_logs(folders: Sequence[str]) -> None:
+    """Before a new tree is made: logs that no tree speaks of are somebody's data.
+
+    The tree is in the first folder. Where only the others hold partitions, the first is most likely a disk
+    that is not mounted, and to adopt the others would lose the settings of their topics.
+    """
+    first, *others = map(Path, folders)
+    adopt = f"`tidelog adopt {' '.join(folders)}`"
+    if found := _partitions_in(first):
+        raise StaleTree(
+            f"{first} holds {found} partitions, but no {FILE_NAME} tells their topics: "
+            f"take the folder over with {adopt}, or name an empty one in log.dirs"
+        )
+    for folder in others:
+        if found := _partitions_in(folder):
+            raise StaleTree(
+                f"{folder} holds {found} partitions, but {first} has no {FILE_NAME} that tells their topics: "
+                f"if {first} is a disk that is not mounted, mount it; if Kafka wrote the folders, "
+                f"take them over with {adopt}; or name empty ones in log.dirs"
+            )
+
+
+def _partitions_in(folder: Path) -> int:
+    if not folder.is_dir():
+        return 0
+    return sum(1 for entry in folder.iterdir() if entry.is_dir() and parse_partition(entry.name))
+
+
 def check_folders(folders: Iterable[str], tree: Tree, topics: Mapping[str, TopicState]) -> None:
     """Before logs are opened, and cheap where no other broker has stopped cleanly in them."""
     if tree.exists(STOPS) is None:
@@ -89,6 +117,26 @@ def check_logs(logs: Mapping[TopicPartition, Log], topics: Mapping[str, TopicSta
             difference = _difference(opened.dir, topic, index, opened.topic_id, opened.leader_epochs.latest)
             if difference is not None:
                 raise StaleTree(_refusal(difference))
+
+
+def name_empty_folders(
+    new_folders: Sequence[str], found: Set[TopicPartition], topics: Mapping[str, TopicState]
+) -> None:
+    """A folder that is new while logs are missing may be a disk that is not mounted."""
+    missing = [
+        f"{name}-{index}"
+        for name, topic in topics.items()
+        for index in topic.partitions
+        if (name, index) not in found
+    ]
+    if new_folders and missing:
+        log.error(
+            "%d partitions have no log in any folder and begin empty, %s among them; %s was not used before: "
+            "if it is a disk that is not mounted, stop the broker and mount it",
+            len(missing),
+            missing[0],
+            " and ".join(new_folders),
+        )
 
 
 def _differences(folder: Path, topics: Mapping[str, TopicState], deleting: Set[str]) -> Iterator[str]:

@@ -23,6 +23,7 @@ log = logging.getLogger("tidelog.server.config")
 
 LISTENER_PREFIX = "listener.name."
 LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
+_RETENTION_TIMES = ("log.retention.hours", "log.retention.minutes", "log.retention.ms")
 _MS_PER_UNIT = {"hours": 3_600_000, "minutes": 60_000}
 
 
@@ -286,6 +287,8 @@ class BrokerConfig:
                 self.warnings.append(f"{name} changes nothing: {reason}")
             elif key.reason is not None:
                 self.warnings.append(f"{name} changes nothing: {key.reason}")
+            elif name in _RETENTION_TIMES and int(text) < -1:
+                self.warnings.append(f"{name}={text} keeps records for ever, as -1 does: write -1")
 
     def assume_broker_id(self, broker_id: int) -> None:
         """The id that was generated, or found in the log folder, where none was given."""
