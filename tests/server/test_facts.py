@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.client import BROKER, BROKER_LOGGER, TOPIC, Client, batch_of
+from tests.faults.client import BROKER, BROKER_LOGGER, TOPIC, Client, batch_of, produce_request
 from tests.support.broker import Broker
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
@@ -27,6 +27,7 @@ from tidelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from tidelog.protocol.messages.produce import ProduceResponse
 
 UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -283,6 +284,9 @@ def test_alter_configs_replaces_everything_that_was_set(client: Client) -> None:
     client.create_topic("altered", configs={"max.message.bytes": "1000", "retention.ms": "5000"})
     large = batch_of(b"x" * 2000)
     assert client.produce("altered", 0, large).error == ErrorCode.MESSAGE_TOO_LARGE
+    request = produce_request("altered", 0, large)
+    (refused,) = client.ask(request, ProduceResponse, 9).responses[0].partition_responses
+    assert refused.error_message == f"the batch has {len(large)} bytes; max.message.bytes is 1000"
 
     def alter(*, validate_only: bool = False, **configs: str) -> int:
         resource = AlterConfigsRequest.AlterConfigsResource(

@@ -71,6 +71,15 @@ _BEFORE_THE_LOG = (
     NotOneBatch,
 )
 
+# The answer says why: the limit of a batch that is too large, the rule of a topic, what the disk said.
+_EXPLAINED = (
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.MESSAGE_TOO_LARGE,
+)
+
 Slot = tuple[str | bytes, int]
 
 
@@ -389,7 +398,7 @@ def _partition_answer(
             ProduceResponse.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=text)
             for at, text in error.record_errors
         ]
-    elif error.code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.CORRUPT_MESSAGE) and error.message:
+    elif error.code in _EXPLAINED:
         answer.error_message = error.message
     return answer
 
