@@ -100,7 +100,7 @@ def test_deletion_of_the_partition_ends_the_wait(tmp_path: Path) -> None:
     fetched = world.fetch([want("gone"), want("kept")])
     world.replicas.delete_partition("gone", 0)
     assert fetched.answers is not None
-    gone, kept = fetched.answers
+    kept, gone = fetched.answers
     assert isinstance(gone.error, UnknownTopicOrPartition)
     assert kept.error is None
 
@@ -125,15 +125,51 @@ def test_a_stop_answers_those_who_wait_and_those_who_come_late(tmp_path: Path) -
 
 def test_a_partition_with_an_error_is_told_without_waiting(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.partition()
-    fetched = world.fetch([want(), want("missing"), want(b"i" * 16), want(offset=1)])  # type: ignore[arg-type]
+    for index in range(2):
+        world.partition(index=index)
+    named_by_id = want(b"i" * 16)  # type: ignore[arg-type]
+    fetched = world.fetch([want(), want("missing"), named_by_id, want(index=1, offset=1)])
     assert fetched.answers is not None
     assert [type(answer.error) for answer in fetched.answers] == [
         type(None),
+        OffsetOutOfRange,
         UnknownTopicOrPartition,
         UnknownTopicId,
-        OffsetOutOfRange,
-    ]
+    ], "unknown partitions come last, as in Kafka"
+
+
+def test_an_unknown_partition_keeps_nobody_from_waiting_for_the_others(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    partition = world.partition()
+    assert world.fetch([want("missing")]).answered, "there is nothing to wait for"
+    fetched = world.fetch([want("missing"), want()])
+    assert not fetched.answered
+    world.partition("missing")
+    assert not fetched.answered
+    world.produce(partition)
+    assert fetched.offsets() == [[], [0]], "by now the other one is known too"
+
+
+def test_a_partition_that_is_wanted_twice_is_read_once_as_wanted_last(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.produce(world.partition(), batch(2))
+    world.produce(world.partition(), batch(2))
+    world.produce(world.partition(index=1))
+    fetched = world.fetch([want(), want(index=1), want(offset=2)])
+    assert fetched.offsets() == [[2, 3], [0]]
+
+
+def test_a_follower_reads_what_is_not_committed_and_is_woken_by_appends(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    partition = world.partition(replicas=(SELF, FOLLOWER))
+    world.produce(partition, acks=1)
+    assert world.fetch([want()], replica_id=FOLLOWER).offsets() == [[0]]
+    consumer = world.fetch([want(offset=0)])
+    follower = world.fetch([want(offset=1)], replica_id=FOLLOWER)
+    world.produce(partition, batch(2), acks=1)
+    assert (follower.offsets(), consumer.answered) == ([[1, 2]], False)
+    world.follower_has(partition, 3)
+    assert consumer.offsets() == [[0, 1, 2]]
 
 
 # Byte limits

@@ -10,8 +10,14 @@ from typing import TypeVar
 
 from tests.storage.helpers import batch
 from tidelog.clock import SimulatedScheduler
-from tidelog.cluster.fetch import FetchedPartition, Fetcher, FetchParams
-from tidelog.cluster.fetch_session import FetchPartition
+from tidelog.cluster.fetch import CONSUMER, Fetcher, FetchParams
+from tidelog.cluster.fetch_session import (
+    INVALID_SESSION_ID,
+    FetchContext,
+    FetchedPartition,
+    FetchPartition,
+    FetchSession,
+)
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import AppendOutcome, PartitionId, ReplicaManager
 from tidelog.cluster.topic_metrics import AllTopicMetrics
@@ -255,15 +261,19 @@ class World:
 
     def fetch(
         self,
-        wanted: list[FetchPartition],
+        wanted: list[FetchPartition] | FetchContext,
         *,
         max_wait_ms: int = 500,
         min_bytes: int = 1,
         max_bytes: int = 1 << 20,
         isolation_level: int = 0,
+        replica_id: int = CONSUMER,
     ) -> Fetched:
+        """A fetch of these partitions without a session, or of those of a session."""
         fetched = Fetched()
-        self.fetcher.fetch(wanted, FetchParams(max_wait_ms, min_bytes, max_bytes, isolation_level), fetched)
+        context = wanted if isinstance(wanted, FetchContext) else without_session(wanted)
+        params = FetchParams(max_wait_ms, min_bytes, max_bytes, isolation_level, replica_id)
+        self.fetcher.fetch(context, params, fetched)
         return fetched
 
     def delete_records(
@@ -285,6 +295,10 @@ class World:
     def close(self) -> None:
         self.replicas.shutdown()
         self.logs.shutdown()
+
+
+def without_session(wanted: list[FetchPartition]) -> FetchContext:
+    return FetchContext(FetchSession(INVALID_SESSION_ID, wanted))
 
 
 def want(

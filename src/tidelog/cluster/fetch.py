@@ -1,11 +1,14 @@
-"""Reading for Fetch: what each partition gives within the byte limits, now or when enough has come."""
+"""Reading for Fetch: what each partition gives within the byte limits, now or when enough has come.
+
+A consumer reads up to the high watermark or the last stable offset, a follower up to the log end offset.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidelog.cluster.fetch_session import FetchPartition
+from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, FetchSession
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.purgatory import DelayedOperation, OnFailure
 from tidelog.cluster.replica_manager import ReplicaManager
@@ -16,7 +19,6 @@ from tidelog.errors import (
     OffsetOutOfRange,
     UnknownTopicId,
 )
-from tidelog.storage.slices import FileSlice
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
@@ -31,68 +33,42 @@ class FetchParams:
     isolation_level: int
     replica_id: int = CONSUMER
 
-
-class FetchedPartition:
-    """What Fetch answers for one partition."""
-
-    __slots__ = (
-        "aborted",
-        "behind_active_segment",
-        "diverging",
-        "error",
-        "high_watermark",
-        "last_stable_offset",
-        "log_start_offset",
-        "records",
-        "wanted",
-    )
-
-    def __init__(self, wanted: FetchPartition) -> None:
-        self.wanted = wanted
-        self.error: KafkaError | None = None
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        self.records: FileSlice | None = None
-        self.aborted: list[tuple[int, int]] | None = None
-        self.diverging: tuple[int, int] | None = None
-        # One read gives batches of one segment: behind the active one, waiting would not bring more.
-        self.behind_active_segment = False
-
     @property
-    def ends_wait(self) -> bool:
-        """Whether this is to be told now, however few bytes have come."""
-        return self.error is not None or self.diverging is not None or self.behind_active_segment
+    def reads_to_log_end(self) -> bool:
+        """A follower copies what is not committed yet: this is how it becomes so."""
+        return self.replica_id >= 0
 
 
 def read_partition(
-    partition: Partition, wanted: FetchPartition, max_bytes: int, isolation_level: int, min_one: bool
+    partition: Partition, wanted: FetchPartition, max_bytes: int, params: FetchParams, min_one: bool
 ) -> FetchedPartition:
     """Read one partition; raises the Kafka error that the answer is to carry."""
     log = partition.leader_log(wanted.current_leader_epoch)
     answer = FetchedPartition(wanted)
-    if wanted.last_fetched_epoch >= 0:
-        diverging = _diverging_epoch(partition, wanted)
-        if diverging is not None:
-            answer.diverging = diverging
-            answer.high_watermark = log.high_watermark
-            answer.last_stable_offset = log.last_stable_offset
-            answer.log_start_offset = log.log_start_offset
-            return answer
+    answer.source = partition
     answer.high_watermark = high_watermark = log.high_watermark
     answer.last_stable_offset = last_stable_offset = log.last_stable_offset
     answer.log_start_offset = log.log_start_offset
-    limit = last_stable_offset if isolation_level == READ_COMMITTED else high_watermark
-    read = log.read(wanted.fetch_offset, max_bytes, max_offset=limit, min_one_message=min_one)
+    if wanted.last_fetched_epoch >= 0:
+        answer.diverging = _diverging_epoch(partition, wanted)
+        if answer.diverging is not None:
+            return answer
+    if params.reads_to_log_end:
+        limit = log.log_end_offset
+    else:
+        limit = last_stable_offset if params.isolation_level == READ_COMMITTED else high_watermark
+    fetch_offset = wanted.fetch_offset
+    read = log.read(fetch_offset, max_bytes, max_offset=limit, min_one_message=min_one)
+    answer.has_more = fetch_offset < limit
     answer.records = read.slice
     answer.behind_active_segment = read.segment is not None and read.segment is not log.active_segment
-    if isolation_level == READ_COMMITTED:
+    if params.isolation_level == READ_COMMITTED:
         answer.aborted = (
             []
             if answer.records is None
             else [
                 (transaction.producer_id, transaction.first_offset)
-                for transaction in log.aborted_transactions(wanted.fetch_offset, log.upper_bound(read))
+                for transaction in log.aborted_transactions(fetch_offset, log.upper_bound(read))
             ]
         )
     return answer
@@ -120,9 +96,13 @@ class Fetcher:
     def read_all(
         self, wanted: list[FetchPartition], params: FetchParams
     ) -> tuple[list[FetchedPartition], int]:
-        """One pass over the partitions; gives the answers and how many bytes of records they carry."""
+        """One pass over the partitions; gives the answers and how many bytes of records they carry.
+
+        Partitions that are unknown here come last, as in Kafka.
+        """
         replicas = self._replicas
         answers: list[FetchedPartition] = []
+        unknown: list[FetchedPartition] = []
         left = params.max_bytes
         total = 0
         min_one = True
@@ -130,11 +110,9 @@ class Fetcher:
             try:
                 partition = replicas.partition(want.topic, want.partition)
                 want.name = partition.topic
-                if params.replica_id >= 0:
+                if params.reads_to_log_end:
                     partition.follower(params.replica_id)
-                answer = read_partition(
-                    partition, want, min(want.max_bytes, left), params.isolation_level, min_one
-                )
+                answer = read_partition(partition, want, min(want.max_bytes, left), params, min_one)
             except KafkaError as error:
                 answer = FetchedPartition(want)
                 answer.error = self._gone(want) if isinstance(error, UnknownTopicId) and want.name else error
@@ -146,8 +124,11 @@ class Fetcher:
                 total += size
                 left = max(0, left - size)
                 min_one = False
+            elif answer.error is not None and answer.is_unknown:
+                unknown.append(answer)
+                continue
             answers.append(answer)
-        return answers, total
+        return answers + unknown if unknown else answers, total
 
     def _gone(self, want: FetchPartition) -> KafkaError:
         """A session goes on to speak of a topic by an id that was known when it was first fetched by it."""
@@ -160,7 +141,7 @@ class Fetcher:
 
     def fetch(
         self,
-        wanted: list[FetchPartition],
+        context: FetchContext,
         params: FetchParams,
         done: Callable[[list[FetchedPartition]], None],
         on_failure: OnFailure | None = None,
@@ -169,77 +150,81 @@ class Fetcher:
 
         An exception in a later answer goes to `on_failure`, not to the append that brought the answer about.
         """
-        answers, total = self.read_all(wanted, params)
+        session = context.session
+        purgatory = self._replicas.fetch_purgatory
+        if session.wake is not None:
+            purgatory.complete_all(session)  # an older request of the session: this one has overtaken it
+        session.read_as(params.isolation_level, params.reads_to_log_end)
+        answers, total = self.read_all(context.due(), params)
+        unknown = {answer.wanted for answer in answers if answer.error is not None and answer.is_unknown}
         if (
-            total >= params.min_bytes
-            or params.max_wait_ms <= 0
-            or not wanted
-            or any(answer.ends_wait for answer in answers)
+            params.max_wait_ms <= 0
+            or len(unknown) == len(session.partitions)
+            or is_enough(answers, total, params)
         ):
-            done(answers)
+            done(context.select(answers))
             return True
-        operation = DelayedFetch(self, wanted, params, done, on_failure)
-        self._replicas.fetch_purgatory.try_complete_else_watch(
-            operation, operation.keys(), params.max_wait_ms
-        )
-        return False
+        operation = DelayedFetch(self, context, params, unknown, done, on_failure)
+        session.wake = lambda: purgatory.check(session)
+        watch_again(answers, session)
+        return purgatory.watch(operation, (session,), params.max_wait_ms)
 
-    def partition(self, wanted: FetchPartition) -> Partition:
-        return self._replicas.partition(wanted.topic, wanted.partition)
+
+def is_enough(answers: list[FetchedPartition], total: int, params: FetchParams) -> bool:
+    return total >= params.min_bytes or any(answer.ends_wait for answer in answers)
+
+
+def watch_again(answers: list[FetchedPartition], session: FetchSession) -> None:
+    """Who waits hears of every change, also of partitions that have something to tell already."""
+    for answer in answers:
+        if answer.source is not None:
+            answer.wanted.watch(answer.source, session)
 
 
 class DelayedFetch(DelayedOperation):
     """Done when the partitions together have `min_bytes`, or one of them has become an error."""
 
-    __slots__ = ("_answers", "_done", "_fetcher", "_limits", "_params", "_wanted")
+    __slots__ = ("_answers", "_context", "_done", "_fetcher", "_params", "_unknown")
 
     def __init__(
         self,
         fetcher: Fetcher,
-        wanted: list[FetchPartition],
+        context: FetchContext,
         params: FetchParams,
+        unknown: set[FetchPartition],
         done: Callable[[list[FetchedPartition]], None],
         on_failure: OnFailure | None,
     ) -> None:
         super().__init__(on_failure)
         self._fetcher = fetcher
-        self._wanted = wanted
+        self._context = context
         self._params = params
+        self._unknown = unknown  # when the wait began: what becomes of these is told at its end
         self._answers: list[FetchedPartition] | None = None
         self._done = done
-        self._limits = self._watermarks()
-
-    def keys(self) -> list[tuple[str, int]]:
-        partitions = [self._fetcher.partition(want) for want in self._wanted]
-        return [(partition.topic, partition.index) for partition in partitions]
-
-    def _watermarks(self) -> list[int]:
-        marks = []
-        for want in self._wanted:
-            log = self._fetcher.partition(want).log
-            if log is None:
-                marks.append(-1)
-            elif self._params.isolation_level == READ_COMMITTED:
-                marks.append(log.last_stable_offset)
-            else:
-                marks.append(log.high_watermark)
-        return marks
 
     def try_complete(self) -> bool:
-        try:
-            marks = self._watermarks()
-        except KafkaError:
+        context = self._context
+        if context.session.closed:
             return self.force_complete()
-        if marks == self._limits:
+        unknown = self._unknown
+        due = context.due()
+        known = [want for want in due if want not in unknown] if unknown else due
+        answers, total = self._fetcher.read_all(known, self._params)
+        is_gone = any(answer.is_unknown for answer in answers)
+        if not is_gone and not is_enough(answers, total, self._params):
+            watch_again(answers, context.session)
             return False
-        self._limits = marks
-        answers, total = self._fetcher.read_all(self._wanted, self._params)
-        if total < self._params.min_bytes and not any(answer.ends_wait for answer in answers):
-            return False
-        self._answers = answers
+        if not unknown:
+            self._answers = answers
         return self.force_complete()
 
+    def _end(self) -> None:
+        super()._end()
+        self._context.session.stop_waiting()
+
     def on_complete(self) -> None:
+        context = self._context
         if self._answers is None:
-            self._answers, _ = self._fetcher.read_all(self._wanted, self._params)
-        self._done(self._answers)
+            self._answers, _ = self._fetcher.read_all(context.due(), self._params)
+        self._done(context.select(self._answers))

@@ -1,16 +1,24 @@
-"""Fetch sessions: a consumer names its partitions once and later sends only what changed.
+"""Fetch sessions: a fetcher names its partitions once and later sends only what changed.
+
+A session costs what changes, not what it contains. It watches its partitions; one that changes becomes
+*dirty*, and a fetch looks at the dirty ones alone. A partition stays dirty until an answer has told what
+changed and nothing is left behind the offset that its fetcher asked for. Every partition that is not dirty is
+watched. Nothing here reads a log.
 
 The cache is bounded; a new session takes the place of one that was idle for two minutes, or gets none,
-in which case the client goes on with full fetches. Nothing here reads a log.
+in which case the client goes on with full fetches.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 from tidelog.clock import Clock
-from tidelog.errors import ErrorCode
+from tidelog.cluster.partition import Partition
+from tidelog.errors import ErrorCode, KafkaError, UnknownTopicId, UnknownTopicOrPartition
+from tidelog.storage.slices import FileSlice
 
 # A session that was used within this time is not evicted for a newer one.
 MIN_EVICTION_SECONDS = 120.0
@@ -35,7 +43,10 @@ class FetchPartition:
         "max_bytes",
         "name",
         "partition",
+        "session",
         "topic",
+        "turn",
+        "watched",
     )
 
     def __init__(
@@ -58,6 +69,9 @@ class FetchPartition:
         self.high_watermark = -1
         self.log_start_offset = -1
         self.name: str | None = None  # of its topic, once it was found by its id
+        self.turn = 0  # its place in the order of the session
+        self.watched: Partition | None = None
+        self.session: FetchSession | None = None  # set while it is watched
 
     @property
     def key(self) -> PartitionKey:
@@ -84,48 +98,230 @@ class FetchPartition:
             self.high_watermark = -1
         return told
 
+    # -- watching
+
+    def watch(self, partition: Partition, session: FetchSession) -> None:
+        """Have the partition call `changed` once, when its readers would see something new."""
+        if self.watched is not partition:
+            self.unwatch()
+            self.watched = partition
+            self.session = session
+        partition.watchers[self] = None
+        if session.reads_to_log_end:
+            partition.end_watchers[self] = None
+
+    def unwatch(self) -> None:
+        partition = self.watched
+        if partition is not None:
+            self.watched = self.session = None
+            partition.watchers.pop(self, None)
+            partition.end_watchers.pop(self, None)
+
+    def changed(self) -> None:
+        session = self.session
+        if session is not None:
+            session.dirty[self] = None
+            if session.wake is not None:
+                session.wake()
+
+
+class FetchedPartition:
+    """What Fetch answers for one partition."""
+
+    __slots__ = (
+        "aborted",
+        "behind_active_segment",
+        "diverging",
+        "error",
+        "has_more",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "records",
+        "source",
+        "wanted",
+    )
+
+    def __init__(self, wanted: FetchPartition) -> None:
+        self.wanted = wanted
+        self.source: Partition | None = None
+        self.error: KafkaError | None = None
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.records: FileSlice | None = None
+        self.aborted: list[tuple[int, int]] | None = None
+        self.diverging: tuple[int, int] | None = None
+        # Whether the partition has records behind the fetch offset, also where byte limits kept them back.
+        self.has_more = False
+        # One read gives batches of one segment: behind the active one, waiting would not bring more.
+        self.behind_active_segment = False
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing is known of such a partition here. It may come, so it keeps nobody from waiting."""
+        return isinstance(self.error, UnknownTopicOrPartition | UnknownTopicId)
+
+    @property
+    def ends_wait(self) -> bool:
+        """Whether this is to be told now, however few bytes have come."""
+        if self.error is not None:
+            return not self.is_unknown
+        return self.diverging is not None or self.behind_active_segment
+
+
+BY_TURN: Callable[[FetchPartition], int] = attrgetter("turn")
+
 
 class FetchSession:
-    __slots__ = ("created", "epoch", "last_used", "partitions", "privileged", "session_id", "uses_topic_ids")
+    """The partitions of a fetcher. A fetch without a session has one too, which ends with its answer."""
 
-    def __init__(self, session_id: int, privileged: bool, uses_topic_ids: bool, now: float) -> None:
+    __slots__ = (
+        "_isolation_level",
+        "_turns",
+        "closed",
+        "created",
+        "dirty",
+        "epoch",
+        "last_used",
+        "partitions",
+        "privileged",
+        "reads_to_log_end",
+        "session_id",
+        "uses_topic_ids",
+        "wake",
+    )
+
+    def __init__(
+        self,
+        session_id: int,
+        wanted: Iterable[FetchPartition],
+        *,
+        privileged: bool = False,
+        uses_topic_ids: bool = False,
+        now: float = 0.0,
+    ) -> None:
         self.session_id = session_id
         self.privileged = privileged
         self.uses_topic_ids = uses_topic_ids
         self.created = now
         self.last_used = now
         self.epoch = 1
+        self.closed = False
         self.partitions: dict[PartitionKey, FetchPartition] = {}
+        self.dirty: dict[FetchPartition, None] = {}
+        # Called when a partition changes while a fetch waits.
+        self.wake: Callable[[], object] | None = None
+        self.reads_to_log_end = False
+        self._isolation_level = -1
+        self._turns = 0
+        for partition in wanted:
+            self.want(partition)
+
+    def want(self, wanted: FetchPartition) -> None:
+        """Add a partition, or take over what is now wanted of it; a known one keeps its place."""
+        known = self.partitions.get(wanted.key)
+        if known is None:
+            self.partitions[wanted.key] = known = wanted
+            self.to_the_end(known)
+        else:
+            known.update(wanted)
+        self.dirty[known] = None
+
+    def forget(self, key: PartitionKey) -> None:
+        partition = self.partitions.pop(key, None)
+        if partition is not None:
+            self.dirty.pop(partition, None)
+            partition.unwatch()
+
+    def to_the_end(self, partition: FetchPartition) -> None:
+        """Move a partition behind the others, so that every partition gets its turn within the byte limit."""
+        self._turns += 1
+        partition.turn = self._turns
+
+    def read_as(self, isolation_level: int, reads_to_log_end: bool) -> None:
+        """How the fetch that begins reads. Read in another way, every partition may have something new."""
+        if isolation_level != self._isolation_level or reads_to_log_end != self.reads_to_log_end:
+            self._isolation_level = isolation_level
+            self.reads_to_log_end = reads_to_log_end
+            self.unwatch()
+            self.dirty = dict.fromkeys(self.partitions.values())
+
+    def unwatch(self) -> None:
+        for partition in self.partitions.values():
+            partition.unwatch()
+
+    def stop_waiting(self) -> None:
+        self.wake = None
+        if self.session_id == INVALID_SESSION_ID:
+            self.unwatch()
+
+    def close(self) -> None:
+        """The cache let go of the session: it watches nothing, and a fetch that waits is answered."""
+        self.closed = True
+        self.unwatch()
+        self.dirty = dict.fromkeys(self.partitions.values())
+        if self.wake is not None:
+            self.wake()
 
 
 class FetchContext:
     """How one Fetch request is to be read and answered."""
 
-    __slots__ = ("error", "incremental", "partitions", "session")
+    __slots__ = ("epoch", "error", "incremental", "session")
 
-    def __init__(
-        self,
-        partitions: list[FetchPartition],
-        session: FetchSession | None = None,
-        incremental: bool = False,
-        error: int = 0,
-    ) -> None:
-        self.partitions = partitions
+    def __init__(self, session: FetchSession, incremental: bool = False, error: int = 0) -> None:
         self.session = session
+        self.epoch = session.epoch
         self.incremental = incremental
         self.error = error
 
     @property
     def session_id(self) -> int:
-        return self.session.session_id if self.session is not None else INVALID_SESSION_ID
+        return self.session.session_id
 
-    def answered_with_data(self, partition: FetchPartition) -> None:
-        """Move a partition behind the others, so that every partition gets its turn within the byte limit."""
-        if self.incremental and self.session is not None:
-            key = partition.key
-            if key in self.session.partitions:
-                del self.session.partitions[key]
-                self.session.partitions[key] = partition
+    def due(self) -> list[FetchPartition]:
+        """The partitions to look at, in the order of their turns."""
+        if not self.incremental:
+            return list(self.session.partitions.values())
+        dirty = self.session.dirty
+        return sorted(dirty, key=BY_TURN) if len(dirty) > 1 else list(dirty)
+
+    def select(self, answers: list[FetchedPartition]) -> list[FetchedPartition]:
+        """The answers to send: those with news where the context is incremental, otherwise all.
+
+        A partition that is told everything becomes clean. An incremental fetch that a later request of its
+        session has overtaken gets INVALID_FETCH_SESSION_EPOCH instead (`error`).
+        """
+        session = self.session
+        if session.epoch != self.epoch:
+            if not self.incremental:
+                return answers
+            self.error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            return []
+        if session.session_id == INVALID_SESSION_ID:
+            return answers
+        incremental = self.incremental
+        told: list[FetchedPartition] = []
+        for answer in answers:
+            wanted = answer.wanted
+            error = answer.error
+            has_records = answer.records is not None
+            is_news = wanted.is_news(
+                0 if error is None else error.code,
+                answer.high_watermark,
+                answer.log_start_offset,
+                has_records or answer.diverging is not None,
+            )
+            if is_news or not incremental:
+                told.append(answer)
+                if has_records and incremental:
+                    session.to_the_end(wanted)
+            if error is None and answer.diverging is None and not answer.has_more and not session.closed:
+                assert answer.source is not None
+                wanted.watch(answer.source, session)
+                session.dirty.pop(wanted, None)
+        return told
 
 
 class FetchSessionCache:
@@ -158,49 +354,52 @@ class FetchSessionCache:
     ) -> FetchContext:
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session_id != INVALID_SESSION_ID:
-                self._sessions.pop(session_id, None)
+                self._drop(session_id)
             if epoch == FINAL_EPOCH:
-                return FetchContext(wanted)
-            return FetchContext(wanted, self._create(wanted, from_follower, uses_topic_ids))
+                return FetchContext(FetchSession(INVALID_SESSION_ID, wanted))
+            return FetchContext(self._create(wanted, from_follower, uses_topic_ids))
         session = self._sessions.get(session_id)
         if session is None:
-            return FetchContext([], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return _refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
-            return FetchContext([], error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            return _refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
-            return FetchContext([], error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+            return _refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         return self._continue(session, wanted, forgotten)
 
     def _continue(
         self, session: FetchSession, wanted: list[FetchPartition], forgotten: Iterable[PartitionKey]
     ) -> FetchContext:
-        partitions = session.partitions
         for partition in wanted:
-            known = partitions.get(partition.key)
-            if known is None:
-                partitions[partition.key] = partition
-            else:
-                known.update(partition)
+            session.want(partition)
         for key in forgotten:
-            partitions.pop(key, None)
+            session.forget(key)
+        if not session.partitions:
+            self._drop(session.session_id)
+            return FetchContext(FetchSession(INVALID_SESSION_ID, wanted))
         session.epoch = 1 if session.epoch == 0x7FFFFFFF else session.epoch + 1
         session.last_used = self._clock.monotonic()
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
-        return FetchContext(list(partitions.values()), session, incremental=True)
+        return FetchContext(session, incremental=True)
 
-    def _create(
-        self, wanted: list[FetchPartition], privileged: bool, uses_topic_ids: bool
-    ) -> FetchSession | None:
+    def _create(self, wanted: list[FetchPartition], privileged: bool, uses_topic_ids: bool) -> FetchSession:
+        """A new session, or one that is not kept (INVALID_SESSION_ID) where the cache has no room for it."""
         now = self._clock.monotonic()
         if len(self._sessions) >= self._max_sessions and not self._make_room(len(wanted), privileged, now):
-            return None
+            return FetchSession(INVALID_SESSION_ID, wanted)
         session_id = 0
         while session_id == INVALID_SESSION_ID or session_id in self._sessions:
             session_id = self._random.randint(1, 0x7FFFFFFF)
-        session = FetchSession(session_id, privileged, uses_topic_ids, now)
-        session.partitions = {partition.key: partition for partition in wanted}
+        session = FetchSession(
+            session_id, wanted, privileged=privileged, uses_topic_ids=uses_topic_ids, now=now
+        )
         self._sessions[session_id] = session
         return session
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
 
     def _make_room(self, size: int, privileged: bool, now: float) -> bool:
         """Evict the stalest session; a follower's, or a larger one, may also push out a lesser one."""
@@ -223,6 +422,10 @@ class FetchSessionCache:
                 victim = lesser
         if victim is None:
             return False
-        del self._sessions[victim.session_id]
+        self._drop(victim.session_id)
         self.evictions += 1
         return True
+
+
+def _refused(error: int) -> FetchContext:
+    return FetchContext(FetchSession(INVALID_SESSION_ID, ()), error=error)

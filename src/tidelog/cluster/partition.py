@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
+from typing import Protocol
 
 from tidelog.cluster.worker import Worker
 from tidelog.errors import (
@@ -84,6 +85,12 @@ class Append:
         self.pending: PendingAppend | None = None
 
 
+class PartitionWatcher(Protocol):
+    """A reader that has seen all that a partition had for it."""
+
+    def changed(self) -> None: ...
+
+
 class Replica:
     """What the leader knows of a follower."""
 
@@ -133,6 +140,7 @@ class Partition:
         "_rules_table",
         "_worker",
         "broker_id",
+        "end_watchers",
         "flushing",
         "followers",
         "index",
@@ -148,6 +156,7 @@ class Partition:
         "rules",
         "topic",
         "topic_id",
+        "watchers",
         "writing",
     )
 
@@ -178,6 +187,9 @@ class Partition:
         # Called when the high watermark moved: waiting produces and fetches look again.
         self.on_high_watermark: Callable[[Partition], None] | None = None
         self.on_write_error: Callable[[Partition, OSError], None] | None = None
+        # Told once of the next change; those who read to the log end are told of appends too.
+        self.watchers: dict[PartitionWatcher, None] = {}
+        self.end_watchers: dict[PartitionWatcher, None] = {}
         # Appends that are not answered before the disk has them: those of the flush that runs, and the next.
         self.flushing: list[FlushWaiter] | None = None
         self._next_flush: list[FlushWaiter] = []
@@ -206,8 +218,19 @@ class Partition:
         self.followers = {b: Replica(b) for b in self.replicas if b != self.broker_id}
         log.assign_epoch(state.leader_epoch, log.log_end_offset)
         self.offline = False
+        log.on_log_start = self.changed
         self.config_changed()
         self.advance_high_watermark()
+        self.changed()
+
+    def changed(self) -> None:
+        """Readers would see something new here: those who watch look again, and then watch again."""
+        for watchers in (self.watchers, self.end_watchers):
+            if watchers:
+                told = list(watchers)
+                watchers.clear()
+                for watcher in told:
+                    watcher.changed()
 
     def config_changed(self) -> None:
         assert self.log is not None
@@ -475,6 +498,8 @@ class Partition:
             if broker_id != self.broker_id:
                 offset = min(offset, self.followers[broker_id].log_end_offset)
         if offset <= self.log.high_watermark:
+            if self.end_watchers:
+                self.changed()  # followers read what is not committed yet
             return False
         self.log.update_high_watermark(offset)
         if self.on_high_watermark is not None:

@@ -87,8 +87,12 @@ class Purgatory:
         self, operation: DelayedOperation, keys: Iterable[Hashable], wait_ms: int
     ) -> bool:
         """Complete the operation now if it can be, else park it under its keys for at most `wait_ms`."""
-        if operation.try_complete() or (self._closed and operation.force_complete()):
-            return True
+        return operation.try_complete() or self.watch(operation, keys, wait_ms)
+
+    def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], wait_ms: int) -> bool:
+        """Park an operation whose condition is not met; in a closed purgatory it completes as it stands."""
+        if self._closed:
+            return operation.force_complete()
         operation._keys = tuple(keys)
         for key in operation._keys:
             self._watchers.setdefault(key, {})[operation] = None

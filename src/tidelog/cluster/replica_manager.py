@@ -127,7 +127,7 @@ class ReplicaManager:
             self.topic_metrics.forget(topic)
         if partition is not None:
             partition.leader_id = -1
-            self._end_waits((topic, index))
+            self._end_waits(partition)
         self.logs.delete(topic, index)
 
     def update_config(self, topic: str, config: LogConfig) -> None:
@@ -146,7 +146,7 @@ class ReplicaManager:
             partition = hosted.partitions.get(index) if hosted is not None else None
             if partition is not None:
                 partition.offline = True
-                self._end_waits((topic, index))
+                self._end_waits(partition)
 
     def partitions(self) -> Iterable[Partition]:
         for hosted in self.topics.values():
@@ -171,10 +171,11 @@ class ReplicaManager:
             raise UnknownTopicOrPartition(f"topic {hosted.name} has no partition {index} here")
         return partition
 
-    def _end_waits(self, key: PartitionId) -> None:
+    def _end_waits(self, partition: Partition) -> None:
         """The partition is gone, offline or no longer led here: nobody is to wait for it."""
-        self.fetch_purgatory.complete_all(key)
+        partition.changed()
         # These may wait for other partitions too, and go on with those.
+        key = (partition.topic, partition.index)
         self.produce_purgatory.check(key)
         self.delete_records_purgatory.check(key)
 
@@ -298,8 +299,8 @@ class ReplicaManager:
             told(None)
 
     def high_watermark_moved(self, partition: Partition) -> None:
-        if self.fetch_purgatory.delayed:
-            self.fetch_purgatory.check((partition.topic, partition.index))
+        if partition.watchers:
+            partition.changed()
         if self.produce_purgatory.delayed:
             self.produce_purgatory.check((partition.topic, partition.index))
 

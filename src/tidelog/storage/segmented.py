@@ -61,6 +61,7 @@ class SegmentedLog:
         "log_start_offset",
         "on_delete",
         "on_flush",
+        "on_log_start",
         "on_remove",
         "on_roll",
         "on_storage_error",
@@ -116,6 +117,7 @@ class SegmentedLog:
         self.on_remove: Callable[[Removal], None] | None = None  # given files to rename off the loop
         # Given files to unlink after so many ms, and their descriptors, to be let go of off the loop.
         self.on_delete: Callable[[list[str], list[DiskFile], int], None] | None = None
+        self.on_log_start: Callable[[], None] | None = None  # told when the log start offset moved
         self.on_flush: Callable[[FlushJob], None] | None = None  # told of every flush that was made
         self.on_truncate: Callable[[SegmentedLog], None] | None = (
             None  # to checkpoint the recovery point at once

@@ -41,6 +41,8 @@ class ShortenedLog(SegmentedLog):
         self.leader_epochs.truncate_from_start(offset)
         self.producers.log_start_moved(offset)
         self.update_high_watermark(self.high_watermark)
+        if self.on_log_start is not None:
+            self.on_log_start()
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Drop segments that retention no longer wants; how many went. Their files follow (`on_remove`)."""

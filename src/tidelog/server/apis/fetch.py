@@ -2,8 +2,10 @@
 
 - `min_bytes` and `max_wait_ms`: the answer waits in the purgatory until enough has come or time is over.
 - `max_bytes` of request and partition: the first batch always comes whole, so that a reader gets on.
-- v7 sessions: an incremental answer tells only what changed. v12 checks the last fetched epoch and tells
-  where the logs part. v13 names topics by id. v15 moves the replica id; v16 tells the leader's endpoints.
+- v7 sessions: an incremental answer tells only what changed. A session that is left without partitions ends;
+  a request that the next one of its session overtakes gets INVALID_FETCH_SESSION_EPOCH.
+- v12 checks the last fetched epoch and tells where the logs part. v13 names topics by id. v15 moves the
+  replica id; v16 tells the leader's endpoints.
 - read_committed ends at the last stable offset and lists the aborted transactions; an isolation level that
   there is not is UNKNOWN_SERVER_ERROR, as Kafka has it, below v13 also for each partition.
 - A topic that a session found by its id and that is gone is UNKNOWN_TOPIC_OR_PARTITION, one that was made
@@ -14,8 +16,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedPartition, FetchParams
-from tidelog.cluster.fetch_session import FetchContext, FetchPartition, PartitionKey
+from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchParams
+from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, PartitionKey
 from tidelog.errors import KafkaError, UnknownServerError, UnknownTopicId, UnknownTopicOrPartition
 from tidelog.network.request import Request
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -48,8 +50,14 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> FetchResp
         for topic in body.forgotten_topics_data
         for index in topic.partitions
     ]
+    replica_id = body.replica_id if body.replica_state is None else body.replica_state.replica_id
     context = services.sessions.context(
-        body.session_id, body.session_epoch, wanted, forgotten, uses_topic_ids=by_id
+        body.session_id,
+        body.session_epoch,
+        wanted,
+        forgotten,
+        from_follower=replica_id >= 0,
+        uses_topic_ids=by_id,
     )
     if context.error:
         return FetchResponse(error_code=context.error)
@@ -59,13 +67,13 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> FetchResp
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,
         isolation_level=body.isolation_level,
-        replica_id=body.replica_id if body.replica_state is None else body.replica_state.replica_id,
+        replica_id=replica_id,
     )
 
     def done(answers: list[FetchedPartition]) -> None:
         services.respond(request, _answer(services, context, answers, by_id))
 
-    if not services.fetcher.fetch(context.partitions, params, done, partial(services.failed, request)):
+    if not services.fetcher.fetch(context, params, done, partial(services.failed, request)):
         request.waiting()
     return None
 
@@ -96,23 +104,12 @@ def _refused(body: FetchRequest, by_id: bool) -> FetchResponse:
 def _answer(
     services: Services, context: FetchContext, answers: list[FetchedPartition], by_id: bool
 ) -> FetchResponse:
+    if context.error:
+        return FetchResponse(error_code=context.error, session_id=context.session_id)
     by_topic: dict[str | bytes, list[FetchResponse.PartitionData]] = {}
     for answer in answers:
         partition = _partition_answer(services, answer)
-        wanted = answer.wanted
-        has_records = answer.records is not None
-        if context.session is not None:
-            news = wanted.is_news(
-                partition.error_code,
-                partition.high_watermark,
-                partition.log_start_offset,
-                has_records or answer.diverging is not None,
-            )
-            if context.incremental and not news:
-                continue
-            if has_records:
-                context.answered_with_data(wanted)
-        by_topic.setdefault(wanted.topic, []).append(partition)
+        by_topic.setdefault(answer.wanted.topic, []).append(partition)
     responses = [
         FetchResponse.FetchableTopicResponse(topic_id=topic, partitions=partitions)
         if isinstance(topic, bytes)

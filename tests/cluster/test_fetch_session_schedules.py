@@ -1,0 +1,114 @@
+"""Fetch sessions tell exactly what a session would that looks at all of its partitions each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.session_schedules import Schedule
+from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, FetchSession
+from tidelog.cluster.partition import Partition
+from tidelog.storage.shortened import ShortenedLog
+
+SEEDS, STEPS = 12, 250
+
+
+def play(folder: Path, seeds: int = SEEDS) -> int:
+    answers = 0
+    for seed in range(seeds):
+        schedule = Schedule(folder / str(seed), seed)
+        answers += schedule.run(STEPS)
+        schedule.close()
+    return answers
+
+
+def test_sessions_agree_with_a_model_that_looks_at_everything(tmp_path: Path) -> None:
+    assert play(tmp_path) > SEEDS * STEPS // 6
+
+
+def forget_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partition, "changed", lambda self: None)
+
+
+def forget_followers(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = FetchPartition.watch
+
+    def watch(self: FetchPartition, partition: Partition, session: FetchSession) -> None:
+        right(self, partition, session)
+        partition.end_watchers.pop(self, None)
+
+    monkeypatch.setattr(FetchPartition, "watch", watch)
+
+
+def forget_log_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ShortenedLog._move_log_start
+
+    def move(self: ShortenedLog, offset: int) -> None:
+        told, self.on_log_start = self.on_log_start, None
+        right(self, offset)
+        self.on_log_start = told
+
+    monkeypatch.setattr(ShortenedLog, "_move_log_start", move)
+
+
+def forget_offsets_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = FetchSession.want
+
+    def want(self: FetchSession, wanted: FetchPartition) -> None:
+        dirty = dict(self.dirty)
+        known = wanted.key in self.partitions
+        right(self, wanted)
+        if known:
+            self.dirty = dirty
+
+    monkeypatch.setattr(FetchSession, "want", want)
+
+
+def clean_what_has_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = FetchContext.select
+
+    def select(self: FetchContext, answers: list[FetchedPartition]) -> list[FetchedPartition]:
+        for answer in answers:
+            answer.has_more = False
+        return right(self, answers)
+
+    monkeypatch.setattr(FetchContext, "select", select)
+
+
+def keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = FetchSession.to_the_end
+
+    def to_the_end(self: FetchSession, partition: FetchPartition) -> None:
+        if not partition.turn:
+            right(self, partition)
+
+    monkeypatch.setattr(FetchSession, "to_the_end", to_the_end)
+
+
+def ignore_the_isolation_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_as(self: FetchSession, isolation_level: int, reads_to_log_end: bool) -> None:
+        self.reads_to_log_end = reads_to_log_end
+
+    monkeypatch.setattr(FetchSession, "read_as", read_as)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        forget_appends,
+        forget_followers,
+        forget_log_start,
+        forget_offsets_that_moved,
+        clean_what_has_more,
+        keep_the_order,
+        ignore_the_isolation_level,
+    ],
+)
+def test_a_planted_fault_is_found(
+    fault: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        play(tmp_path)
