@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.world import SELF, FailingDisk, HeldWorker, World
+from tests.support.simdisk import SimulatedDisk
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import Partition
 from tidelog.coordinator.runtime import LOADS_AT_ONCE, CoordinatorRuntime, NewRecord
@@ -319,3 +320,70 @@ def test_few_partitions_are_loaded_at_a_time_and_all_of_them_in_the_end(tmp_path
         for number in range(len(partitions))
         if number not in (3, len(partitions) - 1)
     }
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
+@pytest.mark.parametrize("suffix", [".txnindex", ".log", ".index", ".snapshot"])
+def test_a_disk_that_refuses_holds_no_request_up(tmp_path: Path, suffix: str, number: int) -> None:
+    """Every append is answered, and whoever asks after it finds the shard as the log has it."""
+    disk = SimulatedDisk()
+    stage = Stage(tmp_path / "data", disk=disk)
+    partition = stage.lead(segment_bytes=400, transaction_verification_enable=False)
+    appended = 0
+    for turn in range(30):
+        if turn == 8:
+            disk.fail(suffix, number, "open" if suffix != ".log" else "create", "create", "write")
+        elif turn == 20:
+            disk.heal()
+        stage.append((b"%d" % turn, b"x" * 60), producer_id=turn)
+        stage.end(turn, commit=turn % 2 == 0)
+        stage.world.advance()
+        appended += 2
+        assert len(stage.answers) == appended
+        seen: list[Pairs] = []
+        stage.runtime.run(0, seen.append, lambda error: pytest.fail(repr(error)))
+        assert len(seen) == 1, "nothing is left that the shard has not seen"
+    assert disk.refused
+    assert stage.answers[-20:] == [None] * 20
+    live, loaded = stage.runtime.shard(0), stage.loaded_anew(partition)
+    assert (loaded.values, loaded.open, loaded.offsets) == (live.values, live.open, live.offsets)
+
+
+def test_a_record_that_cannot_be_replayed_makes_the_shard_load_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path / "data")
+    stage.lead()
+    stage.append((b"a", b"1"))
+    first = stage.runtime.shard(0)
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Pairs, "replay", broken)
+    stage.append((b"b", b"2"))
+    monkeypatch.undo()
+    assert stage.answers == [None, None]
+    stage.world.advance(1.0)
+    assert first.is_unloaded
+    assert stage.runtime.shard(0).values == {b"a": b"1", b"b": b"2"}
+
+
+def test_a_request_that_fails_in_its_turn_is_its_own_matter(tmp_path: Path) -> None:
+    """Neither the append that it waited for nor the request behind it hears of it."""
+    worker = HeldWorker()
+    stage = Stage(tmp_path / "data", worker=worker)
+    stage.lead()
+    stage.append((b"a", bytes(100_000)))
+    failed: list[KafkaError] = []
+    behind: list[Pairs] = []
+
+    def fails(_: Pairs) -> None:
+        raise ZeroDivisionError
+
+    stage.runtime.run(0, fails, failed.append)
+    stage.runtime.run(0, behind.append, failed.append)
+    worker.run_all()
+    assert stage.answers == [None]
+    assert [type(error) for error in failed] == [UnknownServerError]
+    assert len(behind) == 1

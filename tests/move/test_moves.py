@@ -166,7 +166,7 @@ def test_checkpoints_go_with_it() -> None:
     world.moves.alter(KEY, B)
     world.advance(1)
     there, here = world.logs.folders[1], world.logs.folders[0]
-    assert there.read_offsets(RECOVERY_POINTS) == {KEY: 60}
+    assert there.read_offsets(RECOVERY_POINTS) == {KEY: 59}, "recovery begins in the active segment"
     assert there.read_offsets(HIGH_WATERMARKS) == {KEY: 60}
     assert there.read_offsets(LOG_START_OFFSETS) == {KEY: 33}
     assert there.read_offsets(CLEANER_OFFSETS) == {KEY: 17}

@@ -376,7 +376,8 @@ def test_checkpoints_are_written_at_their_intervals() -> None:
     assert broker.offsets(HIGH_WATERMARKS) == {("t", 0): 5}
     assert log.recovery_point == 5, "flush.ms has passed"
     broker.scheduler.advance(60)
-    assert broker.offsets(RECOVERY_POINTS) == {("t", 0): 5}
+    # Should the segment be complete by the time this is read, recovery still has to begin in it.
+    assert broker.offsets(RECOVERY_POINTS) == {("t", 0): 4}
     assert broker.offsets(LOG_START_OFFSETS) == {("t", 0): 2}
     broker.kill(manager)
     log = broker.start().logs["t", 0]

@@ -11,8 +11,18 @@ import os
 import posixpath
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tidelog.storage.disk import Bytes
+
+
+@dataclass(slots=True)
+class Fault:
+    """Operations on files whose names end so fail: `open`, `create`, `write`, `sync`, `rename`, `unlink`."""
+
+    suffix: str
+    number: int
+    operations: tuple[str, ...]
 
 
 class Crash(BaseException):
@@ -76,7 +86,7 @@ class SimulatedFile:
         raise OSError(errno.EBADF, "a simulated file has no descriptor", self.path)
 
     def pread(self, size: int, position: int) -> bytes:
-        self._disk.check_read(self.path)
+        self._disk.check("read", self.path)
         return bytes(self._inode.data[position : position + size])
 
     pread_cached = pread
@@ -106,7 +116,7 @@ class SimulatedFile:
 
     def fsync(self) -> None:
         self._disk.step()
-        self._disk.check_sync(self.path)
+        self._disk.check("sync", self.path)
         self._inode.sync()
 
 
@@ -131,6 +141,8 @@ class SimulatedDisk:
         self.crash_at: int | None = None
         self.free_bytes: int | None = None
         self.broken: str | None = None  # a path prefix below which every operation fails
+        self.faults: list[Fault] = []
+        self.refused = 0
         self._durable_files: dict[str, Inode] = {}
         self._durable_dirs: set[str] = {"/"}
         self._changes: list[tuple[Change, Inode | None]] = []
@@ -143,18 +155,26 @@ class SimulatedDisk:
             raise Crash
 
     def room_for(self, data: bytes, path: str) -> bytes:
-        self.check_sync(path)
+        self.check("write", path)
         if self.free_bytes is None:
             return data
         fitting = data[: self.free_bytes]
         self.free_bytes -= len(fitting)
         return fitting
 
-    def check_sync(self, path: str) -> None:
+    def fail(self, suffix: str, number: int, *operations: str) -> None:
+        self.faults.append(Fault(suffix, number, operations))
+
+    def heal(self) -> None:
+        self.faults.clear()
+
+    def check(self, operation: str, path: str) -> None:
         if self.broken is not None and path.startswith(self.broken):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-
-    check_read = check_sync
+        for fault in self.faults:
+            if operation in fault.operations and path.endswith(fault.suffix):
+                self.refused += 1
+                raise OSError(fault.number, os.strerror(fault.number), path)
 
     def after_crash(self, rng: random.Random) -> SimulatedDisk:
         """The disk as the next start finds it."""
@@ -177,7 +197,7 @@ class SimulatedDisk:
 
     def fsync_dir(self, path: str) -> None:
         self.step()
-        self.check_sync(path)
+        self.check("sync", path)
         rest = []
         for change, inode in self._changes:
             if path in (posixpath.dirname(change[1]), posixpath.dirname(change[2])):
@@ -189,15 +209,16 @@ class SimulatedDisk:
         self._changes = rest
 
     def _inode(self, path: str) -> Inode:
-        self.check_sync(path)
+        self.check("read", path)
         try:
             return self.files[path]
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
 
     def open(self, path: str, *, create: bool = False) -> SimulatedFile:
-        self.check_sync(path)
+        self.check("open", path)
         if create and path not in self.files:
+            self.check("create", path)
             self.step()
             self._require_dir(posixpath.dirname(path))
             self._note("link", path, inode=Inode())
@@ -227,18 +248,19 @@ class SimulatedDisk:
 
     def fsync(self, path: str) -> None:
         self.step()
+        self.check("sync", path)
         self._inode(path).sync()
 
     def rename(self, source: str, target: str) -> None:
         self.step()
-        self.check_sync(source)
+        self.check("rename", source)
         if source not in self.files and source not in self.dirs:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
         self._note("rename", source, target)
 
     def unlink(self, path: str) -> None:
         self.step()
-        self.check_sync(path)
+        self.check("unlink", path)
         if path in self.files:
             self._note("unlink", path)
 
@@ -251,7 +273,7 @@ class SimulatedDisk:
 
     def make_dir(self, path: str) -> None:
         self.step()
-        self.check_sync(path)
+        self.check("create", path)
         missing = []
         while path not in self.dirs:
             missing.append(path)
@@ -276,7 +298,7 @@ class SimulatedDisk:
         self._inode(path).modified_ms = ms
 
     def listdir(self, path: str) -> list[str]:
-        self.check_sync(path)
+        self.check("read", path)
         self._require_dir(path)
         prefix = path.rstrip("/") + "/"
         return sorted(

@@ -347,6 +347,10 @@ class Partition:
             except KafkaError as error:
                 outcomes.append(error)
                 continue
+            except BaseException:
+                if pending:
+                    log.abandon(pending[0])
+                raise
             assert isinstance(prepared, PendingAppend)  # only clients' batches can be duplicates
             pending.append(prepared)
             outcomes.append(NOT_WRITTEN)

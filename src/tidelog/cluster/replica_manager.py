@@ -281,7 +281,11 @@ class ReplicaManager:
             for slot in range(len(batches)):
                 done(slot, error)
             return
-        outcomes = partition.append_own_now(batches, self.clock.ms(), versions)
+        try:
+            outcomes = partition.append_own_now(batches, self.clock.ms(), versions)
+        except Exception as error:
+            log.error("appending to %s failed unexpectedly", partition.name, exc_info=error)
+            outcomes = [UnknownServerError() for _ in batches]
         results = [outcome for outcome in outcomes if not isinstance(outcome, KafkaError)]
         if written is not None:
             for result in results:
@@ -318,7 +322,10 @@ class ReplicaManager:
     def _flush(self, partition: Partition) -> None:
         try:
             job = partition.leader_log().begin_flush()
-        except KafkaError as error:
+        except (KafkaError, OSError) as error:
+            if isinstance(error, OSError):
+                self._io_failed(partition, error)
+                error = KafkaStorageError(f"{partition.name} could not be brought to the disk: {error}")
             partition.flush_ended(partition.begin_flush(), error)
             return
         waiting = partition.begin_flush()

@@ -298,8 +298,12 @@ class CoordinatorRuntime(Generic[S]):
         def written(result: AppendResult) -> None:
             nonlocal is_written
             is_written = True
-            if self._hosted.get(partition) is hosted:
-                replay(hosted, result.base_offset)
+            try:
+                if self.is_hosted(hosted):
+                    replay(hosted, result.base_offset)
+            except Exception:
+                log.exception("%s: what was appended could not be replayed", hosted.partition.name)
+                self._load_anew(hosted)
             self._seen(hosted)
 
         def answered(error: KafkaError | None) -> None:
@@ -320,8 +324,12 @@ class CoordinatorRuntime(Generic[S]):
         """One append less to wait for: those who waited decide now, each on what the one before has left."""
         hosted.unreplayed -= 1
         while hosted.waiting and not hosted.unreplayed:
-            operation, _ = hosted.waiting.popleft()
-            operation(hosted.shard)
+            operation, failed = hosted.waiting.popleft()
+            try:
+                operation(hosted.shard)
+            except Exception:  # which is no matter of the append that it waited for, nor of the next in turn
+                log.exception("%s: a request that waited for an append failed", hosted.partition.name)
+                failed(UnknownServerError())
 
     # -- leadership --------------------------------------------------------------------------------
 
@@ -336,6 +344,12 @@ class CoordinatorRuntime(Generic[S]):
         self._to_load.append(hosted)
         self._load_more()
 
+    def _load_anew(self, hosted: _Hosted[S]) -> None:
+        """The state of the shard is not what its log says: forget it, and learn it from the log."""
+        if self.is_hosted(hosted):
+            self.resigned(hosted.partition.index)
+            self.elected(hosted.partition)
+
     def _load_more(self) -> None:
         if self._is_starting_loads:
             return  # one that ended at once: whoever starts them goes on
@@ -343,8 +357,14 @@ class CoordinatorRuntime(Generic[S]):
         while self._to_load and self._loads < LOADS_AT_ONCE:
             hosted = self._to_load.popleft()
             if self.is_hosted(hosted):
+                try:
+                    source = hosted.partition.leader_log()
+                except KafkaError as error:
+                    log.error("%s cannot be loaded: %s", hosted.partition.name, error)
+                    self.resigned(hosted.partition.index)
+                    continue
                 self._loads += 1
-                _Loading(self, hosted, hosted.partition.leader_log(), self._load_buffer_size).go_on()
+                _Loading(self, hosted, source, self._load_buffer_size).go_on()
         self._is_starting_loads = False
 
     def load_ended(self) -> None:

@@ -26,7 +26,7 @@ def _log_start_to_keep(log: Log) -> int | None:
 
 
 CHECKPOINTS: tuple[tuple[str, Callable[[Log], int | None]], ...] = (
-    (RECOVERY_POINTS, lambda log: log.recovery_point),
+    (RECOVERY_POINTS, lambda log: log.recovery_point_to_keep),
     (LOG_START_OFFSETS, _log_start_to_keep),
     (HIGH_WATERMARKS, lambda log: log.high_watermark),
 )
@@ -34,7 +34,7 @@ CHECKPOINTS: tuple[tuple[str, Callable[[Log], int | None]], ...] = (
 
 class CheckpointedLogs(HostedLogs):
     def checkpoint_recovery_points(self) -> None:
-        self._checkpoint(RECOVERY_POINTS, lambda log: log.recovery_point)
+        self._checkpoint(RECOVERY_POINTS, lambda log: log.recovery_point_to_keep)
 
     def _checkpoint_now(self, log: SegmentedLog) -> None:
         """The recovery points of a log's folder, durable on return."""
@@ -44,7 +44,7 @@ class CheckpointedLogs(HostedLogs):
 
     def _write_recovery_points(self, folder: LogFolder) -> None:
         writer = folder.writer(RECOVERY_POINTS)
-        writer.prepare(encode_offsets(self._values(folder, lambda log: log.recovery_point)))
+        writer.prepare(encode_offsets(self._values(folder, lambda log: log.recovery_point_to_keep)))
         try:
             writer.write()
         except OSError as error:
@@ -55,7 +55,7 @@ class CheckpointedLogs(HostedLogs):
         """Made on the loop, called anywhere: recovery points and log starts as they are now, made durable."""
         folder = self._folder_of[log.topic, log.partition]
         points, starts = folder.writer(RECOVERY_POINTS), folder.writer(LOG_START_OFFSETS)
-        points.prepare(encode_offsets(self._values(folder, lambda log: log.recovery_point)))
+        points.prepare(encode_offsets(self._values(folder, lambda log: log.recovery_point_to_keep)))
         starts.prepare(encode_offsets(self._values(folder, _log_start_to_keep)))
 
         def write() -> None:

@@ -20,7 +20,8 @@ class ClosingLog(ShortenedLog):
         self.flush(now_ms)
         active, synced = self._active, []
         if active.is_growing:
-            active.write_indexes(closing=True)
+            active.complete()
+            active.write_indexes()
             synced += self._small_files(active, None)
         if self.log_end_offset > 0 and self.log_end_offset not in self.snapshots:
             self.snapshots.write(self.log_end_offset, self.producers.encode_snapshot())
@@ -34,7 +35,8 @@ class ClosingLog(ShortenedLog):
 
     def release(self) -> None:
         """Let go of all files without writing anything."""
-        self.closed = True
+        with self._writing:
+            self.closed = True
         self._forget_removed()
         for segment in self.segments:
             segment.close()
@@ -73,8 +75,9 @@ class ClosingLog(ShortenedLog):
 
     def _moved(self, directory: str) -> None:
         """What is still written on its way out must not reach the next log of this name."""
-        self.dir = directory
-        self.leader_epochs.moved(directory)
-        self.snapshots.moved(directory)
-        for segment in self.segments:
-            segment.directory = directory
+        with self._writing:
+            self.dir = directory
+            self.leader_epochs.moved(directory)
+            self.snapshots.moved(directory)
+            for segment in self.segments:
+                segment.directory = directory

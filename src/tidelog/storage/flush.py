@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.removal import Removal
-from tidelog.storage.segment import Segment
+from tidelog.storage.segment import LOG, SNAPSHOT, Segment
+
+
+class CompletedSegment:
+    """A segment that no longer grows, and those of its files that are still to be written, by their suffixes.
+
+    The snapshot is that of the producers at its end. A log file stands for itself: it is to be cut.
+    """
+
+    __slots__ = ("files", "next_base", "segment", "size")
+
+    def __init__(self, segment: Segment, next_base: int) -> None:
+        self.segment = segment
+        self.next_base = next_base
+        self.size = segment.size
+        self.files = segment.index_files()
+        if segment.snapshot_to_write is not None:
+            self.files.append((SNAPSHOT, segment.snapshot_to_write))
+        if segment.has_loose_tail:
+            self.files.append((LOG, b""))
 
 
 class FlushJob:
-    """Makes everything below `up_to` durable; once `run` has returned the recovery point may move there."""
+    """Makes everything below `up_to` durable; once `run` has returned the recovery point may move there.
+
+    Files of complete segments are written by `write_file`, which refuses (False) where the log was cut back,
+    closed or given another folder meanwhile: then what the job does no longer counts.
+    """
 
     __slots__ = (
         "_directory",
@@ -21,16 +45,26 @@ class FlushJob:
         "_paths",
         "_removal",
         "_save_epochs",
+        "_write_file",
+        "completed",
         "linked",
+        "loose_names",
         "names_topic",
-        "sealed",
         "seconds",
         "truncations",
         "up_to",
     )
 
-    def __init__(self, disk: Disk, up_to: int, epochs: LeaderEpochs, truncations: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        up_to: int,
+        epochs: LeaderEpochs,
+        truncations: int,
+        write_file: Callable[[CompletedSegment, int, str, bytes], bool],
+    ) -> None:
         self._disk = disk
+        self._write_file = write_file
         self.up_to = up_to
         self.truncations = truncations
         self.seconds = 0.0  # how long it took
@@ -41,8 +75,9 @@ class FlushJob:
         self._directory: str | None = None
         self._removal: Removal | None = None
         self.linked: list[Segment] = []  # those whose directory entries become durable with it
-        self.sealed: list[Segment] = []  # those whose indexes do
+        self.completed: list[CompletedSegment] = []  # those whose indexes do
         self.names_topic = False  # whether the log's topic id does
+        self.loose_names = 0  # how many removals of files do
 
     def add_file(self, file: DiskFile) -> None:
         self._files.append(file)
@@ -62,6 +97,10 @@ class FlushJob:
         began = time.perf_counter()
         if self._removal is not None:
             self._removal.rename()
+        for completed in self.completed:
+            for suffix, data in completed.files:
+                if not self._write_file(completed, self.truncations, suffix, data):
+                    return
         while self._files:
             # Let go of here: where the segment is dropped meanwhile, this is the last to hold its file open.
             self._files.pop(0).fsync()

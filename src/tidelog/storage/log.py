@@ -31,15 +31,12 @@ from tidelog.storage.append import (
 )
 from tidelog.storage.closing import ClosingLog
 from tidelog.storage.config import LogConfig
-from tidelog.storage.disk import Disk
+from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.files import FileCache
 from tidelog.storage.lookup import TimestampAndOffset, first_at_or_after, greatest
 from tidelog.storage.producer_state import BatchMetadata, CompletedTransaction, Verification
 from tidelog.storage.recovery import load_log, marker_of
-from tidelog.storage.segment import (
-    CHECK_NEXT,
-    Segment,
-)
+from tidelog.storage.segment import CHECK_NEXT, LOG, Segment
 from tidelog.storage.slices import FileSlice
 from tidelog.storage.txnindex import AbortedTransaction
 
@@ -128,7 +125,7 @@ class Log(ClosingLog):
         position = segment.write_position
         pending = PendingAppend(
             segment,
-            segment.file,
+            self._file_of(segment),
             position,
             data,
             size,
@@ -148,8 +145,18 @@ class Log(ClosingLog):
         self._outstanding.append(pending)
         return pending
 
+    def _file_of(self, segment: Segment) -> DiskFile:
+        """The file to append to. It may have been closed since the last append, and not open again."""
+        try:
+            return segment.file
+        except OSError as error:
+            raise self._storage_error(f"{segment.path(LOG)} cannot be opened", error) from error
+
     def finish(self, pending: PendingAppend, now_ms: int) -> AppendResult:
-        """The bytes are in the file: the batch becomes part of the log."""
+        """The bytes are in the file: the batch becomes part of the log.
+
+        Nothing here opens or writes a file: there is nothing that may fail once the log end has moved.
+        """
         outstanding = self._outstanding
         base_offset = pending.base_offset
         if pending.cancelled or outstanding[0] is not pending:
@@ -171,7 +178,9 @@ class Log(ClosingLog):
         if pending.header.producer_id >= 0:
             self._finish_producer(pending)
         if segment is not self._active and segment.size == segment.write_position:
-            self._seal_late(segment)
+            following = self.segments.next_base(self.segments.find(segment.base_offset))
+            assert following is not None
+            self._completed(segment, following)
         return result
 
     def append_plain(
@@ -194,7 +203,10 @@ class Log(ClosingLog):
             segment = self._segment_for(size, max_timestamp, last_offset, now_ms)
         position = segment.write_position
         patch_header(data, 0, base_offset, leader_epoch)
-        file = segment.file
+        try:
+            file = segment.file
+        except OSError as error:
+            raise self._storage_error(f"{segment.path(LOG)} cannot be opened", error) from error
         try:
             file.pwrite(data, position)
         except OSError as error:
@@ -244,14 +256,6 @@ class Log(ClosingLog):
                 next_offset - self.recovery_point >= self.flush_messages,
             ),
         )
-
-    def _seal_late(self, segment: Segment) -> None:
-        """The last append to a segment has finished after the next segment was begun."""
-        following = self.segments.next_base(self.segments.find(segment.base_offset))
-        assert following is not None
-        self._seal(segment, following)
-        if self.on_roll is not None:
-            self.on_roll(self)
 
     def append_as_leader(
         self,
@@ -304,7 +308,7 @@ class Log(ClosingLog):
         segment = self._segment_for(len(data), header.max_timestamp, header.last_offset, now_ms)
         pending = PendingAppend(
             segment,
-            segment.file,
+            self._file_of(segment),
             segment.write_position,
             data,
             len(data),

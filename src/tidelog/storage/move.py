@@ -37,6 +37,8 @@ class Piece:
     size: int
     is_sealed: bool
     has_aborted: bool
+    unwritten: list[tuple[str, bytes]]
+    """Files of a sealed one that no flush has written yet."""
 
 
 @dataclass(slots=True)
@@ -257,11 +259,20 @@ class FutureCopy:
 
     def _finish_segment(self, piece: Piece) -> None:
         self._finish_file(piece)
-        for suffix in (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX):
-            if suffix != TRANSACTION_INDEX or piece.has_aborted:
-                self._copy_small(f"{piece.base_offset:020d}{suffix}")
-        self._copy_small(f"{piece.base_offset:020d}{SNAPSHOT}")
-        self._snapshots.add(piece.base_offset)
+        unwritten = dict(piece.unwritten)
+        names = [f"{piece.base_offset:020d}{suffix}" for suffix in (OFFSET_INDEX, TIME_INDEX)]
+        if piece.has_aborted:
+            names.append(f"{piece.base_offset:020d}{TRANSACTION_INDEX}")
+        for name in names:
+            if name not in unwritten:
+                self._copy_small(name)
+        if piece.base_offset not in self._snapshots:
+            self._copy_small(f"{piece.base_offset:020d}{SNAPSHOT}")
+            self._snapshots.add(piece.base_offset)
+        for name, data in unwritten.items():
+            self._write(name, data)
+            if name.endswith(SNAPSHOT):
+                self._snapshots.add(int(name.removesuffix(SNAPSHOT)))
         self.finished_bytes += self.position
         self._close_segment()
 
@@ -328,5 +339,19 @@ class FutureCopy:
 
 
 def _piece(log: Log, segment: Segment) -> Piece:
-    is_sealed = segment is not log.active_segment and not segment.is_growing
-    return Piece(segment.base_offset, segment.size, is_sealed, segment.has_aborted)
+    is_sealed = segment is not log.active_segment and segment.size == segment.write_position
+    return Piece(
+        segment.base_offset,
+        segment.size,
+        is_sealed,
+        segment.has_aborted,
+        _unwritten(log, segment) if is_sealed else [],
+    )
+
+
+def _unwritten(log: Log, segment: Segment) -> list[tuple[str, bytes]]:
+    files = [(f"{segment.base_offset:020d}{suffix}", data) for suffix, data in segment.index_files() if data]
+    following = log.segments.next_base(log.segments.find(segment.base_offset))
+    if segment.snapshot_to_write is not None and following is not None:
+        files.append((f"{following:020d}{SNAPSHOT}", segment.snapshot_to_write))
+    return files

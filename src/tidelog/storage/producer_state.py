@@ -103,6 +103,14 @@ class ProducerEntry:
             self.epoch = epoch
             self.batches = ()
 
+    def end_transaction(self, epoch: int, coordinator_epoch: int, timestamp: int) -> int | None:
+        """A marker came: where the transaction began that it ends, None where none was open."""
+        self.take_epoch(epoch)
+        start, self.transaction_start = self.transaction_start, None
+        self.coordinator_epoch = coordinator_epoch
+        self.last_timestamp = timestamp
+        return start
+
     def find_duplicate(self, epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
         if epoch != self.epoch:
             return None
@@ -310,10 +318,7 @@ class ProducerStates:
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
-        entry.take_epoch(epoch)
-        start, entry.transaction_start = entry.transaction_start, None
-        entry.coordinator_epoch = coordinator_epoch
-        entry.last_timestamp = timestamp
+        start = entry.end_transaction(epoch, coordinator_epoch, timestamp)
         if start is None:
             return None
         return CompletedTransaction(producer_id, start, offset, aborted)

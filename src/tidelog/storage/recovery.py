@@ -229,7 +229,8 @@ def recover_segment(
     segment.first_timestamp = first_timestamp
     segment.replace_aborted(aborted)
     segment.replace_indexes(offsets, times, max_timestamp, offset_of_max)
-    segment.write_indexes(closing=True)
+    segment.complete()
+    segment.write_indexes()
     return next_offset, size - valid
 
 
@@ -361,6 +362,7 @@ def _end_of_clean_segment(disk: Disk, segment: Segment) -> int | None:
         index = disk.read(segment.path(OFFSET_INDEX))
         check_offset_index(index, segment.size)
         check_time_index(disk.read(segment.path(TIME_INDEX)))
+        segment.aborted()
         position = int.from_bytes(index[-4:], "big") if len(index) >= OFFSET_ENTRY_SIZE else 0
         end, next_offset = position, segment.base_offset
         for start, header in segment.batches(position):

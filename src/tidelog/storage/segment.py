@@ -1,7 +1,8 @@
 """One segment: a log file from a base offset on, with its sparse indexes and aborted transactions.
 
 `size` counts the batches that are part of the log, `write_position` also those that are still being
-written. Files and the indexes of older segments are opened when first needed and can be let go at any time.
+written. Indexes and aborted transactions are in memory from the first append on until a flush has written
+their files. Those of older segments, and files, are opened when first needed and can be let go at any time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from tidelog.storage.index import (
     check_offset_index,
     check_time_index,
 )
-from tidelog.storage.txnindex import AbortedTransaction, CorruptTransactionIndex, decode_transaction_index
+from tidelog.storage.txnindex import (
+    AbortedTransaction,
+    CorruptTransactionIndex,
+    decode_transaction_index,
+    encode_transaction_index,
+)
 
 LOG = ".log"
 OFFSET_INDEX = ".index"
@@ -123,7 +129,7 @@ class Segment:
         )
         self.last_batch_position = 0
         self.linked = True  # the directory entry of the log file is on disk
-        self.synced = True  # once sealed: its indexes are on disk
+        self.synced = True  # once complete: its indexes are on disk
         self.snapshot_to_write: bytes | None = None
         self.recently_used = False
 
@@ -131,12 +137,21 @@ class Segment:
     def create(
         cls, disk: Disk, files: FileCache, directory: str, base_offset: int, index_bytes: int, now_ms: int
     ) -> Segment:
+        """An empty segment with its files. OSError, and none of them is left, where one cannot be made.
+
+        A log file without batches would end the log for the next start.
+        """
         segment = cls(disk, files, directory, base_offset, 0, index_bytes)
-        segment._file = disk.open(segment.path(LOG), create=True)
-        segment._file.truncate(0)
-        disk.write(segment.path(OFFSET_INDEX), b"")
-        disk.write(segment.path(TIME_INDEX), b"")
-        disk.unlink(segment.path(TRANSACTION_INDEX))
+        try:
+            segment._file = disk.open(segment.path(LOG), create=True)
+            segment._file.truncate(0)
+            disk.write(segment.path(OFFSET_INDEX), b"")
+            disk.write(segment.path(TIME_INDEX), b"")
+            disk.unlink(segment.path(TRANSACTION_INDEX))
+        except OSError:
+            for suffix in SEGMENT_SUFFIXES:
+                disk.unlink(segment.path(suffix))
+            raise
         files.opened(segment)
         segment.created_ms = now_ms
         segment.linked = False
@@ -213,14 +228,14 @@ class Segment:
         return data
 
     def release_files(self) -> None:
-        """Let go of descriptors; what the active segment has not yet written stays in memory."""
+        """Let go of descriptors; indexes that are not in their files yet stay in memory."""
         self._file = None
         if self._growing_offsets is None:
             self._offset_index = None
             self._time_index = None
             self._aborted = None
 
-    # -- growing and being sealed
+    # -- growing and being complete
 
     def _grow(self, offsets: GrowingOffsetIndex, times: GrowingTimeIndex) -> None:
         self._growing_offsets = self._offset_index = offsets
@@ -228,6 +243,7 @@ class Segment:
 
     @property
     def is_growing(self) -> bool:
+        """Whether its indexes are in memory, with more in them than their files say."""
         return self._growing_offsets is not None
 
     def load_for_append(self) -> None:
@@ -235,6 +251,7 @@ class Segment:
         if self._growing_offsets is None:
             offsets = GrowingOffsetIndex(self._index_bytes, self._index_bytes_of(OFFSET_INDEX))
             times = GrowingTimeIndex(self._index_bytes, self._index_bytes_of(TIME_INDEX))
+            self.aborted()
             self._load_timestamps()
             self._grow(offsets, times)
         if self.first_timestamp is None and self.size:
@@ -271,29 +288,54 @@ class Segment:
         if offsets.is_full or times.is_full:
             self.roll_timestamp = CHECK_NEXT
 
-    def write_indexes(self, *, closing: bool) -> None:
-        """Bring the index files up to what is in memory; closing adds the last entry of the time index."""
+    def complete(self) -> None:
+        """No batch will follow: the indexes get their last entry, and are to be written."""
+        if self._growing_times is not None and self.max_timestamp >= 0:
+            self._growing_times.maybe_append(
+                self.max_timestamp, self.offset_of_max_timestamp - self.base_offset
+            )
+        self.last_batch_offset = NEVER
+        self.roll_timestamp = CHECK_NEXT
+        self.synced = False
+
+    def index_files(self) -> list[tuple[str, bytes]]:
+        """The suffixes of the index files and what belongs into them; nothing where they have it already."""
         offsets, times = self._growing_offsets, self._growing_times
         if offsets is None or times is None:
-            return
-        if closing and self.max_timestamp >= 0:
-            times.maybe_append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
+            return []
+        return [
+            (OFFSET_INDEX, offsets.encode()),
+            (TIME_INDEX, times.encode()),
+            (TRANSACTION_INDEX, encode_transaction_index(self.aborted())),
+        ]
+
+    def write_index(self, suffix: str, data: bytes) -> None:
+        """May run in any thread. There is no transaction index without entries."""
+        if data or suffix != TRANSACTION_INDEX:
+            self._disk.write(self.path(suffix), data)
+        else:
+            self._disk.unlink(self.path(suffix))
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to what is in memory."""
         if self.has_loose_tail:
             self.cut_file(self.size)
             self.has_loose_tail = False
-        self._disk.write(self.path(OFFSET_INDEX), offsets.encode())
-        self._disk.write(self.path(TIME_INDEX), times.encode())
+        for suffix, data in self.index_files():
+            self.write_index(suffix, data)
+
+    def indexes_written(self) -> None:
+        """The files have all: memory is given back."""
+        self._growing_offsets = self._growing_times = None
+        self._offset_index = self._time_index = None
+        self._aborted = None
 
     def seal(self) -> None:
         """No batch will follow: indexes to their files, memory given back."""
         self.load_for_append()
-        self.write_indexes(closing=True)
-        self._growing_offsets = self._growing_times = None
-        self._offset_index = self._time_index = None
-        self._aborted = None
-        self.last_batch_offset = NEVER
-        self.roll_timestamp = CHECK_NEXT
-        self.synced = False
+        self.complete()
+        self.write_indexes()
+        self.indexes_written()
 
     # -- timestamps
 
@@ -403,18 +445,13 @@ class Segment:
         return entries
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        entries = self.aborted()
-        file = self._disk.open(self.path(TRANSACTION_INDEX), create=True)
-        file.pwrite(transaction.encode(), len(entries) * len(transaction.encode()))
-        entries.append(transaction)
+        """In memory alone: the marker is in the log already, and nothing may fail."""
+        assert self._aborted is not None  # since load_for_append
+        self._aborted.append(transaction)
         self.has_aborted = True
 
     def replace_aborted(self, entries: list[AbortedTransaction]) -> None:
-        path = self.path(TRANSACTION_INDEX)
-        if entries:
-            self._disk.write(path, b"".join(entry.encode() for entry in entries))
-        else:
-            self._disk.unlink(path)
+        """Of a segment that grows."""
         self._aborted = entries
         self.has_aborted = bool(entries)
 

@@ -6,10 +6,12 @@ follow each other without overlap, and only the last one grows.
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 from collections import deque
 from collections.abc import Callable
+from threading import Lock
 
 from tidelog.errors import KafkaStorageError, RecordListTooLarge
 from tidelog.records.check import ProduceRules
@@ -18,7 +20,8 @@ from tidelog.storage.checkpoints import PARTITION_METADATA, encode_partition_met
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.files import FileCache
-from tidelog.storage.flush import FlushJob
+from tidelog.storage.flush import CompletedSegment, FlushJob
+from tidelog.storage.producer_state import ProducerEntry, encode_snapshot
 from tidelog.storage.recovery import LoadedLog
 from tidelog.storage.removal import Removal
 from tidelog.storage.rules import produce_rules
@@ -27,6 +30,7 @@ from tidelog.storage.segment import (
     LOG,
     NEVER,
     OFFSET_INDEX,
+    SNAPSHOT,
     TIME_INDEX,
     TRANSACTION_INDEX,
     Segment,
@@ -42,13 +46,16 @@ class SegmentedLog:
         "_files",
         "_index_interval",
         "_log_append_time",
+        "_loose_names",
         "_next_offset",
         "_outstanding",
         "_random",
         "_removal",
         "_segment_bytes",
+        "_synced_names",
         "_topic_id_is_loose",
         "_truncations",
+        "_writing",
         "closed",
         "config",
         "dir",
@@ -109,6 +116,8 @@ class SegmentedLog:
         self.high_watermark = loaded.log_start_offset
         self.last_stable_offset = loaded.log_start_offset
         self._outstanding: deque[PendingAppend] = deque()
+        self._writing = Lock()  # held while a flush writes one of the small files, in a thread of its own
+        self._loose_names = self._synced_names = 0  # files that were removed; of how many the disk knows
         self.last_flush_ms = now_ms
         self.on_roll: Callable[[SegmentedLog], None] | None = (
             None  # told after a roll, to flush what came before it
@@ -174,7 +183,10 @@ class SegmentedLog:
             )
         segment = self._active
         if not segment.is_growing:
-            segment.load_for_append()
+            try:
+                segment.load_for_append()
+            except OSError as error:
+                raise self._storage_error(f"{segment.path(LOG)} cannot grow", error) from error
             segment.created_ms = now_ms
         if segment.write_position == 0:
             segment.roll_timestamp = NEVER
@@ -206,50 +218,77 @@ class SegmentedLog:
         return self._roll_to(self._next_offset, now_ms)
 
     def _roll_to(self, base_offset: int, now_ms: int) -> Segment:
+        """Begin a segment. Nothing is written to the one before: the flush that follows sees to its files."""
         old = self._active
-        replaces = old.base_offset == base_offset
-        complete = not replaces and old.size == old.write_position
-        if replaces:
-            self.segments.remove_from(len(self.segments) - 1)
-            old.close()
-        else:
-            old.snapshot_to_write = self.producers.encode_snapshot()
-            if complete:
-                self._seal(old, base_offset)
+        if old.base_offset == base_offset:
+            return old
         config = self.config
         try:
             new = Segment.create(
                 self._disk, self._files, self.dir, base_offset, config.segment_index_bytes, now_ms
             )
         except OSError as error:
-            if replaces:
-                self.segments.append(old)
             raise self._storage_error(f"{self.dir}: no new segment at offset {base_offset}", error) from error
         if config.segment_jitter_ms:
             rng = self._random or random.Random()
             new.jitter_ms = rng.randrange(min(config.segment_jitter_ms, config.max_segment_ms) + 1)
         new.roll_timestamp = NEVER
+        old.snapshot_to_write = self._producers_at_roll()
         self.segments.append(new)
         self._active = new
-        if complete and self.on_roll is not None:
-            self.on_roll(self)
+        if old.size == old.write_position:
+            self._completed(old, base_offset)
         return new
 
-    def _seal(self, segment: Segment, following: int) -> None:
-        """The segment is complete: its indexes and the producers at its end go to their files."""
-        try:
-            if segment.snapshot_to_write is not None:
-                self.snapshots.write(following, segment.snapshot_to_write)
-                segment.snapshot_to_write = None
-            segment.seal()
-            if self.recovery_point >= following:
-                # Recovery will begin with the next segment, so it must find all of this one.
-                for path in self._small_files(segment, following):
-                    self._disk.fsync(path)
-                self._disk.fsync_dir(self.dir)
-                segment.synced = True
-        except OSError as error:
-            raise self._storage_error(f"{segment.path(LOG)} cannot be completed", error) from error
+    def _producers_at_roll(self) -> bytes:
+        """The producers at the end of a segment, to which markers may still be on their way."""
+        ended: dict[int, ProducerEntry] = {}
+        for pending in self._outstanding:
+            header, marker = pending.header, pending.marker
+            if marker is not None:
+                known = ended.get(header.producer_id) or self.producers.entries.get(header.producer_id)
+                entry = ProducerEntry(header.producer_id) if known is None else known.copy()
+                entry.end_transaction(header.producer_epoch, marker.coordinator_epoch, pending.max_timestamp)
+                ended[header.producer_id] = entry
+        return encode_snapshot({**self.producers.entries, **ended}.values())
+
+    def _completed(self, segment: Segment, next_base: int) -> None:
+        """The last append to a segment has finished. Its indexes stay in memory until a flush has them."""
+        segment.complete()
+        # Recovery must begin in it until then. A checkpoint of before cannot say otherwise, see
+        # `recovery_point_to_keep`.
+        self.recovery_point = min(self.recovery_point, next_base - 1)
+        if self.on_roll is not None:
+            self.on_roll(self)
+
+    @property
+    def recovery_point_to_keep(self) -> int:
+        """The recovery point as checkpoints may say it: such that recovery begins in a segment that grows.
+
+        It might be complete, and not yet have its indexes on disk, when the checkpoint is read.
+        """
+        point = self.recovery_point
+        return point if self.closed or point <= self._active.base_offset else point - 1
+
+    def write_file(self, completed: CompletedSegment, truncations: int, suffix: str, data: bytes) -> bool:
+        """For a flush, in any thread: write one of the small files of a segment that is complete.
+
+        False where that is no longer right, because the log was cut back, closed or given another folder.
+        """
+        segment = completed.segment
+        with self._writing:
+            if self.closed or truncations != self._truncations:
+                return False
+            if segment is self._active or segment.size != completed.size:
+                pass  # its roll was taken back
+            elif suffix == SNAPSHOT:
+                if segment.snapshot_to_write is not None:  # else another flush was first
+                    self._disk.write(self.snapshots.path(completed.next_base), data)
+            elif suffix == LOG:
+                self._disk.open(segment.path(LOG)).truncate(completed.size)
+            elif segment.is_growing:
+                segment.write_index(suffix, data)
+            return True
 
     def _small_files(self, segment: Segment, following: int | None) -> list[str]:
         paths = [segment.path(OFFSET_INDEX), segment.path(TIME_INDEX)]
@@ -291,15 +330,19 @@ class SegmentedLog:
     def _take_back_roll(self) -> None:
         """Remove an active segment that no append has reached yet."""
         removed = self.segments.remove_from(len(self.segments) - 1)[0]
-        self._active = self.segments[-1]
+        with self._writing:
+            self._active = self.segments[-1]
         self._active.snapshot_to_write = None
-        self.snapshots.delete(removed.base_offset)
         try:
+            self.snapshots.delete(removed.base_offset)
             for path in removed.existing_files():
                 self._disk.unlink(path)
-            self._disk.fsync_dir(self.dir)  # the segment before it will hold its offsets
         except OSError as error:
-            raise self._storage_error(f"{removed.path(LOG)} cannot be removed", error) from error
+            # The segment before it will hold its offsets: a start that finds both would end the log here.
+            broken = OSError(errno.EIO, f"a segment cannot be removed: {error}", removed.path(LOG))
+            if self.on_storage_error is not None:
+                self.on_storage_error(self, broken)
+        self._loose_names += 1
         removed.close()
 
     # -- high watermark
@@ -343,7 +386,7 @@ class SegmentedLog:
         up_to = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)
         if up_to <= self.recovery_point:
             return None
-        job = FlushJob(self._disk, up_to, self.leader_epochs, self._truncations)
+        job = FlushJob(self._disk, up_to, self.leader_epochs, self._truncations, self.write_file)
         if self._topic_id_is_loose:
             job.add_path(f"{self.dir}/{PARTITION_METADATA}")
             job.add_directory(self.dir)
@@ -359,34 +402,54 @@ class SegmentedLog:
             if not segment.linked:
                 job.add_directory(self.dir)
                 job.linked.append(segment)
-            if segment is not self._active and not segment.is_growing:
-                following = self.segments.next_base(self.segments.find(segment.base_offset))
-                for path in self._small_files(segment, following):
-                    job.add_path(path)
-                job.add_directory(self.dir)
-                job.sealed.append(segment)
+            if segment is not self._active and segment.size == segment.write_position:
+                self._flush_completed(segment, job)
+        if self._loose_names != self._synced_names:
+            job.add_directory(self.dir)
+        job.loose_names = self._loose_names
         return job
+
+    def _flush_completed(self, segment: Segment, job: FlushJob) -> None:
+        following = self.segments.next_base(self.segments.find(segment.base_offset))
+        assert following is not None
+        if segment.snapshot_to_write is not None:
+            self.snapshots.note(following)
+        for path in self._small_files(segment, following):
+            job.add_path(path)
+        job.add_directory(self.dir)
+        job.completed.append(CompletedSegment(segment, following))
 
     def end_flush(self, job: FlushJob, now_ms: int) -> None:
         """`job.run` has returned: the recovery point moves, unless the log was cut back meanwhile."""
         if self.on_flush is not None:
             self.on_flush(job)
-        if job.truncations != self._truncations:
+        if job.truncations != self._truncations or self.closed:
             return
         if job.names_topic:
             self._topic_id_is_loose = False
         for segment in job.linked:
             segment.linked = True
-        for segment in job.sealed:
-            segment.synced = True
+        self._synced_names = max(self._synced_names, job.loose_names)
+        self._note_synced(job.completed)
         synced_up_to = min(job.up_to, self.log_end_offset)
         at = self.segments.find(self.recovery_point)
         while (following := self.segments.next_base(at)) is not None and following <= synced_up_to:
-            if not self.segments[at].synced:  # sealed while the job ran: recovery has to begin in it
+            if not self.segments[at].synced:  # complete while the job ran: recovery has to begin in it
                 synced_up_to = following - 1
             at += 1
         self.recovery_point = max(self.recovery_point, synced_up_to)
         self.last_flush_ms = now_ms
+
+    def _note_synced(self, synced: list[CompletedSegment]) -> None:
+        for completed in synced:
+            segment = completed.segment
+            if segment is self._active or segment.size != completed.size:
+                continue  # its roll was taken back
+            with self._writing:
+                segment.indexes_written()
+                segment.snapshot_to_write = None
+            segment.has_loose_tail = False
+            segment.synced = True
 
     def flush(self, now_ms: int, up_to: int | None = None) -> None:
         job = self.begin_flush(up_to)

@@ -202,9 +202,11 @@ class ShortenedLog(SegmentedLog):
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
         at = self.segments.find(offset)
+        self.segments[at].load_for_append()
         held_by = self.segments[at].position_of(offset)
         if held_by is not None:
             offset = min(offset, held_by[2])
+        self._begin_truncation()
         self._lower_recovery_point(offset)
         if at + 1 < len(self.segments):
             self._remove_for_good(self.segments.remove_from(at + 1))
@@ -218,6 +220,7 @@ class ShortenedLog(SegmentedLog):
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop everything; the log goes on, empty, at `offset`."""
         self._require_idle()
+        self._begin_truncation()
         self._lower_recovery_point(min(offset, self.segments[0].base_offset))
         self._rename_removed()
         self._remove_for_good(self.segments.remove_from(0))
@@ -244,8 +247,12 @@ class ShortenedLog(SegmentedLog):
         if self.has_pending:
             raise KafkaStorageError(f"{self.topic}-{self.partition} is truncated while appends are under way")
 
+    def _begin_truncation(self) -> None:
+        """What a flush has still to write is of a log that is no more."""
+        with self._writing:
+            self._truncations += 1
+
     def _end_at(self, offset: int) -> None:
-        self._truncations += 1
         self.log_end_offset = self._next_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
         self.log_start_offset = min(self.log_start_offset, offset)

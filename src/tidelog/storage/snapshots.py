@@ -38,6 +38,10 @@ class SnapshotFiles:
     def write(self, offset: int, data: bytes) -> None:
         """Not durable by itself: a torn snapshot is found out by its CRC, and the one before it serves."""
         self._disk.write(self.path(offset), data)
+        self.note(offset)
+
+    def note(self, offset: int) -> None:
+        """A flush is about to write it."""
         self._offsets.add(offset)
 
     def delete(self, offset: int) -> None:

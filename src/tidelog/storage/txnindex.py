@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 ENTRY_SIZE = 34
@@ -18,6 +19,10 @@ class AbortedTransaction(NamedTuple):
 
     def encode(self) -> bytes:
         return _ENTRY.pack(VERSION, *self)
+
+
+def encode_transaction_index(entries: Iterable[AbortedTransaction]) -> bytes:
+    return b"".join(entry.encode() for entry in entries)
 
 
 class CorruptTransactionIndex(ValueError):

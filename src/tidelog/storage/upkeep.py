@@ -153,7 +153,11 @@ class KeptLogs(CheckpointedLogs):
         key = (log.topic, log.partition)
         if self._scheduler is None or key in self._flushing or log.closed:
             return
-        job = log.begin_flush(up_to)
+        try:
+            job = log.begin_flush(up_to)
+        except OSError as error:
+            self.storage_failed(log, error)
+            return
         if job is None:
             return
         self._flushing.add(key)
