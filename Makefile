@@ -7,7 +7,7 @@ JOBS   ?= auto
 # PySpark 4.2, the oldest that works, beside the newest one of $(VENV).
 SPARK_4_2 := .venv-spark-4.2
 
-.PHONY: help run test test-long test-spark-4.2 test-kafka test-cassandra check bench docs clean
+.PHONY: help run test test-long test-spark-4.2 test-kafka test-cassandra check bench bench-kafka docs clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ check: $(STAMP)  ## lint, types, and the direction of imports
 
 bench: $(STAMP)  ## every speed target beside its figure (needs a C compiler)
 	$(BIN)/python bench/run.py
+
+bench-kafka: $(STAMP) ## ours and Apache Kafka 4.3 in turns, into docs/benchmarks.md (needs Java 17+, mvn for its jars, a C compiler)
+	$(BIN)/python bench/against_kafka.py --docs
 
 docs: $(STAMP)   ## docs/configuration.md from the definitions
 	$(BIN)/tidelog config-docs > docs/configuration.md

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,20 +76,27 @@ class Broker:
         return sum(1 for _ in self.data.glob(f"**/{topic}-*/*.log"))
 
 
+Prepare = Callable[[Path, int], None]
+"""What is done before a start, given the data folder and the port; the start is not counted from it."""
+
+
 class Launcher:
     """Starts the broker's command on a folder of its own, and stops it again."""
 
-    def __init__(self, command: str, folder: Path) -> None:
+    def __init__(self, command: str, folder: Path, prepare: Prepare | None = None) -> None:
         self.command = command
         self.folder = folder
+        self._prepare = prepare
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder / "broker.log"
 
     def start(self, settings: Mapping[str, str]) -> tuple[Broker, float]:
         """The broker, and the seconds from starting the process to its first answer."""
-        ready, data, port = self.folder / "ready", self.folder / "data", _free_port()
+        ready, data, port = self.folder / "ready", self.folder / "data", free_port()
         ready.unlink(missing_ok=True)
         data.mkdir(exist_ok=True)
+        if self._prepare is not None:
+            self._prepare(data, port)
         values = {"dir": str(data), "port": str(port), "ready": str(ready)}
         words = [word.format(**values) for word in shlex.split(self.command)]
         for name, value in settings.items():
@@ -151,6 +158,7 @@ class Source:
     folder: Path
     command: str = TIDELOG
     attached: Broker | None = None
+    prepare: Prepare | None = None
 
     @contextmanager
     def broker(self, settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
@@ -172,7 +180,7 @@ class Source:
     def launcher(self) -> Iterator[Launcher]:
         """A launcher on a new folder, for what is about starting itself."""
         folder = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=self.folder))
-        launcher = Launcher(self.command, folder)
+        launcher = Launcher(self.command, folder, self.prepare)
         try:
             yield launcher
         finally:
@@ -180,7 +188,7 @@ class Source:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -112,10 +112,15 @@ def librdkafka() -> str | None:
     return None
 
 
-def run_librdkafka(library: str, broker: Broker, topic: str, records: int, record_size: int) -> float:
-    """Records per second of one producer with librdkafka's own batching; the last acknowledgement ends it."""
+def run_librdkafka(
+    library: str, broker: Broker, topic: str, records: int, record_size: int, *settings: str
+) -> float:
+    """Records per second of one producer with librdkafka's own batching; the last acknowledgement ends it.
+
+    `settings` are NAME=VALUE; without any the producer has acks=1.
+    """
     words = [str(build("rdkafka_load", "-ldl")), library, f"{broker.host}:{broker.port}", topic, "1"]
-    words += [str(records), str(record_size), "acks=1"]
+    words += [str(records), str(record_size), *(settings or ("acks=1",))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, check=False)
     if done.returncode:
         raise LoadFailed(done.stderr.strip())

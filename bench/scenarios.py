@@ -16,23 +16,21 @@ import load
 import machine
 import spark_suite
 import upkeep
+import workloads
 from broker import Broker
 from load import Load
 from machine import GIGABYTE, MEGABYTE
 from report import Figure
-from suite import CONNECTIONS, Bench, Skipped
+from suite import Bench, Skipped
 from targets import figure
 from wire import EARLIEST, LATEST
+from workloads import BULK_CONNECTIONS, MEGABYTE_OF_100, MEGABYTE_OF_1000
 
 import clients
 import groups
 import transactions
 
-BULK_CONNECTIONS = 4
 HALF_GIGABYTE = GIGABYTE // 2
-# Batches of close to 1 MB, below the default max.message.bytes.
-MEGABYTE_OF_1000 = {"records": 990, "record_size": 1000}
-MEGABYTE_OF_100 = {"records": 9_000, "record_size": 100}
 
 
 def floor(bench: Bench) -> list[Figure]:
@@ -63,12 +61,8 @@ def small(bench: Bench) -> list[Figure]:
     """One-record produce requests, a closed loop on 16 connections."""
     with bench.source.broker() as broker:
         topic = broker.topic("small")
-
-        def work(requests: int) -> Load:
-            return load.run(broker, "produce", topic=topic, connections=CONNECTIONS, requests=requests)
-
-        work(bench.scaled(50_000) * bench.warmup)
-        rounds = bench.measure(broker, lambda: work(bench.scaled(100_000)))
+        workloads.one_record(broker, topic, bench.scaled(50_000) * bench.warmup)
+        rounds = bench.measure(broker, lambda: workloads.one_record(broker, topic, bench.scaled(100_000)))
     return [figure("small", rounds.per_request(100_000), rounds.request_rate())]
 
 
@@ -76,12 +70,8 @@ def latency(bench: Bench) -> list[Figure]:
     """One-record produce requests one after the other on one connection."""
     with bench.source.broker() as broker:
         topic = broker.topic("latency")
-
-        def work(requests: int) -> Load:
-            return load.run(broker, "latency", topic=topic, requests=requests, warmup=500)
-
-        work(bench.scaled(20_000) * bench.warmup)
-        runs = [work(bench.scaled(30_000)) for _ in range(bench.rounds)]
+        workloads.one_connection(broker, topic, bench.scaled(20_000) * bench.warmup)
+        runs = [workloads.one_connection(broker, topic, bench.scaled(30_000)) for _ in range(bench.rounds)]
     note = f"p99.9 {statistics.median(run.p999_us for run in runs):,.0f} us"
     return [figure("p50", [run.p50_us for run in runs]), figure("p99", [run.p99_us for run in runs], note)]
 
@@ -98,30 +88,21 @@ def bulk_figure(bench: Bench, key: str, batch: dict[str, int]) -> Figure:
     amount = bench.scaled(HALF_GIGABYTE)
     with bench.source.broker() as broker:
         topic = broker.topic("bulk")
-
-        def work(wanted: int) -> Load:
-            return load.run(
-                broker, "produce", topic=topic, connections=BULK_CONNECTIONS, bytes=wanted, **batch
-            )
-
-        work(amount * bench.warmup)
-        rounds = bench.measure(broker, lambda: work(amount), page_cache=amount)
+        workloads.bulk(broker, topic, amount * bench.warmup, batch)
+        rounds = bench.measure(
+            broker, lambda: workloads.bulk(broker, topic, amount, batch), page_cache=amount
+        )
     return figure(key, rounds.per_gigabyte(), rounds.byte_rate())
 
 
 def fetch(bench: Bench) -> list[Figure]:
     """Fetch requests of 1 MiB in order through a log that is in the page cache."""
-    amount, records = bench.scaled(GIGABYTE), 64
+    amount = bench.scaled(GIGABYTE)
     with bench.source.broker() as broker:
         topic = broker.topic("fetch")
-        written = load.run(broker, "produce", topic=topic, records=records, record_size=1000, bytes=amount)
-        end = written.requests * records
-
-        def work(wanted: int) -> Load:
-            return load.run(broker, "fetch", topic=topic, to=end, bytes=wanted, max_bytes=1 << 20)
-
-        work(amount * bench.warmup)
-        rounds = bench.measure(broker, lambda: work(amount * 4))
+        end = workloads.fill(broker, topic, amount)
+        workloads.fetch(broker, topic, end, amount * bench.warmup)
+        rounds = bench.measure(broker, lambda: workloads.fetch(broker, topic, end, amount * 4))
     return [figure("fetch", rounds.per_gigabyte(), f"{rounds.byte_rate()} on one connection")]
 
 

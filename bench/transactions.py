@@ -30,8 +30,10 @@ def transactions(bench: Bench) -> list[Figure]:
     with bench.source.broker() as broker:
         topic = broker.topic("transactions", PARTITIONS)
         seconds = SMALL_SECONDS / (10 if bench.quick else 1)
-        one = [_small(broker, topic, f"one-{turn}", 1, seconds) for turn in range(bench.rounds)]
-        many = [_small(broker, topic, f"many-{turn}", MANY, seconds) for turn in range(bench.rounds)]
+        one = [commits_per_second(broker, topic, f"one-{turn}", 1, seconds) for turn in range(bench.rounds)]
+        many = [
+            commits_per_second(broker, topic, f"many-{turn}", MANY, seconds) for turn in range(bench.rounds)
+        ]
         ratios, note = _bulk(bench, broker)
     return [
         figure("transactions", one),
@@ -48,7 +50,7 @@ def _producer(broker: Broker, **settings: object) -> Producer:
     return Producer({"bootstrap.servers": f"{broker.host}:{broker.port}", "linger.ms": 0, **settings})
 
 
-def _small(broker: Broker, topic: str, name: str, count: int, seconds: float) -> float:
+def commits_per_second(broker: Broker, topic: str, name: str, count: int, seconds: float) -> float:
     """Transactions each second of so many producers."""
     producers = []
     for number in range(count):
@@ -94,7 +96,8 @@ def _bulk(bench: Bench, broker: Broker) -> tuple[list[float], str]:
 
 def _fill(broker: Broker, topic: str, amount: int, transactional_id: str) -> float:
     """Bytes each second of one producer."""
-    settings = {"enable.idempotence": True, "linger.ms": 5, "queue.buffering.max.kbytes": 256 * 1024}
+    settings: dict[str, object] = {"enable.idempotence": True, "linger.ms": 5}
+    settings["queue.buffering.max.kbytes"] = 256 * 1024
     if transactional_id:
         settings["transactional.id"] = transactional_id
     producer = _producer(broker, **settings)

@@ -2,7 +2,7 @@
 
 The jars are fetched once, by name, with mvn into .cache/kafka/; TIDELOG_KAFKA_JARS names a folder that has a
 folder of them for each version already, kafka3 and kafka4. `python -m tests.kafka.jars` fetches them, or
-says in one line what is missing.
+says in one line what is missing; with one of the two names it fetches that one and prints its class path.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -80,11 +81,12 @@ def _fetch(kind: str) -> None:
     (folder / ".complete").touch()
 
 
-def main() -> int:
-    for kind, version in VERSIONS.items():
+def main(kinds: Sequence[str]) -> int:
+    for kind in kinds or VERSIONS:
+        version = VERSIONS[kind]
         reason = missing(kind)
         if reason is not None:
-            print(f"the tests against Kafka cannot run: {reason}", file=sys.stderr)
+            print(f"Apache Kafka {version} cannot run: {reason}", file=sys.stderr)
             return 1
         if not _complete(kind):
             print(f"fetching the jars of Apache Kafka {version}", file=sys.stderr)
@@ -93,8 +95,10 @@ def main() -> int:
             except subprocess.SubprocessError as error:
                 print(f"the jars of Apache Kafka {version} could not be fetched: {error}", file=sys.stderr)
                 return 1
+    for kind in kinds:
+        print(class_path(kind))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

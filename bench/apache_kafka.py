@@ -1,0 +1,75 @@
+"""Apache Kafka 4.3 from its published jars: one KRaft node, the JVM's options those of Kafka's own script.
+
+Its settings are the defaults, but for what one node needs: internal topics of one replica.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from broker import BrokerFailed, Source, free_port
+
+ROOT = Path(__file__).parent.parent
+CLUSTER_ID = "b1CFs5UJTaSbmEhD5iKrHA"
+# What bin/kafka-server-start.sh of a Kafka gives its JVM.
+JVM = (
+    "-Xms1G -Xmx1G -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35"
+    " -XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
+)
+ONE_NODE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+
+
+def class_path() -> str:
+    """Where the jars are; fetched with mvn the first time."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kafka.jars", "kafka4"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    if done.returncode:
+        raise BrokerFailed("make bench-kafka needs Java 17 or newer, and mvn to fetch Kafka's jars")
+    return done.stdout.strip()
+
+
+def kafka_source(folder: Path) -> Source:
+    """Starts Kafka on new folders below `folder`."""
+    jars = class_path()
+
+    def prepare(data: Path, port: int) -> None:
+        controller = f"127.0.0.1:{free_port()}"
+        settings = {
+            **ONE_NODE,
+            "log.dirs": str(data),
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://{controller}",
+            "controller.quorum.voters": f"1@{controller}",
+        }
+        file = data.parent / "server.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        if not (data / "meta.properties").exists():
+            format_folder(jars, file)
+
+    command = f"java {JVM} -cp {shlex.quote(jars)} kafka.Kafka {{dir}}/../server.properties"
+    return Source(folder, command, prepare=prepare)
+
+
+def format_folder(jars: str, settings: Path) -> None:
+    words = ["java", "-cp", jars, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(settings)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BrokerFailed(f"Kafka did not format its folder: {done.stderr.strip()}")

@@ -1,0 +1,83 @@
+"""The loads that several benchmarks put on a broker, each with one set of options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import load
+from broker import Broker
+from load import Load
+from suite import CONNECTIONS
+
+BULK_CONNECTIONS = 4
+# Batches of close to 1 MB, below the default max.message.bytes.
+MEGABYTE_OF_1000 = {"records": 990, "record_size": 1000}
+MEGABYTE_OF_100 = {"records": 9_000, "record_size": 100}
+FETCHED_BATCH = {"records": 64, "record_size": 1000}
+MEBIBYTE = 1 << 20
+ALL_REPLICAS = -1
+
+
+def one_record(broker: Broker, topic: str, requests: int) -> Load:
+    """Produce requests of one record with acks=1, a closed loop on 16 connections."""
+    return load.run(broker, "produce", topic=topic, connections=CONNECTIONS, requests=requests)
+
+
+def idempotent_record(broker: Broker, topic: str, requests: int) -> Load:
+    """The same as a client with default settings sends them: acks=all, a producer id for each connection."""
+    return load.run(
+        broker,
+        "produce",
+        topic=topic,
+        connections=CONNECTIONS,
+        requests=requests,
+        idempotent=True,
+        acks=ALL_REPLICAS,
+    )
+
+
+def one_connection(broker: Broker, topic: str, requests: int) -> Load:
+    """Produce requests of one record, one after the other on one connection."""
+    return load.run(broker, "latency", topic=topic, requests=requests, warmup=500)
+
+
+def bulk(broker: Broker, topic: str, amount: int, batch: Mapping[str, int]) -> Load:
+    """Produce requests of one batch each on 4 connections."""
+    return load.run(broker, "produce", topic=topic, connections=BULK_CONNECTIONS, bytes=amount, **batch)
+
+
+def fill(broker: Broker, topic: str, amount: int) -> int:
+    """Writes what `fetch` reads, in batches of 64 KB; the log end offset."""
+    written = load.run(broker, "produce", topic=topic, bytes=amount, **FETCHED_BATCH)
+    return written.requests * FETCHED_BATCH["records"]
+
+
+def fetch(broker: Broker, topic: str, end: int, amount: int) -> Load:
+    """Fetch requests of 1 MiB in order through the log, from its start again after its end."""
+    return load.run(broker, "fetch", topic=topic, to=end, bytes=amount, max_bytes=MEBIBYTE)
+
+
+def session(broker: Broker, topic: str, partitions: int, batches: int, seconds: float) -> Load:
+    """Fetch requests in one incremental session: each gets one batch of partition 0, the others are idle.
+
+    Partition 0 holds `batches` batches of one record, the others one each; see `fill_session`.
+    """
+    with broker.client() as client:
+        topic_id = client.topic_id(topic).hex()
+    return load.run(
+        broker,
+        "session",
+        topic=topic,
+        topic_id=topic_id,
+        partitions=partitions,
+        idle_at=1,
+        to=batches,
+        max_bytes=1,
+        seconds=seconds,
+    )
+
+
+def fill_session(broker: Broker, topic: str, partitions: int, batches: int) -> None:
+    """One record in every partition, and `batches` batches of one record in partition 0."""
+    load.run(broker, "produce", topic=topic, partitions=partitions, requests=partitions)
+    load.run(broker, "produce", topic=topic, requests=batches - 1)
