@@ -14,6 +14,7 @@ import pytest
 
 from tests.clients.consuming import LIMIT, fill, make_topic, poll_until, read
 from tests.support.wait import eventually
+from tidelog.clients.consumer import columns
 from tidelog.clients.consumer.consumer import AsyncConsumer
 from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.producer.face import Producer
@@ -241,3 +242,54 @@ def test_a_poll_for_columns_waits_on_when_a_transaction_is_aborted(bootstrap: st
         table = consumer.poll_arrow(None)
         others.join()
         assert table["value"].to_pylist() == [b"committed"]
+
+
+def test_the_first_poll_imports_outside_its_time_and_beside_the_loop(
+    bootstrap: str, new_name: NewName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(bootstrap, new_name("imports"))
+    fill(bootstrap, topic, 3)
+    goes_on = threading.Event()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    def load() -> None:
+        assert goes_on.wait(LIMIT), "the loop stood still"
+        monkeypatch.setitem(sys.modules, "pyarrow", pa)
+
+    monkeypatch.setattr(columns, "load_arrow", load)
+
+    async def main() -> int:
+        settings = {"bootstrap_servers": bootstrap, "auto_offset_reset": "earliest"}
+        async with AsyncConsumer(topic, **settings) as consumer:
+            poll = asyncio.ensure_future(consumer.poll_arrow(LIMIT))
+            await asyncio.sleep(0)
+            goes_on.set()
+            return (await poll).num_rows
+
+    assert asyncio.run(main()) == 3
+
+
+def test_a_loop_of_polls_for_columns_lets_others_run(bootstrap: str, new_name: NewName) -> None:
+    topic = make_topic(bootstrap, new_name("turns"))
+    fill(bootstrap, topic, 50)
+
+    async def main() -> int:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        settings = {"bootstrap_servers": bootstrap, "auto_offset_reset": "earliest"}
+        async with AsyncConsumer(topic, **settings) as consumer:
+            rows = (await consumer.poll_arrow(LIMIT, 1)).num_rows
+            counting = asyncio.ensure_future(count())
+            while rows < 50:
+                consumer._turns._began = 0.0  # each poll took long
+                rows += (await consumer.poll_arrow(LIMIT, 1)).num_rows
+            counting.cancel()
+        return turns
+
+    assert asyncio.run(main()) >= 45

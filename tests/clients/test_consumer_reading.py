@@ -258,7 +258,7 @@ def test_a_cancelled_poll_on_a_loop_loses_nothing(bootstrap: str, new_name: NewN
             consumer.seek((topic, 0), 0)
             while records := await consumer.poll(LIMIT if not found else 1.0, 1):
                 found += [record.offset for record in records]
-                consumer._turn_began = 0.0  # it has polled for long, and lets others have a turn
+                consumer._turns._began = 0.0  # it has polled for long, and lets others have a turn
                 poll = asyncio.ensure_future(consumer.poll(LIMIT, 1))
                 await asyncio.sleep(0)
                 poll.cancel()

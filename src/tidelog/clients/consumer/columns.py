@@ -12,9 +12,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Callable
 from functools import cache, lru_cache
-from importlib.util import find_spec
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tidelog.records.loops import ColumnSink
@@ -44,19 +46,29 @@ def schema() -> pa.Schema:
     )
 
 
-def check_arrow() -> None:
-    """ImportError, with what to do, where pyarrow is missing."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise ImportError("columns need pyarrow: pip install 'tidelog[arrow]'") from None
+def load_arrow() -> None:
+    """Import pyarrow before a poll begins to count its time; ImportError says what to do without it."""
+    _load("pyarrow", "columns need pyarrow: pip install 'tidelog[arrow]'")
 
 
-def check_frames(library: str) -> None:
+def load_frames(library: str) -> None:
     """The same for a library of data frames, before anything is read that could not be handed out."""
-    check_arrow()
-    if sys.modules.get(library, library) is None or find_spec(library) is None:
-        raise ImportError(f"data frames of {library} need it: pip install {library}")
+    load_arrow()
+    _load(library, f"data frames of {library} need it: pip install {library}")
+
+
+async def load_off_the_loop(load: Callable[[], None], *libraries: str) -> None:
+    """Call `load` in a thread where one of the libraries is not imported yet: it may take seconds."""
+    if all(sys.modules.get(library) is not None for library in libraries):
+        return
+    await asyncio.get_running_loop().run_in_executor(None, load)
+
+
+def _load(library: str, missing: str) -> None:
+    try:
+        import_module(library)
+    except ImportError as error:
+        raise ImportError(missing) from error
 
 
 @cache

@@ -158,8 +158,7 @@ class AsyncConsumer(ConsumerCore):
         None waits as long as it takes. Rebalances, their listeners and automatic commits happen in here.
         """
         limit = limit_of(max_records, self.settings.max_poll_records)
-        if self.fetcher.ready:
-            await self._be_fair()  # before anything is taken: here it may be cancelled
+        await self._turns.pass_on()  # before anything is taken: here it may be cancelled
         return self.take_ready(limit) or await self.poll_for(timeout, lambda: self.take(limit), [])
 
     async def poll_arrow(self, timeout: float | None = 1.0, max_records: int | None = None) -> pa.Table:
@@ -167,25 +166,26 @@ class AsyncConsumer(ConsumerCore):
 
         Deserializers and interceptors are for records one by one: here keys and values stay bytes.
         """
-        from tidelog.clients.consumer.columns import check_arrow, no_rows
+        from tidelog.clients.consumer.columns import load_arrow, load_off_the_loop, no_rows
 
-        check_arrow()
+        await load_off_the_loop(load_arrow, "pyarrow")
         limit = limit_of(max_records, EVERYTHING)
+        await self._turns.pass_on()
         table = await self.poll_for(timeout, lambda: self.take_columns(limit), None)
         return no_rows() if table is None else table
 
     async def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:
         """The same as a data frame of pandas."""
-        from tidelog.clients.consumer.columns import check_frames, to_pandas
+        from tidelog.clients.consumer.columns import load_frames, load_off_the_loop, to_pandas
 
-        check_frames("pandas")
+        await load_off_the_loop(lambda: load_frames("pandas"), "pyarrow", "pandas")
         return to_pandas(await self.poll_arrow(timeout, max_records))
 
     async def poll_polars(self, timeout: float | None = 1.0, max_records: int | None = None) -> pl.DataFrame:
         """The same as a data frame of polars."""
-        from tidelog.clients.consumer.columns import check_frames, to_polars
+        from tidelog.clients.consumer.columns import load_frames, load_off_the_loop, to_polars
 
-        check_frames("polars")
+        await load_off_the_loop(lambda: load_frames("polars"), "pyarrow", "polars")
         return to_polars(await self.poll_arrow(timeout, max_records))
 
     def __aiter__(self) -> AsyncIterator[Record]:

@@ -34,6 +34,7 @@ from tidelog.clients.consumer.partitions import (
 )
 from tidelog.clients.consumer.positions import Positions, reset_policy
 from tidelog.clients.errors import Closed, ConfigError, Interrupted, InvalidState, SerializationError, Timeout
+from tidelog.clients.fair_turns import FairTurns
 from tidelog.clients.network import REFUSED, NetworkClient
 from tidelog.clients.producer.transaction_values import OffsetToCommit, checked_offset
 from tidelog.clients.serialization import Deserialize, deserializer
@@ -53,8 +54,6 @@ Committed: TypeAlias = Callable[["Mapping[TopicPartition, OffsetToCommit]", "Kaf
 
 NEVER = float("inf")
 CLOSE_SECONDS = 30.0
-# A coroutine that polls without ever waiting would keep everybody else from the loop.
-LONGEST_TURN = 0.01
 LARGE_PIECE = 8 << 20
 
 
@@ -108,8 +107,8 @@ class ConsumerCore:
         self._interrupted = False
         self._auto_commit_at = NEVER
         self._committing: set[asyncio.Task[None]] = set()
-        self._turn_began = 0.0
         self._known_at = -1
+        self._turns = FairTurns()
 
     def _set_up_group(self, group_id: str) -> None:
         # Joins and heartbeats have connections of their own: they must not wait behind a fetch.
@@ -276,7 +275,6 @@ class ConsumerCore:
                 before = self.metrics_of.records_consumed_total
                 taken = take()
                 if taken:
-                    self._turn_began = loop.time()
                     return taken
                 if self.metrics_of.records_consumed_total != before:
                     # Interceptors dropped all of it; more may be waiting, of which nobody tells once more.
@@ -286,6 +284,7 @@ class ConsumerCore:
                         await self._news.wait()
                 except TimeoutError:
                     return nothing
+                self._turns.restart()
         finally:
             if group is not None:
                 group.polling -= 1
@@ -328,12 +327,6 @@ class ConsumerCore:
 
     def _reads(self, topic: str) -> bool:
         return any(name.topic == topic for name in self.subscription.states)
-
-    async def _be_fair(self) -> None:
-        now = time.monotonic()
-        if now - self._turn_began > LONGEST_TURN:
-            await asyncio.sleep(0)
-            self._turn_began = time.monotonic()
 
     # What changes in the background
 

@@ -256,9 +256,9 @@ class Consumer:
 
         Deserializers and interceptors are for records one by one: here keys and values stay bytes.
         """
-        from tidelog.clients.consumer.columns import check_arrow
+        from tidelog.clients.consumer.columns import load_arrow
 
-        check_arrow()
+        load_arrow()
         return self._columns(lambda table: table, timeout, max_records)
 
     def _columns(self, made: Callable[[pa.Table], T], timeout: float | None, max_records: int | None) -> T:
@@ -290,16 +290,16 @@ class Consumer:
 
     def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:
         """The same as a data frame of pandas."""
-        from tidelog.clients.consumer.columns import check_frames, to_pandas
+        from tidelog.clients.consumer.columns import load_frames, to_pandas
 
-        check_frames("pandas")
+        load_frames("pandas")
         return self._columns(to_pandas, timeout, max_records)
 
     def poll_polars(self, timeout: float | None = 1.0, max_records: int | None = None) -> pl.DataFrame:
         """The same as a data frame of polars."""
-        from tidelog.clients.consumer.columns import check_frames, to_polars
+        from tidelog.clients.consumer.columns import load_frames, to_polars
 
-        check_frames("polars")
+        load_frames("polars")
         return self._columns(to_polars, timeout, max_records)
 
     def __iter__(self) -> Iterator[Record]:

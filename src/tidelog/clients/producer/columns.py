@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from tidelog.clients.producer.accumulator import RECORD_OVERHEAD
-from tidelog.clients.producer.core import Headers, ProducerCore, TopicWait, Wait, encoded_headers
+from tidelog.clients.producer.core import Headers, ProducerCore, TopicWait, TurnEnd, Wait, encoded_headers
 from tidelog.clients.producer.partitioners import Choose
 from tidelog.errors import KafkaError
 from tidelog.records._pure_client import EncodedHeaders
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KEY, VALUE, TIMESTAMP = "key", "value", "timestamp"
+TURN_END = TurnEnd()
 
 
 class SentColumns:
@@ -130,6 +131,7 @@ class ColumnSender:
                 yield from core.memory(largest, deadline)
             else:
                 at = done
+                yield TURN_END
 
     def _fill(
         self,

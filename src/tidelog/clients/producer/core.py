@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import SupportsIndex, TypeAlias
 
 from tidelog.clients.errors import Closed, InvalidState, RecordTooLarge, SerializationError, Timeout
+from tidelog.clients.fair_turns import FairTurns
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.producer.accumulator import Accumulator, PartitionQueue, record_size
 from tidelog.clients.producer.batch import ProducerBatch, Refused
@@ -63,7 +64,12 @@ class MemoryWait:
     timeout: float
 
 
-Wait = TopicWait | MemoryWait
+@dataclass(slots=True, frozen=True)
+class TurnEnd:
+    """Nothing is missing, but much was done: on an event loop others may run now."""
+
+
+Wait = TopicWait | MemoryWait | TurnEnd
 
 
 class ProducerCore:
@@ -113,6 +119,7 @@ class ProducerCore:
         self.choose = partitioner_of(settings.partitioner_class)
         self._sticky: dict[str, StickyPartition] = {}
         self.sending = threading.Lock()
+        self.turns = FairTurns()
         self._max_block = settings.max_block_ms / 1000
         self._may_be_fast = not (
             self.interceptors
@@ -375,8 +382,10 @@ class ProducerCore:
     async def wait(self, wait: Wait) -> None:
         if isinstance(wait, MemoryWait):
             await self.accumulator.memory.wait_async(wait.size, wait.timeout)
-        else:
+        elif isinstance(wait, TopicWait):
             await self.wait_for_topic(wait.topic, wait.partition, wait.timeout)
+        else:
+            await self.turns.pass_on()
 
     async def wait_for_topic(self, topic: str, partition: int | None, timeout: float) -> None:
         client = self.client

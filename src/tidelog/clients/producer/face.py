@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from tidelog.clients.blocking import LoopThread
 from tidelog.clients.errors import Closed, InvalidState
-from tidelog.clients.producer.core import Delivered, Headers, MemoryWait, ProducerCore, Wait, patience
+from tidelog.clients.producer.core import (
+    Delivered,
+    Headers,
+    MemoryWait,
+    ProducerCore,
+    TurnEnd,
+    Wait,
+    patience,
+)
 from tidelog.clients.producer.interceptors import ProducerRecord
 from tidelog.clients.producer.producer import Offsets, offsets_of
 from tidelog.clients.producer.transaction_values import GroupMember, PreparedTransaction
@@ -145,6 +153,8 @@ class Producer:
             return result
 
     def _wait(self, wait: Wait) -> None:
+        if isinstance(wait, TurnEnd):
+            return  # threads take turns by themselves
         self._thread.check()
         if isinstance(wait, MemoryWait):
             self._core.accumulator.memory.wait(wait.size, wait.timeout)

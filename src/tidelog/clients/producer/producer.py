@@ -52,6 +52,7 @@ class AsyncProducer:
         self._core = ProducerCore(producer_settings(config, **settings))
         self._fast = self._core.fast
         self._keyed = self._core.keyed
+        self._looks = self._core.turns.looks
         self._started = False
 
     async def start(self) -> None:
@@ -81,6 +82,8 @@ class AsyncProducer:
         callback: Delivered | None = None,
     ) -> RecordFuture:
         """The future of a record. Raises what is wrong with the call; the rest is in the future."""
+        if next(self._looks):
+            await self._core.turns.pass_on()  # before the record is taken: here it may be cancelled
         if type(value) is bytes and headers is None and partition is None and callback is None:
             future = None
             if timestamp_ms is not None:
