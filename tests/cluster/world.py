@@ -28,7 +28,7 @@ from tidelog.metrics.registry import Registry
 from tidelog.records.batch import BatchHeader, iter_batches
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.config import LogConfig
-from tidelog.storage.disk import Bytes, Disk, RealDisk, RealFile
+from tidelog.storage.disk import Bytes, Disk, RealDisk, RealFile, SyncFailed
 from tidelog.storage.manager import LogManager
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class _FailingFile(RealFile):
             self.disk.syncs += 1
             if self.disk.sync_errors:
                 number = self.disk.sync_errors.popleft()
-                raise OSError(number, os.strerror(number), self.path)
+                raise SyncFailed(number, os.strerror(number), self.path)
         super().fsync()
 
 

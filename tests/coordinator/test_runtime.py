@@ -343,7 +343,7 @@ def test_a_disk_that_refuses_holds_no_request_up(tmp_path: Path, suffix: str, nu
         seen: list[Pairs] = []
         stage.runtime.run(0, seen.append, lambda error: pytest.fail(repr(error)))
         assert len(seen) == 1, "nothing is left that the shard has not seen"
-    assert disk.refused
+    assert disk.faults.refused
     assert stage.answers[-20:] == [None] * 20
     live, loaded = stage.runtime.shard(0), stage.loaded_anew(partition)
     assert (loaded.values, loaded.open, loaded.offsets) == (live.values, live.open, live.offsets)

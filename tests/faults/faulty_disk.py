@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faults import CHANGES, Fault, Faults
 from tidelog.network.loop import BrokerLoop
 from tidelog.server import broker as broker_module
 from tidelog.server.broker import Broker
@@ -23,27 +24,24 @@ class FaultyDisk(RealDisk):
     """`fail(folder, errno.EIO)` makes every change beneath the folder fail until `heal(folder)`."""
 
     def __init__(self) -> None:
-        self.faults: dict[str, int] = {}
-        self.refused = 0
+        self.faults = Faults()
         # Syncing the log files waits until this is set.
         self.may_sync = threading.Event()
         self.may_sync.set()
 
-    def fail(self, folder: Path, number: int) -> None:
-        self.faults[str(folder)] = number
+    def fail(self, folder: Path, number: int, *operations: str, suffix: str = "") -> None:
+        """A full disk still renames and syncs; a broken one does nothing."""
+        if not operations:
+            operations = ("create", "write") if number == errno.ENOSPC else CHANGES
+        self.faults.add(Fault(number, operations, suffix, str(folder)))
 
     def heal(self, folder: Path) -> None:
-        del self.faults[str(folder)]
-
-    def check(self, path: str) -> None:
-        for folder, number in self.faults.items():
-            if path.startswith(folder):
-                self.refused += 1
-                raise OSError(number, os.strerror(number), path)
+        self.faults.clear(str(folder))
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
+        self.faults.check("open", path)
         if create:
-            self.check(path)
+            self.faults.check("create", path)
         file = FaultyFile(
             path, os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
         )
@@ -51,29 +49,35 @@ class FaultyDisk(RealDisk):
         return file
 
     def write(self, path: str, data: bytes) -> None:
-        self.check(path)
+        self.faults.check("open", path)
+        self.faults.check("write", path)
         super().write(path, data)
 
     def atomic_write(self, path: str, data: bytes) -> None:
-        self.check(path)
+        self.faults.check("open", path)
+        self.faults.check("write", path)
+        self.faults.check("sync", path)
         super().atomic_write(path, data)
 
     def fsync(self, path: str) -> None:
-        self.check_broken(path)
+        self.faults.check("sync", path)
         super().fsync(path)
 
+    def fsync_dir(self, path: str) -> None:
+        self.faults.check("sync", path)
+        super().fsync_dir(path)
+
     def rename(self, source: str, target: str) -> None:
-        self.check_broken(source)
+        self.faults.check("rename", source)
         super().rename(source, target)
 
-    def make_dir(self, path: str) -> None:
-        self.check(path)
-        super().make_dir(path)
+    def unlink(self, path: str) -> None:
+        self.faults.check("unlink", path)
+        super().unlink(path)
 
-    def check_broken(self, path: str) -> None:
-        """A full disk still renames and syncs; a broken one does nothing."""
-        if self.faults and errno.ENOSPC not in self.faults.values():
-            self.check(path)
+    def make_dir(self, path: str) -> None:
+        self.faults.check("create", path)
+        super().make_dir(path)
 
 
 class FaultyFile(RealFile):
@@ -86,17 +90,17 @@ class FaultyFile(RealFile):
         super().pwrite(data, position)
 
     def pwritev(self, parts: Sequence[Bytes], position: int) -> None:
-        self.disk.check(self.path)
+        self.disk.faults.check("write", self.path)
         super().pwritev(parts, position)
 
     def fsync(self) -> None:
         self.disk.may_sync.wait(30)
-        self.disk.check_broken(self.path)
+        self.disk.faults.check("sync", self.path)
         super().fsync()
 
     def _check(self, data: Bytes, position: int) -> None:
         try:
-            self.disk.check(self.path)
+            self.disk.faults.check("write", self.path)
         except OSError:
             # The part that still fitted is in the file, as it is when a disk fills up.
             super().pwrite(memoryview(data)[: len(data) // 2], position)

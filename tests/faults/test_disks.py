@@ -123,7 +123,7 @@ def test_a_batch_that_only_half_fits_leaves_nothing_behind(
             # The producer's retry is no duplicate and no gap.
             assert client.produce("t", 0, data[1]) == (0, sequence + 1)
         before = client.read_all("t", 0)
-        assert disk.refused
+        assert disk.faults.refused
     with (
         faulty_broker(monkeypatch, disk, {"log.dirs": str(folder)}) as broker,
         Client(broker.address) as client,
@@ -169,9 +169,11 @@ def test_a_broken_folder_takes_only_its_own_partitions_offline(
             assert client.produce("t", index, batch_of(b"again")).error == 0
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM])
 def test_a_folder_that_fails_while_flushing_is_not_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
+    """Writes reach the cache, and the disk does not take them: whatever it says, it is broken."""
     folders = [tmp_path / "one", tmp_path / "two"]
     disk = FaultyDisk()
     settings = {"log.dirs": ",".join(map(str, folders))}
@@ -180,18 +182,13 @@ def test_a_folder_that_fails_while_flushing_is_not_acknowledged(
         for index in range(2):
             assert client.produce("t", index, batch_of(b"%d" % index)) == (0, 0)
         (lost,) = (int(path.name[2:]) for path in folders[1].glob("t-*"))
-        failing = disk.check_broken
-        monkeypatch.setattr(disk, "check", lambda path: None)  # writes reach the cache, the disk is gone
-
-        def no_sync(path: str) -> None:
-            if path.startswith(str(folders[1])):
-                raise OSError(errno.EIO, "the disk is gone", path)
-            failing(path)
-
-        monkeypatch.setattr(disk, "check_broken", no_sync)
+        disk.fail(folders[1], number, "sync")
         assert client.produce("t", lost, batch_of(b"x")).error == STORAGE_ERROR
+        disk.heal(folders[1])
         assert client.produce("t", 1 - lost, batch_of(b"x")) == (0, 1)
         assert client.fetch("t", lost, 0).error_code == STORAGE_ERROR
+        assert client.produce("t", lost, batch_of(b"x")).error == STORAGE_ERROR
+        assert client.folders()[str(folders[1])] == STORAGE_ERROR
 
 
 def test_a_retry_is_not_acknowledged_before_its_first_arrival_is_on_the_disk(

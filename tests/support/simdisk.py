@@ -11,18 +11,9 @@ import os
 import posixpath
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tests.support.faults import Fault, Faults
 from tidelog.storage.disk import Bytes
-
-
-@dataclass(slots=True)
-class Fault:
-    """Operations on files whose names end so fail: `open`, `create`, `write`, `sync`, `rename`, `unlink`."""
-
-    suffix: str
-    number: int
-    operations: tuple[str, ...]
 
 
 class Crash(BaseException):
@@ -141,8 +132,7 @@ class SimulatedDisk:
         self.crash_at: int | None = None
         self.free_bytes: int | None = None
         self.broken: str | None = None  # a path prefix below which every operation fails
-        self.faults: list[Fault] = []
-        self.refused = 0
+        self.faults = Faults()
         self._durable_files: dict[str, Inode] = {}
         self._durable_dirs: set[str] = {"/"}
         self._changes: list[tuple[Change, Inode | None]] = []
@@ -162,8 +152,9 @@ class SimulatedDisk:
         self.free_bytes -= len(fitting)
         return fitting
 
-    def fail(self, suffix: str, number: int, *operations: str) -> None:
-        self.faults.append(Fault(suffix, number, operations))
+    def fail(self, suffix: str, number: int, *operations: str, times: int | None = None) -> None:
+        """`times` operations on files whose names end so fail, or all until `heal`."""
+        self.faults.add(Fault(number, operations, suffix, left=times))
 
     def heal(self) -> None:
         self.faults.clear()
@@ -171,10 +162,7 @@ class SimulatedDisk:
     def check(self, operation: str, path: str) -> None:
         if self.broken is not None and path.startswith(self.broken):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        for fault in self.faults:
-            if operation in fault.operations and path.endswith(fault.suffix):
-                self.refused += 1
-                raise OSError(fault.number, os.strerror(fault.number), path)
+        self.faults.check(operation, path)
 
     def after_crash(self, rng: random.Random) -> SimulatedDisk:
         """The disk as the next start finds it."""

@@ -71,9 +71,7 @@ class NetworkClient:
         )
         self._coordinators = KnownCoordinators(self._links, self.view, self.retry_backoff)
         self._refresher: asyncio.Task[None] | None = None
-        self._updates = MetadataUpdates(
-            self.retry_backoff, min(settings.metadata_max_age_ms / 1000, FOREVER)
-        )
+        self._updates = MetadataUpdates(self.retry_backoff, min(settings.metadata_max_age_ms / 1000, FOREVER))
         self._update_wanted = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
         self._unreachable = False

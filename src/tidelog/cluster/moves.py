@@ -24,7 +24,7 @@ from tidelog.errors import (
 )
 from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.cleaner.service import LogCleaner, Throttle
-from tidelog.storage.folders import MAX_NAME, PASSING_ERRORS, LogFolder
+from tidelog.storage.folders import MAX_NAME, LogFolder, is_passing
 from tidelog.storage.futures import MOVE_COMPLETE, Future, future_name
 from tidelog.storage.log import Log
 from tidelog.storage.move import FutureCopy
@@ -378,7 +378,7 @@ class ReplicaMoves:
             self._logs.drop_future(move.future)
         elif move.future.is_promoted:
             self._failed_after_swap(move, error)
-        elif error.errno in PASSING_ERRORS:
+        elif is_passing(error):
             log.warning("the move of %s waits: %s", move.partition.name, error)
             self._later(move, RETRY_SECONDS, self._step)
             return

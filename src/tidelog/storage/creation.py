@@ -15,7 +15,7 @@ from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk
 from tidelog.storage.files import FileCache
-from tidelog.storage.folders import PASSING_ERRORS, LogFolder
+from tidelog.storage.folders import LogFolder, is_passing
 from tidelog.storage.log import Log
 
 logger = logging.getLogger("tidelog.storage")
@@ -51,7 +51,7 @@ class NewLog:
 
     @property
     def may_be_tried_again(self) -> bool:
-        return isinstance(self.error, OSError) and self.error.errno in PASSING_ERRORS
+        return isinstance(self.error, OSError) and is_passing(self.error)
 
     def kafka_error(self) -> KafkaError:
         if isinstance(self.error, KafkaError):

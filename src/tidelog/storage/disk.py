@@ -11,7 +11,7 @@ import fcntl
 import mmap
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidelog.storage.page_cache import NOWAIT, is_cached
@@ -19,6 +19,13 @@ from tidelog.storage.page_cache import NOWAIT, is_cached
 Bytes = bytes | bytearray | memoryview
 BROUGHT_IN_BYTES = 1 << 17
 SMALL_FILE = 1 << 16  # below this a copy is cheaper than a mapping, which also keeps a descriptor
+
+
+class SyncFailed(OSError):
+    """A sync failed: the kernel may have dropped what it was to bring to the disk, and say nothing next time.
+
+    Whatever its number says, nothing on this disk can be relied on before the files are read again.
+    """
 
 
 class DiskFile(Protocol):
@@ -47,7 +54,8 @@ class DiskFile(Protocol):
 
     def truncate(self, size: int) -> None: ...
 
-    def fsync(self) -> None: ...
+    def fsync(self) -> None:
+        """SyncFailed where the disk does not take what was written."""
 
 
 class DiskLock(Protocol):
@@ -68,7 +76,8 @@ class Disk(Protocol):
     def atomic_write(self, path: str, data: bytes) -> None:
         """Replace a file so that after a crash it is the old one or the new one; durable on return."""
 
-    def fsync(self, path: str) -> None: ...
+    def fsync(self, path: str) -> None:
+        """SyncFailed where the disk does not take what was written; another OSError where it is not open."""
 
     def fsync_dir(self, path: str) -> None: ...
 
@@ -178,7 +187,7 @@ class RealFile:
         os.ftruncate(self.fd, size)
 
     def fsync(self) -> None:
-        os.fdatasync(self.fd)
+        _sync(os.fdatasync, self.fd, self.path)
 
     def __del__(self) -> None:
         fd, self.fd = self.fd, -1
@@ -229,7 +238,7 @@ class RealDisk:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             _write_fully(fd, data)
-            os.fsync(fd)
+            _sync(os.fsync, fd, temporary)
         finally:
             os.close(fd)
         os.replace(temporary, path)
@@ -300,6 +309,13 @@ def _write_fully(fd: int, data: bytes) -> None:
 def _fsync_path(path: str, flags: int) -> None:
     fd = os.open(path, flags | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        _sync(os.fsync, fd, path)
     finally:
         os.close(fd)
+
+
+def _sync(sync: Callable[[int], None], fd: int, path: str) -> None:
+    try:
+        sync(fd)
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, path) from error

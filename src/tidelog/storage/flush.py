@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
 
-from tidelog.storage.disk import Disk, DiskFile
+from tidelog.storage.disk import Disk, DiskFile, SyncFailed
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.removal import Removal
 from tidelog.storage.segment import LOG, SNAPSHOT, Segment
@@ -30,6 +32,33 @@ class CompletedSegment:
             self.files.append((LOG, b""))
 
 
+class Syncs:
+    """The flushes of a log, one at a time; none after one that could not sync.
+
+    The kernel tells of a failed sync once: a second flush would find nothing wrong with the file.
+    """
+
+    __slots__ = ("_failure", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._failure: SyncFailed | None = None
+
+    @contextmanager
+    def next(self) -> Iterator[None]:
+        with self._lock:
+            if self._failure is not None:
+                failure = self._failure
+                raise SyncFailed(
+                    failure.errno, f"an earlier sync failed: {failure.strerror}", failure.filename
+                )
+            try:
+                yield
+            except SyncFailed as error:
+                self._failure = error
+                raise
+
+
 class FlushJob:
     """Makes everything below `up_to` durable; once `run` has returned the recovery point may move there.
 
@@ -45,6 +74,7 @@ class FlushJob:
         "_paths",
         "_removal",
         "_save_epochs",
+        "_syncs",
         "_write_file",
         "completed",
         "linked",
@@ -61,9 +91,11 @@ class FlushJob:
         up_to: int,
         epochs: LeaderEpochs,
         truncations: int,
+        syncs: Syncs,
         write_file: Callable[[CompletedSegment, int, str, bytes], bool],
     ) -> None:
         self._disk = disk
+        self._syncs = syncs
         self._write_file = write_file
         self.up_to = up_to
         self.truncations = truncations
@@ -94,6 +126,10 @@ class FlushJob:
 
     def run(self) -> None:
         """OSError when the disk refuses: then nothing may be taken as durable."""
+        with self._syncs.next():
+            self._run()
+
+    def _run(self) -> None:
         began = time.perf_counter()
         if self._removal is not None:
             self._removal.rename()

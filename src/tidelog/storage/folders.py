@@ -24,7 +24,7 @@ from tidelog.storage.checkpoints import (
     encode_meta_properties,
     encode_offsets,
 )
-from tidelog.storage.disk import Disk, DiskLock
+from tidelog.storage.disk import Disk, DiskLock, SyncFailed
 
 logger = logging.getLogger("tidelog.storage")
 
@@ -33,10 +33,17 @@ _LEFTOVER = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
 MAX_NAME = 255  # what file systems allow a file to be called
 METADATA_TOPIC = "__cluster_metadata"  # Kafka's own quorum log, which is no partition of ours
 
-# The disk is full or the process is: neither says that the folder is broken.
-PASSING_ERRORS = frozenset(
+_PASSING_ERRORS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ECANCELED}
 )
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether the disk is full, or the process has too much open: neither says that the folder is broken.
+
+    A sync that failed does, whatever its reason.
+    """
+    return error.errno in _PASSING_ERRORS and not isinstance(error, SyncFailed)
 
 
 class FolderRefused(Exception):

@@ -17,7 +17,7 @@ from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk
 from tidelog.storage.files import FileCache
 from tidelog.storage.flush import FlushJob
-from tidelog.storage.folders import PASSING_ERRORS, FolderRefused, LogFolder
+from tidelog.storage.folders import FolderRefused, LogFolder, is_passing
 from tidelog.storage.futures import Future
 from tidelog.storage.log import Log
 from tidelog.storage.removal import FileRemover
@@ -80,7 +80,7 @@ class HostedLogs:
     # -- start
 
     def lock(self) -> list[MetaProperties | None]:
-        """Take the folders for this process and read whose they are; one that cannot be used is offline."""
+        """Take the folders for this process and read whose each is; one that cannot be used is offline."""
         identities: list[MetaProperties | None] = []
         try:
             for folder in self.folders:
@@ -89,6 +89,7 @@ class HostedLogs:
                     identities.append(folder.read_identity())
                 except OSError as error:
                     self._take_offline(folder, error)
+                    identities.append(None)
                     if all(other.offline is not None for other in self.folders):
                         raise
         except BaseException:
@@ -152,7 +153,7 @@ class HostedLogs:
         self._failed(folder, error)
 
     def _failed(self, folder: LogFolder, error: OSError) -> None:
-        if error.errno in PASSING_ERRORS:
+        if is_passing(error):
             logger.error("log folder %s: %s", folder.path, error)
         else:
             self._take_offline(folder, error)

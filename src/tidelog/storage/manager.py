@@ -316,5 +316,8 @@ class LogManager(LoadedLogs):
         self.checkpoint_high_watermarks()
         for folder in self.folders:
             if folder.offline is None and id(folder) not in unclean:
-                folder.write_clean_shutdown_marker(broker_epoch)
+                try:
+                    folder.write_clean_shutdown_marker(broker_epoch)
+                except OSError as error:
+                    logger.error("log folder %s is not left cleanly: %s", folder.path, error)
         self.unlock()

@@ -20,7 +20,7 @@ from tidelog.storage.checkpoints import PARTITION_METADATA, encode_partition_met
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.files import FileCache
-from tidelog.storage.flush import CompletedSegment, FlushJob
+from tidelog.storage.flush import CompletedSegment, FlushJob, Syncs
 from tidelog.storage.producer_state import ProducerEntry, encode_snapshot
 from tidelog.storage.recovery import LoadedLog
 from tidelog.storage.removal import Removal
@@ -53,6 +53,7 @@ class SegmentedLog:
         "_removal",
         "_segment_bytes",
         "_synced_names",
+        "_syncs",
         "_topic_id_is_loose",
         "_truncations",
         "_writing",
@@ -116,6 +117,7 @@ class SegmentedLog:
         self.high_watermark = loaded.log_start_offset
         self.last_stable_offset = loaded.log_start_offset
         self._outstanding: deque[PendingAppend] = deque()
+        self._syncs = Syncs()
         self._writing = Lock()  # held while a flush writes one of the small files, in a thread of its own
         self._loose_names = self._synced_names = 0  # files that were removed; of how many the disk knows
         self.last_flush_ms = now_ms
@@ -386,7 +388,7 @@ class SegmentedLog:
         up_to = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)
         if up_to <= self.recovery_point:
             return None
-        job = FlushJob(self._disk, up_to, self.leader_epochs, self._truncations, self.write_file)
+        job = FlushJob(self._disk, up_to, self.leader_epochs, self._truncations, self._syncs, self.write_file)
         if self._topic_id_is_loose:
             job.add_path(f"{self.dir}/{PARTITION_METADATA}")
             job.add_directory(self.dir)
