@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import clients_consume
+import cold
 import growth
 import load
 import machine
@@ -215,6 +216,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "bulk": bulk,
     "fetch": fetch,
     "beside": beside,
+    "cold": cold.cold,
     "memory": memory,
     "connections": connections,
     "segments": growth.segments,

@@ -38,6 +38,7 @@ TARGETS: dict[str, Target] = {
     "beside": Target("one record beside a 1 GB/s producer, p99", "ms", 10, ""),
     "beside due": Target("the same, one due every 2 ms", "ms", 10, "38-218"),
     "rate": Target("that producer's rate", "MB/s", 950, "790-990", at_least=True),
+    "cold": Target("one record beside a reader of evicted data, slow disk, p99", "times", 1.5),
     "grown": Target("resident grown since idle, under load", "MB", 32, "650-790"),
     "creep": Target("resident grown from first to third load", "MB", 4, "370-550"),
     "connections": Target("resident, 10,000 idle connections", "MB", 200, "440"),

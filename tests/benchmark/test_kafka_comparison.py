@@ -67,9 +67,7 @@ def test_rounds_without_their_partner_are_an_error(ratios: ModuleType) -> None:
         ([9, 7, 5, 8, 4], False),
     ],
 )
-def test_a_broker_is_warm_once_it_gets_no_cheaper(
-    ratios: ModuleType, costs: list[float], warm: bool
-) -> None:
+def test_a_broker_is_warm_once_it_gets_no_cheaper(ratios: ModuleType, costs: list[float], warm: bool) -> None:
     assert ratios.settled(costs) is warm
 
 

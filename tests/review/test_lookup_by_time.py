@@ -18,6 +18,7 @@ from tidelog.records.batch import Record, build_batch, read_header, read_records
 from tidelog.records.codecs import Codec
 from tidelog.server.apis.offsets import LATEST, list_offsets
 from tidelog.server.services import Services
+from tidelog.storage.reads import CachedReads
 
 PARTITIONS = 200
 MS = 0.001
@@ -31,7 +32,7 @@ class SlowLog:
     longest = 0.0
     lookups = 0
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int]:
+    def offset_for_timestamp(self, timestamp: int, reads: CachedReads) -> tuple[int, int, int]:
         until = time.thread_time() + MS
         while time.thread_time() < until:
             pass
@@ -47,8 +48,8 @@ class SlowLog:
 
 def ask(log: SlowLog, timestamp: int) -> object:
     partition = SimpleNamespace(leader_log=lambda _: log, leader_epoch=0)
-    replicas = SimpleNamespace(partition=lambda *_: partition)
-    services = SimpleNamespace(replicas=replicas, clock=SystemClock())
+    replicas = SimpleNamespace(partition=lambda *_: partition, scheduler=SimpleNamespace(clock=SystemClock()))
+    services = SimpleNamespace(replicas=replicas)
     wanted = [
         ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
         for index in range(PARTITIONS)

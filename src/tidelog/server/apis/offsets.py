@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
-from tidelog.clock import Clock
+from tidelog.clock import Scheduler
 from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.cluster.partition import Partition
 from tidelog.errors import (
@@ -39,6 +40,7 @@ from tidelog.server.apis.api import Answer, Api
 from tidelog.server.services import Services
 from tidelog.storage.epochs import NO_EPOCH
 from tidelog.storage.log import Log
+from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 LATEST = -1
 EARLIEST = -2
@@ -60,11 +62,10 @@ NOT_FOUND: Found = (-1, -1, -1)
 
 def list_offsets(services: Services, request: Request, body: ListOffsetsRequest) -> Answer:
     answer = ListOffsetsResponse()
-    steps = _steps(services, request, body, answer)
     if any(_reads_records(partition.timestamp) for topic in body.topics for partition in topic.partitions):
-        return _between_requests(services.clock, steps, answer)
-    for _ in steps:
-        pass
+        return _list_by_time(services, request, body, answer)
+    for lookup in _lookups(services, request, body, answer):
+        lookup(CACHED)
     return answer
 
 
@@ -72,22 +73,47 @@ def _reads_records(timestamp: int) -> bool:
     return timestamp >= 0 or timestamp == MAX_TIMESTAMP
 
 
-async def _between_requests(
-    clock: Clock, steps: Iterator[None], answer: ListOffsetsResponse
+async def _list_by_time(
+    services: Services, request: Request, body: ListOffsetsRequest, answer: ListOffsetsResponse
 ) -> ListOffsetsResponse:
     """A lookup by time unpacks a batch or two of every partition: others have their turns in between."""
+    scheduler = services.replicas.scheduler
+    clock = scheduler.clock
     turn_ends = clock.monotonic() + SECONDS_A_TURN
-    for _ in steps:
+    for lookup in _lookups(services, request, body, answer):
+        await _when_cached(scheduler, lookup)
         if clock.monotonic() >= turn_ends:
             await asyncio.sleep(0)
             turn_ends = clock.monotonic() + SECONDS_A_TURN
     return answer
 
 
-def _steps(
+async def _when_cached(scheduler: Scheduler, lookup: Callable[[CachedReads], None]) -> None:
+    """Look up, as often as something has to come from the disk first."""
+    reads = CACHED
+    while True:
+        try:
+            return lookup(reads)
+        except NotCached as cold:
+            missing = cold
+        reads = await _brought_in(scheduler, missing, reads)
+
+
+async def _brought_in(scheduler: Scheduler, cold: NotCached, reads: CachedReads) -> CachedReads:
+    brought: asyncio.Future[CachedReads] = asyncio.get_running_loop().create_future()
+
+    def tell(reads: CachedReads) -> None:
+        if not brought.done():  # the broker may have stopped meanwhile
+            brought.set_result(reads)
+
+    bring_in(scheduler, cold, reads, tell)
+    return await brought
+
+
+def _lookups(
     services: Services, request: Request, body: ListOffsetsRequest, answer: ListOffsetsResponse
-) -> Iterator[None]:
-    """Fill in the answer, one partition in each step."""
+) -> Iterator[Callable[[CachedReads], None]]:
+    """Calls that fill in the answer, one for each partition; a call that raises NotCached may be repeated."""
     named = Counter(
         (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
     )
@@ -99,8 +125,7 @@ def _steps(
             if wanted.partition_index not in told:
                 told.add(wanted.partition_index)
                 is_twice = named[topic.name, wanted.partition_index] > 1
-                found.partitions.append(_find(services, request, body, topic.name, wanted, is_twice))
-                yield
+                yield partial(_find, services, request, body, topic.name, wanted, is_twice, found.partitions)
 
 
 def _find(
@@ -110,7 +135,9 @@ def _find(
     topic: str,
     wanted: ListOffsetsRequest.ListOffsetsPartition,
     is_twice: bool,
-) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+    found: list[ListOffsetsResponse.ListOffsetsPartitionResponse],
+    reads: CachedReads,
+) -> None:
     answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         if body.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
@@ -123,6 +150,7 @@ def _find(
             wanted.current_leader_epoch,
             read_committed=body.isolation_level == READ_COMMITTED,
             version=request.api_version,
+            reads=reads,
         )
         if request.api_version >= 4:
             answer.leader_epoch = leader_epoch
@@ -130,11 +158,17 @@ def _find(
         answer.error_code = error.code
     except OSError:
         answer.error_code = KafkaStorageError.code
-    return answer
+    found.append(answer)
 
 
 def find_offset(
-    partition: Partition, timestamp: int, current_leader_epoch: int, *, read_committed: bool, version: int
+    partition: Partition,
+    timestamp: int,
+    current_leader_epoch: int,
+    *,
+    read_committed: bool,
+    version: int,
+    reads: CachedReads,
 ) -> Found:
     log = _leader_log(partition, current_leader_epoch)
     if timestamp < EARLIEST_PENDING_UPLOAD or version < SPECIAL_SINCE.get(timestamp, 0):
@@ -146,7 +180,10 @@ def find_offset(
         return -1, log.log_start_offset, log.leader_epochs.epoch_for_offset(log.log_start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOT_FOUND
-    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if timestamp == MAX_TIMESTAMP:
+        found = log.max_timestamp(reads)
+    else:
+        found = log.offset_for_timestamp(timestamp, reads=reads)
     if found is None or found[1] >= limit:
         return NOT_FOUND
     return found
