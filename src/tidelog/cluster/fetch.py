@@ -128,6 +128,9 @@ class Fetcher:
             except KafkaError as error:
                 answer = FetchedPartition(want)
                 answer.error = self._gone(want) if isinstance(error, UnknownTopicId) and want.name else error
+                if answer.is_unknown:
+                    # As in Kafka: no list where it looked at a log, an empty one where there is none.
+                    answer.aborted = []
             except OSError as error:
                 answer = FetchedPartition(want)
                 answer.error = KafkaStorageError(str(error))
