@@ -15,6 +15,7 @@ import cold
 import growth
 import load
 import machine
+import sessions
 import spark_suite
 import upkeep
 import workloads
@@ -215,6 +216,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "latency": latency,
     "bulk": bulk,
     "fetch": fetch,
+    "sessions": sessions.sessions,
     "beside": beside,
     "cold": cold.cold,
     "memory": memory,

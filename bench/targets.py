@@ -35,6 +35,8 @@ TARGETS: dict[str, Target] = {
     "bulk1000": Target("produce, 1 MB requests, 1,000-byte records", PER_GB, 1.0, "1.3-3.0"),
     "bulk100": Target("produce, 1 MB requests, 100-byte records", PER_GB, 1.0, "1.6-3.0"),
     "fetch": Target("fetch, 1 MiB requests", PER_GB, 0.25, "0.22-0.33"),
+    "session of 100": Target("fetch of one partition, session of 100 against 1", "times", 1.5),
+    "session of 1000": Target("fetch of one partition, session of 1,000 against 1", "times", 1.5),
     "beside": Target("one record beside a 1 GB/s producer, p99", "ms", 10, ""),
     "beside due": Target("the same, one due every 2 ms", "ms", 10, "38-218"),
     "rate": Target("that producer's rate", "MB/s", 950, "790-990", at_least=True),
