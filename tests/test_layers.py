@@ -9,10 +9,11 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "tidelog"
 
-FOUNDATION = {"errors", "clock", "config", "metrics"}
+FOUNDATION = {"errors", "clock", "config", "metrics", "slices"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
+    "slices": set(),
     "config": {"errors"},
     "metrics": {"errors", "clock"},
     "protocol": FOUNDATION,

@@ -314,7 +314,8 @@ class OffsetsStage:
 
     def fetched(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
         answers: list[OffsetFetchResponse] = []
-        self.service.fetch(request, version, answers.append)
+        for _ in self.service.fetch(request, version, answers.append):
+            pass
         (answer,) = answers
         return answer
 

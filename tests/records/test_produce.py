@@ -16,6 +16,7 @@ from tests.records.test_loops import agree, mutated
 from tests.support.scale import scale
 from tidelog.protocol.headers import response_header
 from tidelog.protocol.messages.produce import ProduceResponse
+from tidelog.protocol.wire import write_uvarint
 
 LINES = gzip.decompress((Path(__file__).parents[1] / "data" / "wire.jsonl.gz").read_bytes()).splitlines()
 REQUESTS = [row for row in map(json.loads, LINES) if row["name"] == "ProduceRequest"]
@@ -73,6 +74,20 @@ def test_counts_beyond_the_bytes_are_refused(twin: SimpleNamespace) -> None:
     for tail in (b"\xff\xff\xff\xff\x0f", b"\xff" * 6, b"\x00", b"\x02\x00\x01\x00", b"\x02\x02\xff\x01\0\0"):
         with pytest.raises(ValueError):
             twin.parse_produce(flexible + tail, 0, 9)
+
+
+def test_more_elements_than_a_request_may_have_are_refused(twin: SimpleNamespace) -> None:
+    head = b"\0" + b"\0\x01" + b"\0\0\0\x09" + b"\x02\x02t"
+    partition = b"\0\0\0\x03\0\0"
+    most = head + write_uvarint(100_000) + partition * 99_999 + b"\0\0"
+    assert len(twin.parse_produce(most, 0, 9)[3][0][1]) == 99_999
+    for more in (
+        head + write_uvarint(100_001) + partition * 100_000 + b"\0\0",
+        head + write_uvarint(100_000) + partition * 99_999 + b"\x01\x05\0" + b"\0",
+        head[:-3] + b"\x01" + write_uvarint(100_001) + b"\x05\0" * 100_001,
+    ):
+        with pytest.raises(ValueError, match="more than 100000 topics, partitions and tagged fields"):
+            twin.parse_produce(more, 0, 9)
 
 
 def test_twins_agree_on_mutated_requests() -> None:

@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 from tests.storage.helpers import NOW, append, batch, config
-from tests.support.simdisk import SimulatedDisk, SimulatedFile
+from tests.support.simdisk import SimulatedDisk
 from tidelog.clock import ManualClock, SimulatedScheduler
 from tidelog.records.check import check_produced
 from tidelog.storage.append import PendingAppend
@@ -24,10 +24,10 @@ class BusyDisk(SimulatedDisk):
 
     out_of_descriptors = False
 
-    def open(self, path: str, *, create: bool = False) -> SimulatedFile:
+    def map(self, path: str) -> bytes:
         if self.out_of_descriptors:
             raise OSError(errno.EMFILE, "too many open files", path)
-        return super().open(path, create=create)
+        return super().map(path)
 
 
 def managed(*dirs: str, disk: Disk | None = None) -> tuple[LogManager, SimulatedScheduler]:

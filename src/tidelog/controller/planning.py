@@ -1,6 +1,7 @@
 """What requests about topics would lead to, worked out on a snapshot: results for clients, states to write.
 
-Pure: nothing is changed, so checking alone (validate only) and doing it go the same way.
+Pure: nothing is changed, so checking alone (validate only) and doing it go the same way. Plans are worked out
+in slices, because a request may name many topics; the controller lets no other change in meanwhile.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tidelog.errors import (
 )
 from tidelog.metadata.nodes import random_id
 from tidelog.metadata.state import INTERNAL_TOPICS, ClusterState, TopicState
+from tidelog.slices import Slices, mapped
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class Planner:
 
     # --- making topics
 
-    def topics(self, topics: Sequence[NewTopic]) -> tuple[list[TopicResult], list[TopicState]]:
+    def topics(self, topics: Sequence[NewTopic]) -> Slices[tuple[list[TopicResult], list[TopicState]]]:
         """A result for each name, and the states of the topics that may be made."""
         results: dict[str, TopicResult] = {}
         made: list[TopicState] = []
@@ -66,6 +68,7 @@ class Planner:
         flat_names = {validation.flat_name(name): name for name in self.state.topics}
         partitions = sum(self._count(topic) for topic in topics)
         for topic in topics:
+            yield
             try:
                 if times[topic.name] > 1:
                     raise InvalidRequest(f"Topic '{topic.name}' is in the request more than once.")
@@ -107,12 +110,15 @@ class Planner:
 
     # --- more partitions
 
-    def growth(self, topics: Sequence[NewPartitions]) -> tuple[list[PartitionsResult], list[TopicState]]:
+    def growth(
+        self, topics: Sequence[NewPartitions]
+    ) -> Slices[tuple[list[PartitionsResult], list[TopicState]]]:
         """A result for each name, and the states with the added partitions of the topics that may grow."""
         results: dict[str, PartitionsResult] = {}
         grown: list[TopicState] = []
         times = Counter(topic.name for topic in topics)
         for topic in topics:
+            yield
             try:
                 if times[topic.name] > 1:
                     raise InvalidRequest(f"Topic '{topic.name}' is in the request more than once.")
@@ -149,14 +155,17 @@ class Planner:
 
     # --- deleting topics
 
-    def deletions(self, topics: Sequence[TopicToDelete]) -> tuple[list[DeletedTopic], list[TopicState]]:
+    def deletions(
+        self, topics: Sequence[TopicToDelete]
+    ) -> Slices[tuple[list[DeletedTopic], list[TopicState]]]:
         """A result for each topic of the request, one for those named twice, and the states to be deleted."""
         results: dict[tuple[str | None, bytes], DeletedTopic] = {}
         doomed: list[TopicState] = []
-        found = [self._named(topic) for topic in topics]
+        found = yield from mapped(self._named, topics)
         times = Counter(state.name for state in found if state is not None)
         asked = Counter((topic.name, topic.topic_id) for topic in topics)
         for topic, state in zip(topics, found, strict=True):
+            yield
             key = topic.name, topic.topic_id
             try:
                 checked = self._deletable(topic, state, asked[key] > 1 or _is_twice(state, times))

@@ -56,6 +56,7 @@ from tidelog.metadata.state import (
 )
 from tidelog.metadata.store import NO_STATE_NODE, Fenced, MetadataStore
 from tidelog.metadata.tree import TreeError, TreeUnavailable
+from tidelog.slices import finished
 
 T = TypeVar("T")
 
@@ -176,7 +177,7 @@ class SingleController:
         return await self._one_at_a_time(self._create_topics(topics, validate_only))
 
     async def _create_topics(self, topics: Sequence[NewTopic], validate_only: bool) -> list[TopicResult]:
-        results, made = self._planner().topics(topics)
+        results, made = await finished(self._planner().topics(topics))
         if not validate_only and made:
             error = await self._write(lambda: self._store.create_topics(made))
             if error is not None:
@@ -193,7 +194,7 @@ class SingleController:
         return await self._one_at_a_time(self._delete_topics(topics))
 
     async def _delete_topics(self, topics: Sequence[TopicToDelete]) -> list[DeletedTopic]:
-        results, doomed = self._planner().deletions(topics)
+        results, doomed = await finished(self._planner().deletions(topics))
         if not doomed:
             return results
         names = [topic.name for topic in doomed]
@@ -250,7 +251,7 @@ class SingleController:
     async def _create_partitions(
         self, topics: Sequence[NewPartitions], validate_only: bool
     ) -> list[PartitionsResult]:
-        results, grown = self._planner().growth(topics)
+        results, grown = await finished(self._planner().growth(topics))
         if validate_only or not grown:
             return results
         error = await self._write(lambda: self._store.add_partitions(grown))

@@ -44,7 +44,6 @@ from tidelog.records.batch import (
 from tidelog.records.partitioning import partition_for_id
 from tidelog.storage.append import AppendResult
 from tidelog.storage.log import Log
-from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 log = logging.getLogger("tidelog.coordinator")
 
@@ -412,7 +411,7 @@ class _Loading(Generic[S]):
         self._began = runtime.scheduler.clock.monotonic()
         self._records = 0
 
-    def go_on(self, reads: CachedReads = CACHED) -> None:
+    def go_on(self) -> None:
         if not self._runtime.is_hosted(self._hosted):
             self._runtime.load_ended()
             return
@@ -420,10 +419,7 @@ class _Loading(Generic[S]):
             self._finish()
             return
         try:
-            found = self._log.read(self._offset, self._chunk, max_offset=self._end, reads=reads)
-        except NotCached as cold:
-            bring_in(self._runtime.scheduler, cold, reads, self.go_on)
-            return
+            found = self._log.read(self._offset, self._chunk, max_offset=self._end)
         except KafkaError as error:
             self._failed(error)
             return

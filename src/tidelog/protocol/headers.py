@@ -13,6 +13,9 @@ from typing import NamedTuple
 from tidelog.protocol.api import API, NEVER, ApiKey
 from tidelog.protocol.wire import Buffer, ProtocolError, read_uvarint
 
+MAX_TAGGED_FIELDS = 1_000
+"""What a header may have of them: no version of Kafka declares more than one, and each takes time to skip."""
+
 _FIXED = struct.Struct(">hhih")
 _PREFIX = struct.Struct(">hhi")
 _CORRELATION = struct.Struct(">i")
@@ -74,6 +77,8 @@ def _read_short_header(buf: Buffer, pos: int) -> tuple[int, int, int, str | None
 
 def _skip_tags(buf: Buffer, pos: int) -> int:
     count, pos = read_uvarint(buf, pos)
+    if count > MAX_TAGGED_FIELDS:
+        raise ProtocolError(f"header: {count} tagged fields where at most {MAX_TAGGED_FIELDS} are read")
     for _ in range(count):
         _, pos = read_uvarint(buf, pos)
         size, pos = read_uvarint(buf, pos)

@@ -5,7 +5,7 @@ Readers and writers are generated for a version when it is first used and kept w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import ClassVar, Self, TypeAlias, TypeVar, cast
 
 from tidelog.protocol.reader import ReaderSource
@@ -19,6 +19,9 @@ M = TypeVar("M", bound="Message")
 Reader: TypeAlias = Callable[[Buffer, int], tuple[M, int]]
 Writer: TypeAlias = Callable[[M, bytes], bytes]
 PartsWriter: TypeAlias = Callable[[M, bytes], "list[bytes | FilePart]"]
+# The same in slices: each yields now and then, and returns at its end what the plain function returns.
+SlicedReader: TypeAlias = Callable[[Buffer, int], Generator[None, None, tuple[M, int]]]
+SlicedPartsWriter: TypeAlias = Callable[[M, bytes], Generator[None, None, "list[bytes | FilePart]"]]
 
 
 class Message(Struct):
@@ -30,12 +33,15 @@ class Message(Struct):
     _readers: ClassVar[dict[int, object]]
     _writers: ClassVar[dict[int, object]]
     _parts_writers: ClassVar[dict[int, object]]
+    _sliced_readers: ClassVar[dict[int, object]]
+    _sliced_writers: ClassVar[dict[int, object]]
 
     def __init_subclass__(cls, *, versions: str, flexible: str, key: int | None = None) -> None:
         cls.KEY = key
         cls.VERSIONS = parse_versions(versions)
         cls.FLEXIBLE = parse_versions(flexible)
         cls._readers, cls._writers, cls._parts_writers = {}, {}, {}
+        cls._sliced_readers, cls._sliced_writers = {}, {}
 
     @classmethod
     def decode(cls, buf: Buffer, version: int) -> Self:
@@ -83,6 +89,24 @@ def parts_encoder_for(cls: type[M], version: int) -> PartsWriter[M]:
         source = WriterSource(cls, layout_of(cls, version), parts=True)
         writer = cls._parts_writers[version] = source.names["write"]
     return cast("PartsWriter[M]", writer)
+
+
+def sliced_decoder_for(cls: type[M], version: int) -> SlicedReader[M]:
+    """The reader of a version for large messages: in slices, and with at most MAX_ELEMENTS elements."""
+    reader = cls._sliced_readers.get(version)
+    if reader is None:
+        source = ReaderSource(cls, layout_of(cls, version), sliced=True)
+        reader = cls._sliced_readers[version] = source.names["read"]
+    return cast("SlicedReader[M]", reader)
+
+
+def sliced_encoder_for(cls: type[M], version: int) -> SlicedPartsWriter[M]:
+    """The writer of a version for large messages: in slices, to bytes and file parts."""
+    writer = cls._sliced_writers.get(version)
+    if writer is None:
+        source = WriterSource(cls, layout_of(cls, version), parts=True, sliced=True)
+        writer = cls._sliced_writers[version] = source.names["write"]
+    return cast("SlicedPartsWriter[M]", writer)
 
 
 def decode(cls: type[M], version: int, buf: Buffer, pos: int = 0) -> tuple[M, int]:

@@ -12,6 +12,12 @@ from tidelog.protocol.schema import FIXED, FIXED_SIZE, Field, Struct
 from tidelog.protocol.source import Layout, Source
 from tidelog.protocol.wire import ProtocolError, read_string_length, read_uvarint
 
+MAX_ELEMENTS = 100_000
+"""How many elements a large request may have in its arrays: more than the partitions of any broker.
+
+An element takes up to a hundred times the memory of its bytes, and its handling up to 20 us.
+"""
+
 
 class Refusal:
     """Makes the errors of one reader, which name the message and the field."""
@@ -30,15 +36,24 @@ class Refusal:
     def cut(self, size: int) -> ProtocolError:
         return ProtocolError(f"{self.title}: the bytes end within the message, after {size}")
 
+    def too_many(self, field: str, count: int) -> ProtocolError:
+        return ProtocolError(
+            f"{self.title}: with {count} {field} its arrays have more than {MAX_ELEMENTS} elements together"
+        )
+
     def tag(self, field: str) -> ProtocolError:
         return ProtocolError(f"{self.title}: tagged field {field} does not fill the size it claims")
 
 
 class ReaderSource(Source):
-    """Generates `read(buf, pos) -> (message, end)`."""
+    """Generates `read(buf, pos) -> (message, end)`.
 
-    def __init__(self, cls: type[Struct], layout: Layout) -> None:
-        super().__init__()
+    With `sliced` it is a generator that returns those, and that refuses more than MAX_ELEMENTS in all arrays
+    together before it makes anything for them.
+    """
+
+    def __init__(self, cls: type[Struct], layout: Layout, sliced: bool = False) -> None:
+        super().__init__(sliced)
         self.layout = layout
         self.pending: list[tuple[str, str]] = []
         self.has_records = False
@@ -57,7 +72,9 @@ class ReaderSource(Source):
         self.line("except (struct_error, IndexError):")
         self.line("    raise refuse.cut(end) from None")
         self.line("return m, pos")
-        head = "def read(buf, pos=0):\n"
+        head = "def read(buf, pos=0):\n" + self.begin
+        if sliced:
+            head += f"    left = {MAX_ELEMENTS}\n"
         if self.has_records:  # which are views of the input
             self.names["view"] = memoryview
             head += "    if type(buf) is not view: buf = view(buf)\n"
@@ -120,8 +137,10 @@ class ReaderSource(Source):
         self.line(f"if {count}:")
         self.depth += 1
         self.line(f"if {count} > 127: {count}, pos = uvarint(buf, pos - 1)")
+        self.spend(count, "tagged fields")
         self.line(f"for _ in range({count}):")
         self.depth += 1
+        self.pause()
         self.line(f"{tag}, pos = uvarint(buf, pos)")
         self.line(f"{stop}, pos = uvarint(buf, pos)")
         self.line(f"if {stop} > end - pos: raise refuse.length('a tagged field', {stop}, end - pos)")
@@ -201,8 +220,15 @@ class ReaderSource(Source):
         self.line(f"elif {too_many}: raise refuse.length({field.name!r}, {n}, end - pos)")
         self.line("else:")
         self.depth += 1
+        self.spend(n, field.name)
         self.elements(field, owner, target, n)
         self.depth -= 1
+
+    def spend(self, count: str, field: str) -> None:
+        """Hold a count against what is left of the elements that a message may have."""
+        if self.sliced:
+            self.line(f"left -= {count}")
+            self.line(f"if left < 0: raise refuse.too_many({field!r}, {count})")
 
     def elements(self, field: Field, owner: type[Struct], target: str, n: str) -> None:
         if field.kind in FIXED:
@@ -214,6 +240,7 @@ class ReaderSource(Source):
         self.line(f"{target} = {items} = []")
         self.line(f"for _ in range({n}):")
         self.depth += 1
+        self.pause()
         if field.kind == "struct":
             self.struct(field.struct_type(owner), item)
         else:

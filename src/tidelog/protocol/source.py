@@ -9,6 +9,9 @@ from tidelog.protocol.schema import FIXED_SIZE, Field, Struct
 
 SMALL = 9
 
+ELEMENTS_PER_SLICE = 200
+"""How many elements of arrays a reader or writer in slices handles before it lets others go on."""
+
 
 @cache
 def small_packers(method: str, code: str) -> tuple[object, ...]:
@@ -17,9 +20,13 @@ def small_packers(method: str, code: str) -> tuple[object, ...]:
 
 
 class Source:
-    """The body of a function that is being written, with the objects that it refers to by name."""
+    """The body of a function that is being written, with the objects that it refers to by name.
 
-    def __init__(self) -> None:
+    With `sliced` the function is a generator, which yields between the elements of arrays every now and then.
+    """
+
+    def __init__(self, sliced: bool = False) -> None:
+        self.sliced = sliced
         self.lines: list[str] = []
         self.names: dict[str, object] = {}
         self.depth = 1
@@ -28,6 +35,17 @@ class Source:
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
+
+    def pause(self) -> None:
+        """Between two elements of an array: let others go on when this slice is used up."""
+        if self.sliced:
+            self.line("slice_left -= 1")
+            self.line(f"if not slice_left: slice_left = {ELEMENTS_PER_SLICE}; yield")
+
+    @property
+    def begin(self) -> str:
+        """The line at the head of a function in slices, whose arrays may all be empty."""
+        return f"    slice_left = {ELEMENTS_PER_SLICE}\n    if 0: yield\n" if self.sliced else ""
 
     def fresh(self, prefix: str) -> str:
         """A local name that nothing else uses."""

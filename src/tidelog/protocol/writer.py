@@ -29,10 +29,13 @@ class WriterRefusal:
 
 
 class WriterSource(Source):
-    """Generates `write(message, prefix) -> bytes`, or with `parts` a list that keeps file parts."""
+    """Generates `write(message, prefix) -> bytes`, or with `parts` a list that keeps file parts.
 
-    def __init__(self, cls: type[Struct], layout: Layout, parts: bool) -> None:
-        super().__init__()
+    With `sliced` it is a generator that returns the same.
+    """
+
+    def __init__(self, cls: type[Struct], layout: Layout, parts: bool, sliced: bool = False) -> None:
+        super().__init__(sliced)
         self.layout = layout
         self.parts = parts
         self.pending: list[tuple[str, str]] = []
@@ -58,7 +61,7 @@ class WriterSource(Source):
         self.depth = 1
         self.line("except errors as error:")
         self.line("    raise refuse.misfit(m, error) from error")
-        head = "def write(m, prefix=b''):\n    out = [prefix]; w = out.append\n"
+        head = "def write(m, prefix=b''):\n" + self.begin + "    out = [prefix]; w = out.append\n"
         if parts:
             head += "    parts = []\n"
         self.compile(head + "    try:", f"writer of {title}")
@@ -212,6 +215,7 @@ class WriterSource(Source):
         item = self.fresh("o")
         self.line(f"for {item} in {items}:")
         self.depth += 1
+        self.pause()
         if field.kind == "struct":
             self.struct(field.struct_type(owner), item)
         else:

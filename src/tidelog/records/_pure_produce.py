@@ -13,6 +13,10 @@ Partitions = list[tuple[int, int, int]]
 ProduceBody = tuple[str | None, int, int, list[tuple[str | bytes, Partitions]]]
 
 
+MAX_ELEMENTS = 100_000
+"""As many as a reader of the wire takes from a large request (protocol/reader.py)."""
+
+
 def parse_produce(buf: Buffer, pos: int, version: int) -> ProduceBody:
     """The body of a Produce request of version 3 to 13 that ends with the buffer.
 
@@ -27,13 +31,14 @@ def parse_produce(buf: Buffer, pos: int, version: int) -> ProduceBody:
 class _ProduceReader:
     """The few types that a Produce request is made of; each checks that its bytes are there."""
 
-    __slots__ = ("buf", "end", "flexible", "pos")
+    __slots__ = ("buf", "elements", "end", "flexible", "pos")
 
     def __init__(self, buf: Buffer, pos: int, flexible: bool) -> None:
         self.buf = buf
         self.end = len(buf)
         self.pos = pos
         self.flexible = flexible
+        self.elements = MAX_ELEMENTS  # of arrays and tagged fields, that it may still have
         if not 0 <= pos <= self.end:
             raise ValueError(f"position {pos} is outside of a frame of {self.end} bytes")
 
@@ -92,7 +97,15 @@ class _ProduceReader:
         count = self.length(4)
         if not 0 <= count <= (self.end - self.pos) // smallest:
             raise ValueError(f"{count} elements are declared where {self.end - self.pos} bytes are left")
+        self.spend(count)
         return count
+
+    def spend(self, count: int) -> None:
+        self.elements -= count
+        if self.elements < 0:
+            raise ValueError(
+                f"with {count} more it has more than {MAX_ELEMENTS} topics, partitions and tagged fields"
+            )
 
     def records(self) -> tuple[int, int]:
         length = self.length(4)
@@ -107,7 +120,9 @@ class _ProduceReader:
     def tags(self) -> None:
         if not self.flexible:
             return
-        for _ in range(self.unsigned()):
+        count = self.unsigned()
+        self.spend(count)
+        for _ in range(count):
             self.unsigned()
             size = self.unsigned()
             if size > self.end - self.pos:

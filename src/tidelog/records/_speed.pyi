@@ -176,7 +176,6 @@ class ArrowColumns:
         times: Buffer | None,
         first_time: int,
         headers: EncodedHeaders,
-        row_headers: ArrowColumn | None = None,
     ) -> None: ...
     def rows_by_partition(self, partitions: int) -> list[array[int]]: ...
 

@@ -1,10 +1,23 @@
 # Produce requests and their ordinary answer: what the hot way needs of a request is where the records lie.
 
+# As many as a reader of the wire takes from a large request (protocol/reader.py).
+cdef enum:
+    MAX_ELEMENTS = 100000
+
+
 cdef struct Reader:
     const uint8_t *base
     const uint8_t *p
     const uint8_t *end
     bint flexible
+    int64_t elements  # how many elements of arrays and tagged fields it may still have
+
+
+cdef int spend(Reader *r, int64_t count) except -1:
+    r.elements -= count
+    if r.elements < 0:
+        raise ValueError(f"with {count} more it has more than {MAX_ELEMENTS} topics, partitions and tagged fields")
+    return 0
 
 
 cdef int left_less(Reader *r, Py_ssize_t size) except -1:
@@ -55,6 +68,7 @@ cdef int64_t count_of(Reader *r, int smallest) except -1:
     cdef int64_t count = length_of(r, 4)
     if count < 0 or count > (r.end - r.p) // smallest:
         raise ValueError(f"{count} elements are declared where {r.end - r.p} bytes are left")
+    spend(r, count)
     return count
 
 
@@ -63,6 +77,7 @@ cdef int skip_tags(Reader *r) except -1:
     if not r.flexible:
         return 0
     count = unsigned_varint(r)
+    spend(r, count)
     while count > 0:
         unsigned_varint(r)
         size = unsigned_varint(r)
@@ -132,6 +147,7 @@ def parse_produce(buf, Py_ssize_t pos, int version):
         r.p = r.base + pos
         r.end = r.base + view.len
         r.flexible = version >= 9
+        r.elements = MAX_ELEMENTS
         return read_produce(&r, version)
     finally:
         PyBuffer_Release(&view)

@@ -140,9 +140,19 @@ def _without_offsets(topic: WantedTopic, code: int) -> FoundTopic:
 
 
 def wanted_groups(request: OffsetFetchRequest, version: int) -> list[WantedGroup]:
-    """The groups that a request asks for; before version 8 there is one."""
+    """The groups that a request asks for; before version 8 there is one.
+
+    All offsets of a group are told once, however often they are asked for: the answer is far larger.
+    """
     if version >= SEVERAL_GROUPS:
-        return request.groups
+        whole: set[str] = set()
+        groups = []
+        for group in request.groups:
+            if group.topics is not None or group.group_id not in whole:
+                groups.append(group)
+            if group.topics is None:
+                whole.add(group.group_id)
+        return groups
     topics = request.topics
     return [
         WantedGroup(

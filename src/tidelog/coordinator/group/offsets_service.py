@@ -40,6 +40,7 @@ from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetC
 from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from tidelog.slices import Slices
 
 # From this version on OffsetCommit names topics by id, and so do the answers.
 COMMITS_BY_TOPIC_ID = 10
@@ -329,7 +330,8 @@ class GroupOffsets(Generic[S]):
 
     def fetch(
         self, request: OffsetFetchRequest, version: int, done: Callable[[OffsetFetchResponse], None]
-    ) -> None:
+    ) -> Slices[None]:
+        """Look up the groups in slices; `done` gets the answer when the last of them is found."""
         groups = wanted_groups(request, version)
         answer = FetchAnswer(groups, version, done)
         for slot, wanted in enumerate(groups):
@@ -340,6 +342,7 @@ class GroupOffsets(Generic[S]):
                 require_stable=request.require_stable,
             )
             self._fetch(wanted.group_id, fetch, partial(answer.found, slot))
+            yield
 
     def _fetch(self, group_id: str, fetch: GroupFetch, found: Callable[[FoundGroup], None]) -> None:
         def failed(error: KafkaError) -> None:

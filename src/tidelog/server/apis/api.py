@@ -6,9 +6,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 from tidelog.protocol.message import Message
+from tidelog.slices import Slices
 
-# A handler gives its answer, promises it (a coroutine), or has answered through the request itself (None).
-Answer = Message | Coroutine[None, None, Message] | None
+# A handler gives its answer, makes it in slices (a generator), promises it (a coroutine), or has answered
+# through the request itself (None).
+Answer = Message | Slices[Message | None] | Coroutine[None, None, Message] | None
 Handler = Callable[..., Answer]
 
 

@@ -37,6 +37,7 @@ from tidelog.server.apis.api import Api
 from tidelog.server.config.changes import ConfigOp
 from tidelog.server.config.entries import ConfigEntry
 from tidelog.server.services import Services
+from tidelog.slices import Slices
 
 R = TypeVar("R")
 
@@ -48,9 +49,14 @@ _GROUPS = f"{ConfigKind.GROUP}/"
 
 def describe_configs(
     services: Services, request: Request, body: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
+) -> Slices[DescribeConfigsResponse]:
     results = []
-    for resource in body.resources:
+    # The same question asked a thousand times is answered once: the answer is far larger than the question.
+    once = {
+        (resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())): resource
+        for resource in body.resources
+    }
+    for resource in once.values():
         result = DescribeConfigsResponse.DescribeConfigsResult(
             error_message="", resource_type=resource.resource_type, resource_name=resource.resource_name
         )
@@ -63,6 +69,7 @@ def describe_configs(
         else:
             result.configs = [_described(entry, body.include_synonyms) for entry in entries]
         results.append(result)
+        yield
     return DescribeConfigsResponse(results=results)
 
 

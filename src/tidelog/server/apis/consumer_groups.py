@@ -29,6 +29,7 @@ from tidelog.protocol.messages.consumer_group_heartbeat import ConsumerGroupHear
 from tidelog.server.apis.api import Api
 from tidelog.server.apis.groups import GROUP_OPERATIONS, client_host
 from tidelog.server.services import Services
+from tidelog.slices import Slices, mapped
 
 
 def consumer_group_heartbeat(
@@ -40,13 +41,12 @@ def consumer_group_heartbeat(
 
 def consumer_group_describe(
     services: Services, request: Request, body: ConsumerGroupDescribeRequest
-) -> ConsumerGroupDescribeResponse:
-    return ConsumerGroupDescribeResponse(
-        groups=[
-            _described(services, group_id, body.include_authorized_operations)
-            for group_id in dict.fromkeys(body.group_ids)
-        ]
+) -> Slices[ConsumerGroupDescribeResponse]:
+    groups = yield from mapped(
+        lambda group_id: _described(services, group_id, body.include_authorized_operations),
+        dict.fromkeys(body.group_ids),
     )
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
 def _described(

@@ -15,23 +15,25 @@ from tidelog.network.request import Request
 from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
+from tidelog.slices import Slices
 
 Results = dict[PartitionId, tuple[int, KafkaError | None]]
 
 
-def delete_records(services: Services, request: Request, body: DeleteRecordsRequest) -> None:
+def delete_records(services: Services, request: Request, body: DeleteRecordsRequest) -> Slices[None]:
     offsets: dict[PartitionId, int] = {}
     refused: Results = {}
     for topic in body.topics:
         for wanted in topic.partitions:
             key = (topic.name, wanted.partition_index)
-            if _may_delete(services, topic.name):
-                offsets[key] = wanted.offset
+            try:
+                _check_deletable(services, *key)
+            except KafkaError as error:
+                refused[key] = (-1, error)
             else:
-                refused[key] = (
-                    -1,
-                    PolicyViolation(f"topic {topic.name} keeps its records: cleanup.policy has no delete"),
-                )
+                offsets[key] = wanted.offset
+            yield
+        yield
 
     def done(results: Results) -> None:
         services.respond(request, _answer(body, {**results, **refused}))
@@ -41,15 +43,15 @@ def delete_records(services: Services, request: Request, body: DeleteRecordsRequ
         request.waiting()
 
 
-def _may_delete(services: Services, topic: str) -> bool:
+def _check_deletable(services: Services, topic: str, index: int) -> None:
     hosted = services.replicas.topics.get(topic)
-    if hosted is None or not hosted.partitions:
-        return True  # the lookup of the partition says that it is unknown
-    log = next(iter(hosted.partitions.values())).log
-    return log is None or "delete" in log.config.cleanup_policy
+    log = next((partition.log for partition in hosted.partitions.values()), None) if hosted else None
+    if log is not None and "delete" not in log.config.cleanup_policy:
+        raise PolicyViolation(f"topic {topic} keeps its records: cleanup.policy has no delete")
+    services.replicas.partition(topic, index)
 
 
-def _answer(body: DeleteRecordsRequest, results: Results) -> DeleteRecordsResponse:
+def _answer(body: DeleteRecordsRequest, results: Results) -> Slices[DeleteRecordsResponse]:
     topics = []
     for topic in body.topics:
         partitions = []
@@ -62,7 +64,9 @@ def _answer(body: DeleteRecordsRequest, results: Results) -> DeleteRecordsRespon
                     error_code=0 if error is None else error.code,
                 )
             )
+            yield
         topics.append(DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
+        yield
     return DeleteRecordsResponse(topics=topics)
 
 

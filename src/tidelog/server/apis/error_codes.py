@@ -19,6 +19,10 @@ class ErrorCodes:
 
     def of(self, answer: Message) -> Iterator[int]:
         """Every error code in the answer that is not NONE."""
+        return filter(None, self.every(answer))
+
+    def every(self, answer: Message) -> Iterator[int]:
+        """Every error code in the answer, NONE as well."""
         return self._walk(answer)
 
     def _walk(self, struct: Struct) -> Iterator[int]:
@@ -29,8 +33,7 @@ class ErrorCodes:
         codes, inner = places
         for name in codes:
             code: int = getattr(struct, name)
-            if code:
-                yield code
+            yield code
         for name, array in inner:
             value = getattr(struct, name)
             if value is None:

@@ -27,14 +27,15 @@ from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest
 from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
+from tidelog.slices import Slices
 
 
 def offset_commit(services: Services, request: Request, body: OffsetCommitRequest) -> None:
     services.groups.offsets.commit(body, request.api_version, partial(services.respond, request))
 
 
-def offset_fetch(services: Services, request: Request, body: OffsetFetchRequest) -> None:
-    services.groups.offsets.fetch(body, request.api_version, partial(services.respond, request))
+def offset_fetch(services: Services, request: Request, body: OffsetFetchRequest) -> Slices[None]:
+    return services.groups.offsets.fetch(body, request.api_version, partial(services.respond, request))
 
 
 def txn_offset_commit(services: Services, request: Request, body: TxnOffsetCommitRequest) -> None:

@@ -17,6 +17,7 @@ SyncGroup (14) v0-5, DescribeGroups (15) v0-6, ListGroups (16) v0-5 and DeleteGr
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from tidelog.controller.interface import NewTopic
@@ -43,6 +44,7 @@ from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResp
 from tidelog.records.partitioning import partition_for_id
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
+from tidelog.slices import Slices, mapped
 
 TRANSACTIONS_TOPIC = "__transaction_state"
 GROUP_KEY, TRANSACTION_KEY = 0, 1
@@ -52,6 +54,8 @@ MANY_MEMBERS = 3
 TELLS_NOT_FOUND = 6
 NAMES_PROTOCOL = 5
 NOT_ASKED_FOR = -(2**31)
+KEYS_PER_TURN = 500
+"""After so many keys of a request others come first."""
 
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Read, delete, describe and the two about settings: what everyone may do where nobody is restricted."""
@@ -65,7 +69,11 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     batched = request.api_version >= BATCHED
     keys = body.coordinator_keys if batched else [body.key]
-    found = [await _coordinator(services, request.listener, body.key_type, key) for key in keys]
+    found = []
+    for number, key in enumerate(keys, 1):
+        found.append(await _coordinator(services, request.listener, body.key_type, key))
+        if number % KEYS_PER_TURN == 0:
+            await asyncio.sleep(0)
     if batched:
         return FindCoordinatorResponse(coordinators=found)
     (only,) = found
@@ -205,8 +213,10 @@ def client_host(request: Request) -> str:
 
 def describe_groups(
     services: Services, request: Request, body: DescribeGroupsRequest
-) -> DescribeGroupsResponse:
-    groups = [_described(services, request.api_version, group_id) for group_id in body.groups]
+) -> Slices[DescribeGroupsResponse]:
+    groups = yield from mapped(
+        lambda group_id: _described(services, request.api_version, group_id), dict.fromkeys(body.groups)
+    )
     if body.include_authorized_operations:
         for group in groups:
             if group.error_code == 0:
@@ -230,7 +240,7 @@ def list_groups(services: Services, request: Request, body: ListGroupsRequest) -
     return ListGroupsResponse(groups=services.groups.list_groups(body.states_filter, body.types_filter))
 
 
-def delete_groups(services: Services, request: Request, body: DeleteGroupsRequest) -> None:
+def delete_groups(services: Services, request: Request, body: DeleteGroupsRequest) -> Slices[None]:
     names = list(dict.fromkeys(body.groups_names))
     codes: dict[str, int] = {}
 
@@ -248,6 +258,7 @@ def delete_groups(services: Services, request: Request, body: DeleteGroupsReques
 
     for name in names:
         delete(name)
+        yield
     if not names:
         answer()
     elif not request.done:

@@ -17,11 +17,12 @@ from tidelog.protocol.messages.alter_replica_log_dirs import (
 )
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
+from tidelog.slices import Slices
 
 
 def alter_replica_log_dirs(
     services: Services, request: Request, body: AlterReplicaLogDirsRequest
-) -> AlterReplicaLogDirsResponse:
+) -> Slices[AlterReplicaLogDirsResponse]:
     wanted: dict[PartitionId, str] = {}  # of a partition that is named twice the last counts
     for folder in body.dirs:
         for topic in folder.topics:
@@ -33,6 +34,7 @@ def alter_replica_log_dirs(
             partition_index=key[1], error_code=_alter(services, key, path)
         )
         by_topic.setdefault(key[0], []).append(result)
+        yield
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)

@@ -25,6 +25,7 @@ from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.wire import ZERO_UUID
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
+from tidelog.slices import Slices, mapped
 
 # Without an authorizer everybody may do everything: one bit per operation that the resource knows
 # (read, write, create, delete, alter, describe, describe configs, alter configs for topics;
@@ -34,15 +35,17 @@ CLUSTER_OPERATIONS = 8096
 NOT_ASKED_FOR = -2147483648
 
 
-def metadata(services: Services, request: Request, body: MetadataRequest) -> MetadataResponse:
+def metadata(services: Services, request: Request, body: MetadataRequest) -> Slices[MetadataResponse]:
     state = services.metadata.snapshot
     wanted = body.topics
     if wanted and request.api_version in (10, 11) and not all(_goes_by_name(topic) for topic in wanted):
         return MetadataResponse(topics=[_refused(topic) for topic in wanted])
     if wanted is None or (request.api_version == 0 and not wanted):
-        topics = [_describe(topic, body, request) for topic in state.topics.values()]
+        topics = yield from mapped(lambda topic: _describe(topic, body, request), state.topics.values())
     else:
-        topics = [_find(services, state, topic, body, request) for topic in wanted]
+        # One that is named twice is described once, as Kafka does.
+        once = {(topic.name, topic.topic_id): topic for topic in wanted}
+        topics = yield from mapped(lambda topic: _find(services, state, topic, body, request), once.values())
     return MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(
@@ -135,7 +138,7 @@ def _partition_error(partition: PartitionState) -> int:
 
 def describe_topic_partitions(
     services: Services, request: Request, body: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Slices[DescribeTopicPartitionsResponse]:
     state = services.metadata.snapshot
     named = {topic.name for topic in body.topics}
     every = not named
@@ -153,7 +156,8 @@ def describe_topic_partitions(
     limit = max(1, min(body.response_partition_limit, services.config.max_request_partition_size_limit))
     answer = DescribeTopicPartitionsResponse()
     # Kafka puts topics that it does not know before those that it describes.
-    answer.topics = [_unknown(name) for name in names if name not in state.topics and not every]
+    unknown = [name for name in names if name not in state.topics]
+    answer.topics = yield from mapped(_unknown, unknown)
     for name in names:
         topic = state.topics.get(name)
         if topic is None:

@@ -14,12 +14,9 @@ In both a current leader epoch below -1, which stands for none, is older than an
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
 from functools import partial
 
-from tidelog.clock import Scheduler
 from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.cluster.partition import Partition
 from tidelog.errors import (
@@ -36,11 +33,11 @@ from tidelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from tidelog.server.apis.api import Answer, Api
+from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
+from tidelog.slices import Slices, mapped
 from tidelog.storage.epochs import NO_EPOCH
 from tidelog.storage.log import Log
-from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 LATEST = -1
 EARLIEST = -2
@@ -54,69 +51,19 @@ SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST
 CONSUMER = -1
 DEBUGGING_CONSUMER = -2
 
-SECONDS_A_TURN = 0.005
-
 Found = tuple[int, int, int]  # timestamp, offset, leader epoch
 NOT_FOUND: Found = (-1, -1, -1)
 
 
-def list_offsets(services: Services, request: Request, body: ListOffsetsRequest) -> Answer:
+def list_offsets(
+    services: Services, request: Request, body: ListOffsetsRequest
+) -> Slices[ListOffsetsResponse]:
+    # A lookup by time unpacks a batch or two of every partition.
     answer = ListOffsetsResponse()
-    if any(_reads_records(partition.timestamp) for topic in body.topics for partition in topic.partitions):
-        return _list_by_time(services, request, body, answer)
-    for lookup in _lookups(services, request, body, answer):
-        lookup(CACHED)
-    return answer
-
-
-def _reads_records(timestamp: int) -> bool:
-    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
-
-
-async def _list_by_time(
-    services: Services, request: Request, body: ListOffsetsRequest, answer: ListOffsetsResponse
-) -> ListOffsetsResponse:
-    """A lookup by time unpacks a batch or two of every partition: others have their turns in between."""
-    scheduler = services.replicas.scheduler
-    clock = scheduler.clock
-    turn_ends = clock.monotonic() + SECONDS_A_TURN
-    for lookup in _lookups(services, request, body, answer):
-        await _when_cached(scheduler, lookup)
-        if clock.monotonic() >= turn_ends:
-            await asyncio.sleep(0)
-            turn_ends = clock.monotonic() + SECONDS_A_TURN
-    return answer
-
-
-async def _when_cached(scheduler: Scheduler, lookup: Callable[[CachedReads], None]) -> None:
-    """Look up, as often as something has to come from the disk first."""
-    reads = CACHED
-    while True:
-        try:
-            return lookup(reads)
-        except NotCached as cold:
-            missing = cold
-        reads = await _brought_in(scheduler, missing, reads)
-
-
-async def _brought_in(scheduler: Scheduler, cold: NotCached, reads: CachedReads) -> CachedReads:
-    brought: asyncio.Future[CachedReads] = asyncio.get_running_loop().create_future()
-
-    def tell(reads: CachedReads) -> None:
-        if not brought.done():  # the broker may have stopped meanwhile
-            brought.set_result(reads)
-
-    bring_in(scheduler, cold, reads, tell)
-    return await brought
-
-
-def _lookups(
-    services: Services, request: Request, body: ListOffsetsRequest, answer: ListOffsetsResponse
-) -> Iterator[Callable[[CachedReads], None]]:
-    """Calls that fill in the answer, one for each partition; a call that raises NotCached may be repeated."""
-    named = Counter(
-        (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
-    )
+    named: Counter[tuple[str, int]] = Counter()
+    for topic in body.topics:
+        named.update((topic.name, partition.partition_index) for partition in topic.partitions)
+        yield
     for topic in body.topics:
         found = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         answer.topics.append(found)
@@ -125,7 +72,10 @@ def _lookups(
             if wanted.partition_index not in told:
                 told.add(wanted.partition_index)
                 is_twice = named[topic.name, wanted.partition_index] > 1
-                yield partial(_find, services, request, body, topic.name, wanted, is_twice, found.partitions)
+                found.partitions.append(_find(services, request, body, topic.name, wanted, is_twice))
+            yield
+        yield
+    return answer
 
 
 def _find(
@@ -135,9 +85,7 @@ def _find(
     topic: str,
     wanted: ListOffsetsRequest.ListOffsetsPartition,
     is_twice: bool,
-    found: list[ListOffsetsResponse.ListOffsetsPartitionResponse],
-    reads: CachedReads,
-) -> None:
+) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
     answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         if body.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
@@ -150,7 +98,6 @@ def _find(
             wanted.current_leader_epoch,
             read_committed=body.isolation_level == READ_COMMITTED,
             version=request.api_version,
-            reads=reads,
         )
         if request.api_version >= 4:
             answer.leader_epoch = leader_epoch
@@ -158,17 +105,11 @@ def _find(
         answer.error_code = error.code
     except OSError:
         answer.error_code = KafkaStorageError.code
-    found.append(answer)
+    return answer
 
 
 def find_offset(
-    partition: Partition,
-    timestamp: int,
-    current_leader_epoch: int,
-    *,
-    read_committed: bool,
-    version: int,
-    reads: CachedReads,
+    partition: Partition, timestamp: int, current_leader_epoch: int, *, read_committed: bool, version: int
 ) -> Found:
     log = _leader_log(partition, current_leader_epoch)
     if timestamp < EARLIEST_PENDING_UPLOAD or version < SPECIAL_SINCE.get(timestamp, 0):
@@ -180,10 +121,7 @@ def find_offset(
         return -1, log.log_start_offset, log.leader_epochs.epoch_for_offset(log.log_start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOT_FOUND
-    if timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp(reads)
-    else:
-        found = log.offset_for_timestamp(timestamp, reads=reads)
+    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
     if found is None or found[1] >= limit:
         return NOT_FOUND
     return found
@@ -197,26 +135,31 @@ def _leader_log(partition: Partition, current_leader_epoch: int) -> Log:
 
 def offset_for_leader_epoch(
     services: Services, request: Request, body: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
+) -> Slices[OffsetForLeaderEpochResponse]:
     topics = []
     for topic in body.topics:
-        partitions = []
-        for wanted in topic.partitions:
-            answer = OffsetForLeaderEpochResponse.EpochEndOffset(partition=wanted.partition)
-            try:
-                partition = services.replicas.partition(topic.topic, wanted.partition)
-                log = _leader_log(partition, wanted.current_leader_epoch)
-                if wanted.leader_epoch == partition.leader_epoch:
-                    answer.leader_epoch, answer.end_offset = partition.leader_epoch, log.log_end_offset
-                else:
-                    answer.leader_epoch, answer.end_offset = log.end_offset_for_epoch(wanted.leader_epoch)
-            except KafkaError as error:
-                answer.error_code = error.code
-            partitions.append(answer)
+        partitions = yield from mapped(partial(_end_of_epoch, services, topic.topic), topic.partitions)
         topics.append(
             OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions)
         )
+        yield
     return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _end_of_epoch(
+    services: Services, topic: str, wanted: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+) -> OffsetForLeaderEpochResponse.EpochEndOffset:
+    answer = OffsetForLeaderEpochResponse.EpochEndOffset(partition=wanted.partition)
+    try:
+        partition = services.replicas.partition(topic, wanted.partition)
+        log = _leader_log(partition, wanted.current_leader_epoch)
+        if wanted.leader_epoch == partition.leader_epoch:
+            answer.leader_epoch, answer.end_offset = partition.leader_epoch, log.log_end_offset
+        else:
+            answer.leader_epoch, answer.end_offset = log.end_offset_for_epoch(wanted.leader_epoch)
+    except KafkaError as error:
+        answer.error_code = error.code
+    return answer
 
 
 APIS = (

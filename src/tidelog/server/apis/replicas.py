@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from tidelog.errors import (
     ElectionNotNeeded,
@@ -38,12 +39,15 @@ from tidelog.protocol.messages.list_partition_reassignments import (
 )
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
+from tidelog.slices import Slices, mapped
 
 PREFERRED = 0
 UNCLEAN = 1
 
 
-def elect_leaders(services: Services, request: Request, body: ElectLeadersRequest) -> ElectLeadersResponse:
+def elect_leaders(
+    services: Services, request: Request, body: ElectLeadersRequest
+) -> Slices[ElectLeadersResponse]:
     state = services.metadata.snapshot
     if body.topic_partitions is None:
         wanted = [(topic.name, list(topic.partitions)) for topic in state.topics.values()]
@@ -52,16 +56,17 @@ def elect_leaders(services: Services, request: Request, body: ElectLeadersReques
     unknown_kind = body.election_type not in (PREFERRED, UNCLEAN)
     answer = ElectLeadersResponse(error_code=InvalidRequest.code if unknown_kind else 0)
     for name, indexes in wanted:
-        results = [_elect(state, name, index, body.election_type) for index in indexes]
+        results = yield from mapped(partial(_elect, state, body.election_type, name), indexes)
         if body.topic_partitions is None:
             results = [result for result in results if result.error_code != ElectionNotNeeded.code]
         answer.replica_election_results.append(
             ElectLeadersResponse.ReplicaElectionResult(topic=name, partition_result=results)
         )
+        yield
     return answer
 
 
-def _elect(state: ClusterState, name: str, index: int, kind: int) -> ElectLeadersResponse.PartitionResult:
+def _elect(state: ClusterState, kind: int, name: str, index: int) -> ElectLeadersResponse.PartitionResult:
     reason = _why_no_election(state, name, index, kind)
     return ElectLeadersResponse.PartitionResult(
         partition_id=index, error_code=reason.code, error_message=str(reason)
@@ -84,32 +89,30 @@ def _why_no_election(state: ClusterState, name: str, index: int, kind: int) -> K
 
 def alter_partition_reassignments(
     services: Services, request: Request, body: AlterPartitionReassignmentsRequest
-) -> AlterPartitionReassignmentsResponse:
+) -> Slices[AlterPartitionReassignmentsResponse]:
     state = services.metadata.snapshot
     answer = AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=body.allow_replication_factor_change, error_message=None
     )
     for topic in body.topics:
-        partitions = [
-            _reassign(state, topic.name, wanted.partition_index, wanted.replicas)
-            for wanted in topic.partitions
-        ]
+        partitions = yield from mapped(partial(_reassign, state, topic.name), topic.partitions)
         answer.responses.append(
             AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
                 name=topic.name, partitions=partitions
             )
         )
+        yield
     return answer
 
 
 def _reassign(
-    state: ClusterState, name: str, index: int, replicas: Sequence[int] | None
+    state: ClusterState, name: str, wanted: AlterPartitionReassignmentsRequest.ReassignablePartition
 ) -> AlterPartitionReassignmentsResponse.ReassignablePartitionResponse:
     result = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
-        partition_index=index, error_message=None
+        partition_index=wanted.partition_index, error_message=None
     )
     try:
-        _check_reassignment(state, name, index, replicas)
+        _check_reassignment(state, name, wanted.partition_index, wanted.replicas)
     except KafkaError as error:
         result.error_code, result.error_message = error.code, str(error)
     return result

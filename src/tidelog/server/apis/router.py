@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Coroutine, Generator, Sequence
+from typing import Final, cast
 
 from tidelog.errors import ErrorCode, KafkaError
 from tidelog.network.request import Part, Request
 from tidelog.protocol.api import API
 from tidelog.protocol.headers import read_response_header, response_header
-from tidelog.protocol.message import Message, Reader, decoder_for, encode_parts
+from tidelog.protocol.message import (
+    Message,
+    Reader,
+    decoder_for,
+    encode_parts,
+    sliced_decoder_for,
+    sliced_encoder_for,
+)
 from tidelog.protocol.wire import ProtocolError
 from tidelog.server.apis.api import Api
 from tidelog.server.apis.error_codes import ErrorCodes
 from tidelog.server.services import Services
+from tidelog.slices import SliceRunner, Slices
 
 log = logging.getLogger("tidelog.server.apis")
+
+SMALL_BYTES: Final = 4096
+"""A request up to this size is read in one go: however small its elements, a few thousand are the most."""
 
 
 class Router:
@@ -30,6 +41,7 @@ class Router:
         # The readers of the versions that clients have used so far, by key and version in one number.
         self._readers: dict[int, Reader[Message]] = {}
         self._error_codes = ErrorCodes()
+        self._slices = SliceRunner()
 
     def versions(self, api_key: int) -> tuple[int, int] | None:
         """The versions that are served of an API, for the network to refuse the others."""
@@ -42,21 +54,67 @@ class Router:
             if api.raw:
                 api.handle(self._services, request)
                 return
+            if request.size - request.body_start > SMALL_BYTES and api.serves(request.api_version):
+                self._slices.start(self._ended(request, self._handle_large(api, request)))
+                return
             answer = api.handle(self._services, request, self._decode(api, request))
         except ProtocolError as error:
-            request.close_connection(f"malformed {API[request.api_key].name} request: {error}")
+            self._malformed(request, error)
             return
         except Exception as error:
             self.failed(request, error)
             return
-        if answer is None:
-            return
         if isinstance(answer, Message):
             self.respond(request, answer)
-        else:
-            task = asyncio.get_running_loop().create_task(self._finish(request, answer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        elif isinstance(answer, Generator):
+            self._slices.start(self._ended(request, self._make_answer(request, answer)))
+        elif answer is not None:
+            self._promise(request, answer)
+
+    def _handle_large(self, api: Api, request: Request) -> Slices[None]:
+        """Read a request that may have many elements, and answer it, in slices."""
+        reader = sliced_decoder_for(API[request.api_key].request, request.api_version)
+        try:
+            body, _ = yield from reader(request.keep(), request.body_start)
+        except ProtocolError as error:
+            self._malformed(request, error)
+            return
+        request.release_buffer()
+        yield
+        answer = api.handle(self._services, request, body)
+        if isinstance(answer, Message):
+            yield from self._respond_in_slices(request, answer)
+        elif isinstance(answer, Generator):
+            yield from self._make_answer(request, answer)
+        elif answer is not None:
+            self._promise(request, answer)
+
+    def _make_answer(
+        self, request: Request, making: Slices[Message | None] | Slices[Message]
+    ) -> Slices[None]:
+        answer = yield from making
+        if answer is not None:
+            yield from self._respond_in_slices(request, answer)
+
+    def _ended(self, request: Request, work: Slices[None]) -> Slices[None]:
+        """The work on a request; its errors become the answer, and a peer that went away ends it."""
+        try:
+            for _ in work:
+                yield
+                if not request.channel.is_open:
+                    work.close()
+                    if not request.done:
+                        request.respond_nothing()
+        except Exception as error:
+            self.failed(request, error)
+
+    def _malformed(self, request: Request, error: ProtocolError) -> None:
+        request.close_connection(f"malformed {API[request.api_key].name} request: {error}")
+
+    def _promise(self, request: Request, answer: Coroutine[None, None, Message]) -> None:
+        task = asyncio.get_running_loop().create_task(self._finish(request, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _decode(self, api: Api, request: Request) -> Message:
         reader = self._readers.get(request.api_key << 16 | request.api_version)
@@ -70,14 +128,22 @@ class Router:
         # Bytes behind the body are passed over, as Kafka does.
         return reader(request.buffer, request.body_start)[0]
 
-    async def _finish(self, request: Request, answer: object) -> None:
+    async def _finish(self, request: Request, answer: Coroutine[None, None, Message]) -> None:
         try:
-            self.respond(request, await answer)  # type: ignore[misc]
+            self.respond(request, await answer)
         except Exception as error:
             self.failed(request, error)
 
-    def respond(self, request: Request, answer: Message) -> None:
-        """Encode the answer in the version that was asked for and send it."""
+    def respond(self, request: Request, answer: Message | Slices[Message]) -> None:
+        """Encode the answer in the version that was asked for and send it; it may be made in slices."""
+        if isinstance(answer, Generator):
+            self._slices.start(self._ended(request, self._make_answer(request, answer)))
+        elif request.size > SMALL_BYTES:  # the answer may well be as large
+            self._slices.start(self._ended(request, self._respond_in_slices(request, answer)))
+        else:
+            self._respond_now(request, answer)
+
+    def _respond_now(self, request: Request, answer: Message) -> None:
         version = request.api_version
         if not self._apis[request.api_key].serves(version):
             version = 0
@@ -86,6 +152,16 @@ class Router:
         header = response_header(request.api_key, version, request.correlation_id)
         # The parts that are not bytes are file slices: our messages hold no other kind.
         request.respond(cast("list[Part]", encode_parts(answer, version, header)))
+
+    def _respond_in_slices(self, request: Request, answer: Message) -> Slices[None]:
+        version = request.api_version
+        for code in self._error_codes.every(answer):
+            if code:
+                request.count_error(code)
+            yield
+        header = response_header(request.api_key, version, request.correlation_id)
+        parts = yield from sliced_encoder_for(type(answer), version)(answer, header)
+        request.respond(cast("list[Part]", parts))
 
     def failed(self, request: Request, error: Exception) -> None:
         """Answer with the error where the API has a place for it, else close the connection."""
@@ -105,7 +181,7 @@ class Router:
             request.close_connection(f"{info.name} failed: {error}")
             return
         answer.error_code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
-        self.respond(request, answer)
+        self._respond_now(request, answer)
 
     def describe(self, request: Request, parts: Sequence[Part] | None) -> str:
         """The body of a request, or of its answer where parts are given, for the trace log; no secrets."""
@@ -138,8 +214,10 @@ class Router:
 
     async def drain(self) -> None:
         """Wait for the answers that are still being made."""
+        await self._slices.drain()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
+            await self._slices.drain()
 
 
 def _is_secret(setting: str) -> bool:

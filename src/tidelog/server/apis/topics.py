@@ -10,30 +10,41 @@ A change is answered when it is durable in the tree and the partitions are led, 
 
 from __future__ import annotations
 
-from tidelog.controller.interface import NewPartitions, NewTopic, TopicResult, TopicToDelete
+from functools import partial
+
+from tidelog.controller.interface import (
+    DeletedTopic,
+    NewPartitions,
+    NewTopic,
+    PartitionsResult,
+    TopicResult,
+    TopicToDelete,
+)
 from tidelog.network.request import Request
 from tidelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
+from tidelog.slices import finished, mapped
 
 
 async def create_topics(
     services: Services, request: Request, body: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    wanted = [
-        NewTopic(
-            topic.name,
-            topic.num_partitions,
-            topic.replication_factor,
-            [(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
-            [(config.name, config.value) for config in topic.configs],
-        )
-        for topic in body.topics
-    ]
+    wanted = await finished(mapped(_new_topic, body.topics))
     results = await services.controller.create_topics(wanted, validate_only=body.validate_only)
-    return CreateTopicsResponse(topics=[_created(services, result) for result in results])
+    return CreateTopicsResponse(topics=await finished(mapped(partial(_created, services), results)))
+
+
+def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [(assignment.partition_index, assignment.broker_ids) for assignment in topic.assignments],
+        [(config.name, config.value) for config in topic.configs],
+    )
 
 
 def _created(services: Services, result: TopicResult) -> CreateTopicsResponse.CreatableTopicResult:
@@ -64,46 +75,42 @@ async def delete_topics(
     services: Services, request: Request, body: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     if request.api_version >= 6:
-        wanted = [TopicToDelete(topic.name, topic.topic_id) for topic in body.topics]
+        wanted = await finished(mapped(lambda topic: TopicToDelete(topic.name, topic.topic_id), body.topics))
     else:
-        wanted = [TopicToDelete(name) for name in body.topic_names]
+        wanted = await finished(mapped(TopicToDelete, body.topic_names))
     results = await services.controller.delete_topics(wanted)
-    return DeleteTopicsResponse(
-        responses=[
-            DeleteTopicsResponse.DeletableTopicResult(
-                name=result.name,
-                topic_id=result.topic_id,
-                error_code=0 if result.error is None else result.error.code,
-                error_message=None if result.error is None else result.error.message,
-            )
-            for result in results
-        ]
+    return DeleteTopicsResponse(responses=await finished(mapped(_deleted, results)))
+
+
+def _deleted(result: DeletedTopic) -> DeleteTopicsResponse.DeletableTopicResult:
+    return DeleteTopicsResponse.DeletableTopicResult(
+        name=result.name,
+        topic_id=result.topic_id,
+        error_code=0 if result.error is None else result.error.code,
+        error_message=None if result.error is None else result.error.message,
     )
 
 
 async def create_partitions(
     services: Services, request: Request, body: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    wanted = [
-        NewPartitions(
-            topic.name,
-            topic.count,
-            None
-            if topic.assignments is None
-            else [assignment.broker_ids for assignment in topic.assignments],
-        )
-        for topic in body.topics
-    ]
+    wanted = await finished(mapped(_new_partitions, body.topics))
     results = await services.controller.create_partitions(wanted, validate_only=body.validate_only)
-    return CreatePartitionsResponse(
-        results=[
-            CreatePartitionsResponse.CreatePartitionsTopicResult(
-                name=result.name,
-                error_code=0 if result.error is None else result.error.code,
-                error_message=None if result.error is None else result.error.message,
-            )
-            for result in results
-        ]
+    return CreatePartitionsResponse(results=await finished(mapped(_grown, results)))
+
+
+def _new_partitions(topic: CreatePartitionsRequest.CreatePartitionsTopic) -> NewPartitions:
+    given = topic.assignments
+    return NewPartitions(
+        topic.name, topic.count, None if given is None else [assignment.broker_ids for assignment in given]
+    )
+
+
+def _grown(result: PartitionsResult) -> CreatePartitionsResponse.CreatePartitionsTopicResult:
+    return CreatePartitionsResponse.CreatePartitionsTopicResult(
+        name=result.name,
+        error_code=0 if result.error is None else result.error.code,
+        error_message=None if result.error is None else result.error.message,
     )
 
 

@@ -18,6 +18,7 @@ WriteTxnMarkers (27) v1-2, DescribeTransactions (65) v0 and ListTransactions (66
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.coordinator.group.patterns import compiled
@@ -55,8 +56,9 @@ from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, In
 from tidelog.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tidelog.records.partitioning import partition_for_id
-from tidelog.server.apis.api import Api
+from tidelog.server.apis.api import Answer, Api
 from tidelog.server.services import Services
+from tidelog.slices import Slices, mapped
 
 if TYPE_CHECKING:
     from tidelog.protocol.message import Message
@@ -130,9 +132,7 @@ def init_producer_id(services: Services, request: Request, body: InitProducerIdR
 # -- adding ----------------------------------------------------------------------------------------
 
 
-def add_partitions_to_txn(
-    services: Services, request: Request, body: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse | None:
+def add_partitions_to_txn(services: Services, request: Request, body: AddPartitionsToTxnRequest) -> Answer:
     if request.api_version >= ADD_COMES_FROM_BROKERS:
         return _add_for_brokers(services, request, body)
 
@@ -155,7 +155,7 @@ def add_partitions_to_txn(
 
 def _add_for_brokers(
     services: Services, request: Request, body: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse | None:
+) -> Slices[AddPartitionsToTxnResponse | None]:
     if not body.transactions:
         return AddPartitionsToTxnResponse()
     results: list[_TransactionResult] = []
@@ -167,6 +167,7 @@ def _add_for_brokers(
 
     for transaction in body.transactions:
         _add(services, request, transaction, done)
+        yield
     if not request.done:
         request.waiting()
     return None
@@ -272,7 +273,7 @@ def end_txn(services: Services, request: Request, body: EndTxnRequest) -> None:
 
 def write_txn_markers(
     services: Services, request: Request, body: WriteTxnMarkersRequest
-) -> WriteTxnMarkersResponse | None:
+) -> Slices[WriteTxnMarkersResponse | None]:
     left = sum(len(topic.partition_indexes) for marker in body.markers for topic in marker.topics)
     outcomes: list[dict[TopicPartition, int]] = [{} for _ in body.markers]
 
@@ -307,6 +308,7 @@ def write_txn_markers(
         return finish()
     for slot, marker in enumerate(body.markers):
         write(slot, marker)
+        yield
     if not request.done:
         request.waiting()
     return None
@@ -337,10 +339,9 @@ def _marker_result(
 
 def describe_transactions(
     services: Services, request: Request, body: DescribeTransactionsRequest
-) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=[_described(services, name) for name in body.transactional_ids]
-    )
+) -> Slices[DescribeTransactionsResponse]:
+    states = yield from mapped(partial(_described, services), dict.fromkeys(body.transactional_ids))
+    return DescribeTransactionsResponse(transaction_states=states)
 
 
 def _described(services: Services, transactional_id: str) -> DescribeTransactionsResponse.TransactionState:

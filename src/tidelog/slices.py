@@ -1,0 +1,76 @@
+"""Work that would hold the loop for too long, done a few milliseconds at a time between the other requests.
+
+Work is a generator that yields wherever others may go on. Its first slice runs at once, so what is done by
+then costs nothing more. The rest is done in order of arrival, one piece of work at a time: this bounds the
+memory that large requests take together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from time import perf_counter_ns
+from typing import Final, TypeVar, cast
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Slices = Generator[None, None, R]
+
+SLICE_NS: Final = 5_000_000
+
+
+def mapped(function: Callable[[T], R], items: Iterable[T]) -> Slices[list[R]]:
+    """The results of a function for each item, in slices."""
+    results: list[R] = []
+    for item in items:
+        results.append(function(item))
+        yield
+    return results
+
+
+async def finished(work: Slices[R]) -> R:
+    """Do the work within a coroutine, with turns for others between its slices."""
+    while True:
+        end = perf_counter_ns() + SLICE_NS
+        try:
+            while perf_counter_ns() < end:
+                next(work)
+        except StopIteration as done:
+            return cast("R", done.value)
+        await asyncio.sleep(0)
+
+
+class SliceRunner:
+    def __init__(self) -> None:
+        self._waiting: deque[Slices[None]] = deque()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def start(self, work: Slices[None]) -> None:
+        """Do the first slice now and the rest in later turns of the loop."""
+        if _is_done(work):
+            return
+        self._waiting.append(work)
+        if len(self._waiting) == 1:
+            self._idle.clear()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if _is_done(self._waiting[0]):
+            self._waiting.popleft()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            self._idle.set()
+
+    async def drain(self) -> None:
+        """Wait until all work is done."""
+        await self._idle.wait()
+
+
+def _is_done(work: Slices[None]) -> bool:
+    """Do one slice of the work; it raises nothing."""
+    end = perf_counter_ns() + SLICE_NS
+    return all(perf_counter_ns() < end for _ in work)
