@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidelog.storage.page_cache import NOWAIT, is_cached
+from tidelog.storage.reservation import WORTHWHILE, reserve
 
 Bytes = bytes | bytearray | memoryview
 BROUGHT_IN_BYTES = 1 << 17
@@ -164,6 +165,8 @@ class RealFile:
             position += read
 
     def pwrite(self, data: Bytes, position: int) -> None:
+        if len(data) >= WORTHWHILE:
+            reserve(self.fd, len(data), position)
         written = os.pwrite(self.fd, data, position)
         if written != len(data):
             self._write_rest(memoryview(data), written, position)
