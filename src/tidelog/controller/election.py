@@ -38,6 +38,16 @@ def elect(
     return replace(state, leader=leader, leader_epoch=epoch, isr=isr, controller_epoch=controller_epoch)
 
 
+def lead_anew(state: PartitionState, broker_id: int, controller_epoch: int) -> PartitionState | None:
+    """The state after the leader may have lost the end of its log; None where `broker_id` does not lead.
+
+    Other records may get the offsets of those that were lost: the epoch tells the ones from the others.
+    """
+    if state.leader != broker_id:
+        return None
+    return replace(state, leader_epoch=state.leader_epoch + 1, controller_epoch=controller_epoch)
+
+
 def go_offline(state: PartitionState, broker_id: int, controller_epoch: int) -> PartitionState | None:
     """The state after the only live replica, on `broker_id`, lost its log; None where it did not lead."""
     if state.leader != broker_id:

@@ -6,7 +6,7 @@ is durable in the tree, the partitions concerned are led (or gone), and `state` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -182,6 +182,12 @@ class Controller(Protocol):
 
     async def load(self) -> ClusterState:
         """First: become the controller, read the tree, and choose leaders where there are none."""
+
+    async def raise_leader_epochs(self, partitions: Collection[tuple[str, int]]) -> None:
+        """Lead these with a new leader epoch, because their logs may have lost their ends in a crash.
+
+        A client that knows the old epoch then asks where it ended, and notices what is gone.
+        """
 
     async def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> BrokerState:
         """Second: make this broker known under its advertised addresses."""

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from tidelog.clock import Clock, SystemClock
 from tidelog.controller import config_changes, validation
-from tidelog.controller.election import elect, first_state, go_offline
+from tidelog.controller.election import elect, first_state, go_offline, lead_anew
 from tidelog.controller.interface import (
     ZERO_ID,
     ConfigChange,
@@ -148,6 +148,22 @@ class SingleController:
     def _unclean_allowed(self, topic: TopicState) -> bool:
         value = topic.configs.get("unclean.leader.election.enable")
         return self.settings.unclean_leader_election_enable if value is None else value.lower() == "true"
+
+    async def raise_leader_epochs(self, partitions: Collection[tuple[str, int]]) -> None:
+        """To be called before `activate`."""
+        raised: dict[str, dict[int, PartitionState]] = {}
+        for name, index in partitions:
+            state = self._state.partition(name, index)
+            anew = lead_anew(state, self.broker_id, self._state.controller_epoch) if state else None
+            if anew is not None:
+                raised.setdefault(name, {})[index] = anew
+        if not raised:
+            return
+        await self._in_worker(lambda: self._store.write_partitions_of(raised))
+        topics = [self._state.topics[name] for name in raised]
+        self._state = self._state.with_topics(
+            [replace(topic, partitions=topic.partitions | raised[topic.name]) for topic in topics]
+        )
 
     async def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> BrokerState:
         node = BrokerNode(list(endpoints), self._clock.ms(), rack)

@@ -173,6 +173,19 @@ class MetadataStore:
 
         Each must still be at the partition epoch its state names, else BadVersion and nothing is written.
         """
+        self.write_partitions_of({topic: partitions})
+
+    def write_partitions_of(self, topics: Mapping[str, Mapping[int, PartitionState]]) -> None:
+        """The same for partitions of several topics, in one step."""
+        operations: list[Operation] = []
+        for topic, partitions in topics.items():
+            operations += self._partition_changes(topic, partitions)
+        self._change(operations)
+        for partitions in topics.values():
+            for state in partitions.values():
+                state.partition_epoch += 1
+
+    def _partition_changes(self, topic: str, partitions: Mapping[int, PartitionState]) -> list[Operation]:
         operations: list[Operation] = []
         if self.tree.exists(paths.partitions(topic)) is None:
             operations.append(Create(paths.partitions(topic)))
@@ -185,9 +198,7 @@ class MetadataStore:
             else:
                 path = paths.partition_state(topic, index)
                 operations.append(Create(path, _partition_node(state).encode()))
-        self._change(operations)
-        for state in partitions.values():
-            state.partition_epoch += 1
+        return operations
 
     def mark_for_deletion(self, topics: Iterable[str]) -> None:
         """From here on the topics are going to be deleted, whatever happens to this process."""

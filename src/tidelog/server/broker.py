@@ -161,6 +161,7 @@ class Broker:
             )
             host.coordinators[OFFSETS_TOPIC] = services.groups.runtime
             host.coordinators[TRANSACTIONS_TOPIC] = services.transactions.runtime
+            await controller.raise_leader_epochs(logs.recovered())
             broker = await controller.register(self._advertised(server), self.config.broker_rack)
             self._registered_epoch = broker.epoch
             await controller.activate(host)

@@ -117,6 +117,10 @@ class HostedLogs:
     def had_clean_shutdown(self) -> bool:
         return all(folder.had_clean_shutdown for folder in self.folders)
 
+    def recovered(self) -> list[TopicPartition]:
+        """The logs in folders that were not left cleanly: each may have lost its end."""
+        return [key for key, folder in self._folder_of.items() if not folder.had_clean_shutdown]
+
     def get(self, topic: str, partition: int) -> Log | None:
         return self.logs.get((topic, partition))
 
