@@ -33,16 +33,19 @@ class LeaderEpochs:
         self._path = f"{directory}/{LEADER_EPOCHS}"
 
     def load(self) -> None:
-        """What the file says; one that cannot be read counts as empty, and recovery fills in what it sees."""
+        """What the file says, nothing where there is none. CorruptCheckpoint where it cannot be right."""
         try:
-            entries = decode_epochs(self._path, self._disk.read(self._path))
-        except (FileNotFoundError, CorruptCheckpoint):
-            entries = []
-        self._epochs, self._starts = [], []
-        for epoch, start in entries:
-            if epoch >= 0 and start >= 0 and epoch > (self._epochs[-1] if self._epochs else NO_EPOCH):
-                self._epochs.append(epoch)
-                self._starts.append(start)
+            data = self._disk.read(self._path)
+        except FileNotFoundError:
+            data = b""
+        # Kafka takes a file without a line for one without entries.
+        entries = decode_epochs(self._path, data) if data else []
+        before = NO_EPOCH, NO_OFFSET
+        for entry in entries:
+            if entry[0] <= before[0] or entry[1] <= before[1]:
+                raise CorruptCheckpoint(self._path, f"epoch {entry[0]} at {entry[1]} comes after {before}")
+            before = entry
+        self._epochs, self._starts = [epoch for epoch, _ in entries], [start for _, start in entries]
         self._changed()
         self.saved_changes = self.changes
 

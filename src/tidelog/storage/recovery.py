@@ -396,7 +396,12 @@ def load_log(
     """
     segments, snapshots, has_metadata = _collect(disk, files, directory, config)
     epochs = LeaderEpochs(disk, directory)
-    epochs.load()
+    try:
+        epochs.load()
+        has_epochs = True
+    except CorruptCheckpoint as error:
+        logger.warning("leader epochs are taken from the batches of the log: %s", error)
+        has_epochs = False
     producers = ProducerStates(config.producer_id_expiration_ms)
     topic_id = read_topic_id(disk, directory) if has_metadata else None
     if not segments:
@@ -421,8 +426,23 @@ def load_log(
         first = listed.find(point) if not clean else len(listed) - 1
         keep_gaps = config.compacted or recovery_point is None
         _recover(loaded, first, disk, files, directory, config, now_ms, keep_gaps)
+    if not has_epochs:
+        _read_epochs(loaded)
     _settle(loaded, disk, files, directory, config, now_ms)
     return loaded
+
+
+def _read_epochs(loaded: LoadedLog) -> None:
+    """The leader epochs as the batches have them, where the file that says them is damaged."""
+    loaded.epochs.clear()
+    for segment in loaded.segments:
+        try:
+            for _, header in segment.batches():
+                if header.partition_leader_epoch > loaded.epochs.latest:
+                    loaded.epochs.assign(header.partition_leader_epoch, header.base_offset)
+        except CorruptMessage as error:
+            logger.warning("leader epochs are not known from a damaged batch on: %s", error)
+        segment.close()
 
 
 def reload_producers(
