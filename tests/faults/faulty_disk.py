@@ -25,6 +25,7 @@ class FaultyDisk(RealDisk):
 
     def __init__(self) -> None:
         self.faults = Faults()
+        self.syncs: list[tuple[int, str]] = []  # what was synced, and by which thread
         # Syncing the log files waits until this is set.
         self.may_sync = threading.Event()
         self.may_sync.set()
@@ -37,6 +38,10 @@ class FaultyDisk(RealDisk):
 
     def heal(self, folder: Path) -> None:
         self.faults.clear(str(folder))
+
+    def sync(self, path: str) -> None:
+        self.syncs.append((threading.get_ident(), path))
+        self.faults.check("sync", path)
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         self.faults.check("open", path)
@@ -56,15 +61,15 @@ class FaultyDisk(RealDisk):
     def atomic_write(self, path: str, data: bytes) -> None:
         self.faults.check("open", path)
         self.faults.check("write", path)
-        self.faults.check("sync", path)
+        self.sync(path)
         super().atomic_write(path, data)
 
     def fsync(self, path: str) -> None:
-        self.faults.check("sync", path)
+        self.sync(path)
         super().fsync(path)
 
     def fsync_dir(self, path: str) -> None:
-        self.faults.check("sync", path)
+        self.sync(path)
         super().fsync_dir(path)
 
     def rename(self, source: str, target: str) -> None:
@@ -95,7 +100,7 @@ class FaultyFile(RealFile):
 
     def fsync(self) -> None:
         self.disk.may_sync.wait(30)
-        self.disk.faults.check("sync", self.path)
+        self.disk.sync(self.path)
         super().fsync()
 
     def _check(self, data: Bytes, position: int) -> None:
@@ -134,6 +139,12 @@ class InProcess:
         assert not self._thread.is_alive()
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def thread_id(self) -> int:
+        """That of the loop."""
+        assert self._thread.ident is not None
+        return self._thread.ident
 
     @property
     def has_given_up(self) -> bool:
