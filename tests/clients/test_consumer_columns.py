@@ -108,6 +108,32 @@ def test_a_table_can_be_sent_on(bootstrap: str, new_name: NewName) -> None:
     assert [record.timestamp for record in found] == [1000 + number for number in range(500)]
 
 
+def test_a_table_goes_back_to_where_it_came_from(bootstrap: str, new_name: NewName) -> None:
+    topics = [make_topic(bootstrap, new_name("round"), 2) for _ in range(2)]
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for number in range(400):
+            producer.send(
+                topics[number % 2],
+                None if number % 7 == 0 else b"value %d" % number,
+                key=None if number % 3 else b"key %d" % number,
+                headers=[("name", b"%d" % number), ("\xfc", None)] if number % 5 == 0 else [],
+                partition=number // 2 % 2,
+                timestamp_ms=10**12 + number,
+            )
+    with from_start(bootstrap, *topics) as consumer:
+        table = read_table(consumer, 400)
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        assert producer.send_arrow(table).result(10) == 400
+    with from_start(bootstrap, *topics) as consumer:
+        found = read(consumer, 800)
+    for topic in topics:
+        for partition in range(2):
+            rows = [record for record in found if (record.topic, record.partition) == (topic, partition)]
+            parts = [(row.timestamp, row.key, row.value, row.headers) for row in rows]
+            assert len(parts) == 200
+            assert parts[:100] == parts[100:]
+
+
 def test_coroutines_get_columns(bootstrap: str, new_name: NewName) -> None:
     topic = make_topic(bootstrap, new_name("async"))
     fill(bootstrap, topic, 300)

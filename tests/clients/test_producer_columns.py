@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -35,7 +36,7 @@ def by_partition(bootstrap: str, topic: str) -> dict[int, list[Record]]:
 
 def test_rows_go_where_their_keys_belong(bootstrap: str, topic: str) -> None:
     keys = [b"%d" % (number % 100) for number in range(5000)]
-    table = pa.table({"key": keys, "value": [b"v%d" % number for number in range(5000)], "other": [1] * 5000})
+    table = pa.table({"key": keys, "value": [b"v%d" % number for number in range(5000)]})
     with Producer(bootstrap_servers=bootstrap, batch_size=4000) as producer:
         sent = producer.send_arrow(table, topic)
         assert sent.result(20) == 5000
@@ -159,6 +160,76 @@ def test_what_cannot_be_sent_is_named(bootstrap: str, topic: str) -> None:
             producer.send_arrow(pa.table({"value": [b"x", b"x"], "timestamp": [7, -5]}), topic)
         with pytest.raises(RecordTooLarge):
             producer.send_arrow(pa.table({"value": [b"x" * 2_000_000]}), topic)
+
+
+@pytest.mark.parametrize(
+    ("columns", "arguments", "problem"),
+    [
+        ({"header": [[]]}, {}, "column 'header' would not be sent: did you mean 'headers'?"),
+        ({"keys": [b"k"]}, {}, "column 'keys' would not be sent: did you mean 'key'?"),
+        ({"colour": [1]}, {}, "column 'colour' would not be sent: columns are key, value, timestamp, topic"),
+        ({"key": [b"k"], "id": [b"i"]}, {"key_column": "id"}, "column 'key' would not be sent"),
+        ({"partition": [-1]}, {}, "column 'partition' has partition -1: at least 0 is right"),
+        ({"topic": pa.array([None], "string")}, {"topic": None}, "column 'topic' has rows without a topic"),
+        ({}, {"topic": None}, "no topic is given, and the table has no column 'topic'"),
+        ({"headers": [[{"key": None, "value": b""}]]}, {}, "column 'headers' has a header without a name"),
+    ],
+)
+def test_a_column_that_would_not_be_sent_is_an_error(
+    bootstrap: str, topic: str, columns: dict[str, object], arguments: dict[str, str | None], problem: str
+) -> None:
+    table = pa.table({"value": [b"v"], **columns})
+    with (
+        Producer(bootstrap_servers=bootstrap) as producer,
+        pytest.raises(ValueError, match=re.escape(problem)),
+    ):
+        producer.send_arrow(table, **{"topic": topic, **arguments})  # type: ignore[arg-type]
+    assert by_partition(bootstrap, topic) == {0: [], 1: [], 2: []}
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        ({"partition": ["1"]}, "column 'partition' is string; int32 is right"),
+        ({"topic": [[1]]}, "column 'topic' is list"),
+        ({"headers": ["a"]}, "column 'headers' is string; list"),
+    ],
+)
+def test_a_column_of_another_kind_is_an_error(
+    bootstrap: str, topic: str, column: dict[str, object], problem: str
+) -> None:
+    with (
+        Producer(bootstrap_servers=bootstrap) as producer,
+        pytest.raises(TypeError, match=re.escape(problem)),
+    ):
+        producer.send_arrow(pa.table({"value": [b"v"], **column}), None if "topic" in column else topic)
+
+
+def test_arguments_hold_over_columns(bootstrap: str, topic: str) -> None:
+    table = pa.table(
+        {
+            "value": [b"1", b"2"],
+            "topic": ["elsewhere", "elsewhere"],
+            "partition": [0, 1],
+            "headers": [[{"key": "own", "value": b"1"}], []],
+        }
+    )
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send_arrow(table, topic, partition=2, headers=[("all", b"2")]).result(10)
+    found = by_partition(bootstrap, topic)
+    assert [record.value for record in found[2]] == [b"1", b"2"]
+    assert {record.headers for record in found[2]} == {(("all", b"2"),)}
+
+
+def test_rows_without_a_partition_go_where_their_keys_belong(bootstrap: str, topic: str) -> None:
+    keys = [b"%d" % number for number in range(300)]
+    numbers = pa.array([number % 3 if number % 2 else None for number in range(300)], pa.int32())
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send_arrow(pa.table({"key": keys, "value": keys, "partition": numbers}), topic).result(10)
+    for partition, rows in by_partition(bootstrap, topic).items():
+        for record in rows:
+            number = int(record.value or b"")
+            assert partition == (number % 3 if number % 2 else partition_for_key(record.key or b"", 3))
 
 
 def test_a_table_larger_than_the_buffer_waits_for_room(bootstrap: str, topic: str) -> None:

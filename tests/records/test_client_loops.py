@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.records.conftest import compiled, pure
 from tests.support.scale import scale
+from tidelog.records._pure_client import encode_headers
 from tidelog.records.batch import HEADER_SIZE, Record, crc_is_valid, read_header, read_records
 from tidelog.records.partitioning import partition_for_key
 
@@ -174,6 +175,27 @@ def test_chosen_rows_go_in_their_order(twin: SimpleNamespace) -> None:
         (b"0", 99),
         (b"3", 99),
     ]
+
+
+def test_rows_have_their_own_headers_or_those_of_all(twin: SimpleNamespace) -> None:
+    values = column(twin, [b"0", b"1", b"2"], wide=False, first=2)
+    nothing = twin.ArrowColumn(None, None, None, 0, 3, False)
+    own = column(twin, [None, encode_headers(((b"a", b"x" * 100), (b"b", None))), b""], wide=False, first=1)
+    columns = twin.ArrowColumns(nothing, values, None, 0, ((b"all", b"1"),), own)
+    assert columns.largest() == 1 + len(encode_headers(((b"a", b"x" * 100), (b"b", None))))
+    batch = twin.BatchBuffer(1000)
+    assert batch.append_rows(columns, None, 0, 3, 99) == 3
+    batch.seal()
+    view = batch.bytes_view()
+    twin.sign_batch(view, 0, 3, 99, 99, -1, -1, -1)
+    assert [(record.value, record.headers) for record in read_records(bytes(view))] == [
+        (b"0", (("all", b"1"),)),
+        (b"1", (("a", b"x" * 100), ("b", None))),
+        (b"2", (("all", b"1"),)),
+    ]
+    with pytest.raises(ValueError, match="2 rows of headers and 3 values"):
+        short = column(twin, [None, None], wide=False, first=0)
+        twin.ArrowColumns(nothing, values, None, 0, (), short)
 
 
 @pytest.mark.parametrize(

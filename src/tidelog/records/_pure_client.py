@@ -127,10 +127,7 @@ class BatchBuffer:
         rest = bytearray()
         _put_bytes(rest, key)
         _put_bytes(rest, value)
-        _put(rest, len(headers))
-        for name, content in headers:
-            _put_bytes(rest, name)
-            _put_bytes(rest, content)
+        rest += encode_headers(headers)
         with self._guard:
             if self.sealed or not self._add(timestamp, rest):
                 return None
@@ -280,8 +277,21 @@ class ArrowColumn:
         return bytes(self._data[self._offsets[at] : self._offsets[at + 1]])
 
 
+def encode_headers(headers: EncodedHeaders) -> bytes:
+    """Headers as they stand in a record, their number in front."""
+    out = bytearray()
+    _put(out, len(headers))
+    for name, content in headers:
+        _put_bytes(out, name)
+        _put_bytes(out, content)
+    return bytes(out)
+
+
 class ArrowColumns:
-    """Keys, values and timestamps of many records, and headers that all of them carry."""
+    """Keys, values and timestamps of many records, and headers that all of them carry.
+
+    Where `row_headers` has a cell for a row, that is what `encode_headers` made of the row's own headers.
+    """
 
     def __init__(
         self,
@@ -290,20 +300,24 @@ class ArrowColumns:
         times: Buffer | None,
         first_time: int,
         headers: EncodedHeaders,
+        row_headers: ArrowColumn | None = None,
     ) -> None:
         if key.rows != value.rows:
             raise ValueError(f"{key.rows} keys and {value.rows} values")
+        if row_headers is not None and row_headers.rows != value.rows:
+            raise ValueError(f"{row_headers.rows} rows of headers and {value.rows} values")
         self.rows = value.rows
         self._key, self._value = key, value
         self._times = None if times is None else memoryview(times).cast("B").cast("q")
         self._first_time = first_time
         if self._times is not None and (first_time < 0 or len(self._times) < first_time + self.rows):
             raise ValueError(f"{first_time + self.rows} rows and {len(self._times)} timestamps")
-        self._headers = bytearray()
-        _put(self._headers, len(headers))
-        for name, content in headers:
-            _put_bytes(self._headers, name)
-            _put_bytes(self._headers, content)
+        self._headers = encode_headers(headers)
+        self._row_headers = row_headers
+
+    def _headers_of(self, row: int) -> bytes:
+        own = None if self._row_headers is None else self._row_headers.cell(row)
+        return own or self._headers
 
     @property
     def has_keys(self) -> bool:
@@ -312,9 +326,10 @@ class ArrowColumns:
     def largest(self) -> int:
         """The most bytes that a row's key, value and headers take together."""
         sizes = (
-            len(self._key.cell(row) or b"") + len(self._value.cell(row) or b"") for row in range(self.rows)
+            len(self._key.cell(row) or b"") + len(self._value.cell(row) or b"") + len(self._headers_of(row))
+            for row in range(self.rows)
         )
-        return max(sizes, default=0) + len(self._headers)
+        return max(sizes, default=0)
 
     def row(self, number: int) -> tuple[bytes | None, bytes | None]:
         """Key and value of a row."""
@@ -330,7 +345,7 @@ class ArrowColumns:
         out = bytearray()
         _put_bytes(out, self._key.cell(row))
         _put_bytes(out, self._value.cell(row))
-        out += self._headers
+        out += self._headers_of(row)
         return out
 
     def rows_by_partition(self, partitions: int) -> list[array[int]]:

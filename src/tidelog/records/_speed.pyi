@@ -176,6 +176,7 @@ class ArrowColumns:
         times: Buffer | None,
         first_time: int,
         headers: EncodedHeaders,
+        row_headers: ArrowColumn | None = None,
     ) -> None: ...
     def rows_by_partition(self, partitions: int) -> list[array[int]]: ...
 

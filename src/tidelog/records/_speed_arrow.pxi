@@ -75,15 +75,20 @@ cdef class ArrowColumns:
     cdef bint has_times
     cdef bytes headers
     cdef Py_ssize_t header_size
+    cdef ArrowColumn row_headers
     cdef readonly Py_ssize_t rows
     cdef Py_ssize_t first_time
 
     def __cinit__(
-        self, ArrowColumn key not None, ArrowColumn value not None, times, Py_ssize_t first_time, tuple headers
+        self, ArrowColumn key not None, ArrowColumn value not None, times, Py_ssize_t first_time, tuple headers,
+        ArrowColumn row_headers=None,
     ):
         cdef _Output out = _Output()
         if key.rows != value.rows:
             raise ValueError(f"{key.rows} keys and {value.rows} values")
+        if row_headers is not None and row_headers.rows != value.rows:
+            raise ValueError(f"{row_headers.rows} rows of headers and {value.rows} values")
+        self.row_headers = row_headers
         self.key = key
         self.value = value
         self.rows = value.rows
@@ -107,19 +112,30 @@ cdef class ArrowColumns:
     cdef inline int64_t time(self, Py_ssize_t row, int64_t otherwise) noexcept:
         return (<const int64_t *>self.times.buf)[self.first_time + row] if self.has_times else otherwise
 
+    cdef inline const uint8_t *headers_of(self, Py_ssize_t row, Py_ssize_t *size) noexcept:
+        """The encoded headers of a row: its own, or those that all rows carry."""
+        cdef const uint8_t *own
+        if self.row_headers is not None:
+            own = self.row_headers.cell(row, size)
+            if size[0] > 0:
+                return own
+        size[0] = self.header_size
+        return <const uint8_t *>PyBytes_AS_STRING(self.headers)
+
     @property
     def has_keys(self):
         return self.key.given
 
     def largest(self):
         """The most bytes that a row's key, value and headers take together."""
-        cdef Py_ssize_t row, key_size, value_size
+        cdef Py_ssize_t row, key_size, value_size, header_size
         cdef Py_ssize_t most = 0
         for row in range(self.rows):
             self.key.cell(row, &key_size)
             self.value.cell(row, &value_size)
-            most = max(most, max(key_size, 0) + max(value_size, 0))
-        return most + self.header_size
+            self.headers_of(row, &header_size)
+            most = max(most, max(key_size, 0) + max(value_size, 0) + header_size)
+        return most
 
     def row(self, Py_ssize_t number):
         """Key and value of a row."""

@@ -253,9 +253,10 @@ cdef class BatchBuffer:
         self, ArrowColumns c, const int32_t *rows, Py_ssize_t start, Py_ssize_t stop, int64_t timestamp
     ) except -1:
         """Appends rows until the batch is full; the first row that found no room."""
-        cdef Py_ssize_t at, row, key_size, value_size, rest
+        cdef Py_ssize_t at, row, key_size, value_size, header_size, rest
         cdef const uint8_t *key
         cdef const uint8_t *value
+        cdef const uint8_t *headers
         cdef int64_t time
         cdef uint8_t *p
         at = start
@@ -266,7 +267,8 @@ cdef class BatchBuffer:
             key = c.key.cell(row, &key_size)
             value = c.value.cell(row, &value_size)
             time = c.time(row, timestamp)
-            rest = varint_size(key_size) + varint_size(value_size) + c.header_size
+            headers = c.headers_of(row, &header_size)
+            rest = varint_size(key_size) + varint_size(value_size) + header_size
             if key_size > 0:
                 rest += key_size
             if value_size > 0:
@@ -276,7 +278,7 @@ cdef class BatchBuffer:
                 break
             p = put_content(p, <const char *>key, key_size)
             p = put_content(p, <const char *>value, value_size)
-            memcpy(p, PyBytes_AS_STRING(c.headers), c.header_size)
+            memcpy(p, headers, header_size)
             at += 1
         return at
 

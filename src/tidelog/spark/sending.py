@@ -7,7 +7,7 @@ refuses about the columns is refused with the same words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -117,10 +117,8 @@ class RowSender:
             else:
                 self._sent.append(
                     self._producer.send_arrow(
-                        rows,
+                        rows.select([KEY, VALUE] if target.has_key else [VALUE]),
                         topic,
-                        key_column=KEY if target.has_key else None,
-                        value_column=VALUE,
                         partition=partition,
                     )
                 )
@@ -197,6 +195,8 @@ def groups(batch: pa.RecordBatch, target: Target) -> Iterable[tuple[str, int | N
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from tidelog.clients.producer.columns import rows_by_code
+
     if batch.num_rows == 0:
         return []
     if target.topic is not None and not target.has_partition:
@@ -218,17 +218,4 @@ def groups(batch: pa.RecordBatch, target: Target) -> Iterable[tuple[str, int | N
         if least is not None and least < 0:
             raise RowError(f"partition {least} present in the data; at least 0 is right, or null for any")
         codes = pc.add(codes, pc.add(pc.fill_null(numbers, NO_PARTITION).cast(pa.int64()), 1))
-    return _slices(batch, codes, names)
-
-
-def _slices(
-    batch: pa.RecordBatch, codes: pa.Int64Array, names: list[str]
-) -> Iterator[tuple[str, int | None, pa.RecordBatch]]:
-    """Cut a batch by codes of topic << 32 | partition + 1."""
-    import pyarrow.compute as pc
-
-    kinds = pc.unique(codes).to_pylist()
-    for code in kinds:
-        rows = batch if len(kinds) == 1 else batch.filter(pc.equal(codes, code))
-        partition = (code & 0xFFFFFFFF) - 1
-        yield names[code >> 32], None if partition == NO_PARTITION else partition, rows
+    return [(names[place], partition, rows) for place, partition, rows in rows_by_code(batch, codes)]

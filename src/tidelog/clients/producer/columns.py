@@ -1,28 +1,36 @@
 """Records from Arrow columns: batches are filled from Arrow's own buffers, without an object per record.
 
-Keys and values are binary or string columns; a key decides the partition as it does in `send`, rows without
-one stay with the batch at hand. A partitioner of the user's is asked row by row. Interceptors and serializers
-are for single records and are passed over.
+The columns are those that a consumer's `poll_arrow` gives. Keys and values are binary or string columns.
+Where no partition is given, a key decides as it does in `send`, and rows without one stay with the batch at
+hand. A partitioner of the user's is asked row by row. Interceptors and serializers are for single records and
+are passed over.
 """
 
 from __future__ import annotations
 
+import difflib
 import time
 from array import array
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidelog.clients.producer.accumulator import RECORD_OVERHEAD
-from tidelog.clients.producer.core import Headers, ProducerCore, TopicWait, TurnEnd, Wait, encoded_headers
+from tidelog.clients.producer.core import Headers, ProducerCore, TurnEnd, Wait, encoded_headers
 from tidelog.clients.producer.partitioners import Choose
 from tidelog.errors import KafkaError
-from tidelog.records._pure_client import EncodedHeaders
+from tidelog.records._pure_client import EncodedHeaders, encode_headers
 from tidelog.records.loops import ArrowColumn, ArrowColumns, RecordFuture
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 KEY, VALUE, TIMESTAMP = "key", "value", "timestamp"
+TOPIC, PARTITION, HEADERS, OFFSET = "topic", "partition", "headers", "offset"
+# The offset is for the broker to give: a column of it, as a consumer hands out, is left behind.
+NOT_BY_OTHER_NAMES = (TOPIC, PARTITION, HEADERS, OFFSET)
+COLUMNS = (KEY, VALUE, TIMESTAMP, *NOT_BY_OTHER_NAMES)
+NO_PARTITION = -1
 TURN_END = TurnEnd()
 
 
@@ -52,158 +60,275 @@ class SentColumns:
         return self.rows
 
 
+@dataclass(slots=True, frozen=True)
+class RowSources:
+    """Where the parts of a record come from: names of columns, or what all rows share instead of one."""
+
+    topic: str | None
+    partition: int | None
+    headers: Headers | None
+    key_column: str | None
+    value_column: str | None
+    timestamp_column: str | None
+
+    def columns_of(self, schema: pa.Schema) -> RowColumns:
+        """The columns that are sent; an error for those that are not there, or that nobody knows."""
+        names: list[str] = schema.names
+        if len(set(names)) < len(names):
+            raise ValueError(f"a column stands twice in {', '.join(names)}")
+        found = RowColumns(
+            key=_name(names, self.key_column, KEY),
+            value=_name(names, self.value_column, VALUE, needed=True) or VALUE,
+            timestamp=_name(names, self.timestamp_column, TIMESTAMP),
+            topic=TOPIC if self.topic is None else None,
+            partition=PARTITION if self.partition is None and PARTITION in names else None,
+            headers=HEADERS if self.headers is None and HEADERS in names else None,
+        )
+        if found.topic is not None and TOPIC not in names:
+            raise ValueError("no topic is given, and the table has no column 'topic'")
+        if names != [found.value]:
+            self._refuse_others(names, found)
+        return found
+
+    def _refuse_others(self, names: list[str], found: RowColumns) -> None:
+        taken = {found.key, found.value, found.timestamp, *NOT_BY_OTHER_NAMES}
+        for name in names:
+            if name not in taken:
+                usual = [known for known in COLUMNS if known not in names]
+                near = difflib.get_close_matches(name, usual, n=1, cutoff=0.6)
+                hint = f"did you mean {near[0]!r}?" if near else f"columns are {', '.join(COLUMNS)}"
+                raise ValueError(f"column {name!r} would not be sent: {hint}; select() leaves columns out")
+
+
+@dataclass(slots=True, frozen=True)
+class RowColumns:
+    """The names of the columns that a table has for each part of a record."""
+
+    key: str | None
+    value: str
+    timestamp: str | None
+    topic: str | None
+    partition: str | None
+    headers: str | None
+
+
 class ColumnSender:
     """The steps of a table on its way into batches."""
 
-    def __init__(self, core: ProducerCore, topic: str, partition: int | None, headers: Headers) -> None:
-        if partition is not None and partition < 0:
-            raise ValueError(f"partition {partition} of topic {topic!r}: at least 0 is right")
+    def __init__(self, core: ProducerCore, sources: RowSources) -> None:
+        if sources.partition is not None and sources.partition < 0:
+            raise ValueError(f"partition {sources.partition} of topic {sources.topic!r}: at least 0 is right")
         self._core = core
-        self._topic = topic
-        self._partition = partition
-        self._headers = encoded_headers(headers)
+        self._sources = sources
+        self._headers = encoded_headers(sources.headers or ())
         self._sent = SentColumns()
 
-    def steps(
-        self, data: pa.Table | pa.RecordBatch, key: str | None, value: str | None, timestamp: str | None
-    ) -> Generator[Wait, None, SentColumns]:
+    def steps(self, data: pa.Table | pa.RecordBatch) -> Generator[Wait, None, SentColumns]:
         """Errors are raised, not kept in a future: rows before them are in batches already."""
         try:
-            return (yield from self._steps(data, key, value, timestamp))
+            return (yield from self._steps(data))
         except KafkaError as error:
             transactions = self._core.transactions
             if transactions is not None and not self._core.is_raised(error):
                 transactions.batch_failed(error)  # some rows are not part of it
             raise
 
-    def _steps(
-        self, data: pa.Table | pa.RecordBatch, key: str | None, value: str | None, timestamp: str | None
-    ) -> Generator[Wait, None, SentColumns]:
-        core = self._core
-        core.check_open()
-        deadline = time.monotonic() + core.settings.max_block_ms / 1000
-        count = core.client.view.partition_count(self._topic)
-        if count is None or (self._partition is not None and self._partition >= count):
-            yield TopicWait(self._topic, self._partition, max(0.0, deadline - time.monotonic()))
-        for columns in arrow_columns(data, key, value, timestamp, self._headers):
-            largest = columns.largest() + RECORD_OVERHEAD
-            core.check_size(largest)
-            yield from self._send(columns, largest)
-            self._sent.rows += columns.rows
+    def _steps(self, data: pa.Table | pa.RecordBatch) -> Generator[Wait, None, SentColumns]:
+        import pyarrow as pa
+
+        self._core.check_open()
+        if not isinstance(data, pa.RecordBatch | pa.Table):
+            raise TypeError(f"expected a Table or RecordBatch of pyarrow, not {type(data).__name__}")
+        names = self._sources.columns_of(data.schema)
+        for batch in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
+            for topic, partition, rows in rows_by_place(batch, self._sources, names):
+                yield from self._place(topic, partition, rows, names)
         return self._sent
 
-    def _send(self, columns: ArrowColumns, largest: int) -> Generator[Wait, None, None]:
+    def _place(
+        self, topic: str, partition: int | None, rows: pa.RecordBatch, names: RowColumns
+    ) -> Generator[Wait, None, None]:
+        """Send rows of one topic; all to one partition, or each to that of its key."""
         core = self._core
-        if self._partition is None and core.choose is not None:
-            for partition, rows in self._chosen(columns, core.choose).items():
-                yield from self._send_rows(columns, rows, partition, largest)
-            return
-        if self._partition is not None or not columns.has_keys or core.settings.partitioner_ignore_keys:
-            yield from self._send_rows(columns, None, self._partition, largest)
-            return
-        groups = columns.rows_by_partition(core.client.view.partition_count(self._topic) or 1)
-        for partition, rows in enumerate(groups):
-            if len(rows):
-                chosen = partition if partition < len(groups) - 1 else None
-                yield from self._send_rows(columns, rows, chosen, largest)
+        deadline = time.monotonic() + core.settings.max_block_ms / 1000
+        yield from core.known(topic, partition, deadline)
+        columns = arrow_columns(rows, names, self._headers)
+        largest = columns.largest() + RECORD_OVERHEAD
+        core.check_size(largest)
+        yield from self._send(_Rows(topic, columns, largest), partition)
+        self._sent.rows += columns.rows
 
-    def _chosen(self, columns: ArrowColumns, choose: Choose) -> dict[int, array[int]]:
+    def _send(self, rows: _Rows, partition: int | None) -> Generator[Wait, None, None]:
+        core, columns = self._core, rows.columns
+        if partition is None and core.choose is not None:
+            for chosen, numbers in self._chosen(rows, core.choose).items():
+                yield from self._send_rows(rows, numbers, chosen)
+            return
+        if partition is not None or not columns.has_keys or core.settings.partitioner_ignore_keys:
+            yield from self._send_rows(rows, None, partition)
+            return
+        groups = columns.rows_by_partition(core.client.view.partition_count(rows.topic) or 1)
+        for number, found in enumerate(groups):
+            if len(found):
+                yield from self._send_rows(rows, found, number if number < len(groups) - 1 else None)
+
+    def _chosen(self, rows: _Rows, choose: Choose) -> dict[int, array[int]]:
         """The rows of each partition, as a partitioner of the user's has it."""
         found: dict[int, array[int]] = {}
-        for number in range(columns.rows):
-            key, value = columns.row(number)
-            partition = self._core.chosen(choose, self._topic, key, key, value, value)
+        for number in range(rows.columns.rows):
+            key, value = rows.columns.row(number)
+            partition = self._core.chosen(choose, rows.topic, key, key, value, value)
             found.setdefault(partition, array("i")).append(number)
         return found
 
     def _send_rows(
-        self, columns: ArrowColumns, rows: array[int] | None, partition: int | None, largest: int
+        self, rows: _Rows, numbers: array[int] | None, partition: int | None
     ) -> Generator[Wait, None, None]:
         """Fill one batch after the other; each begins where the one before was full."""
-        core, stop = self._core, columns.rows if rows is None else len(rows)
+        core, stop = self._core, rows.columns.rows if numbers is None else len(numbers)
         at = 0
         while at < stop:
             deadline = time.monotonic() + core.settings.max_block_ms / 1000
             with core.sending:
                 core.check_open()
-                done = self._fill(columns, rows, at, stop, partition, largest)
+                done = self._fill(rows, numbers, at, stop, partition)
             if done is None:
-                yield from core.memory(largest, deadline)
+                yield from core.memory(rows.largest, deadline)
             else:
                 at = done
                 yield TURN_END
 
     def _fill(
-        self,
-        columns: ArrowColumns,
-        rows: array[int] | None,
-        at: int,
-        stop: int,
-        partition: int | None,
-        largest: int,
+        self, rows: _Rows, numbers: array[int] | None, at: int, stop: int, partition: int | None
     ) -> int | None:
         """Rows into the batch at hand, or into a new one: the next row; None where memory is missing."""
         core, now = self._core, time.monotonic()
-        accumulator = core.accumulator
-        if partition is None:
-            queue = core.sticky_queue(self._topic)
-        else:
-            queue = accumulator.queue(self._topic, partition)
+        accumulator, topic = core.accumulator, rows.topic
+        queue = core.sticky_queue(topic) if partition is None else accumulator.queue(topic, partition)
         timestamp = time.time_ns() // 1_000_000
-        batch = accumulator.begin(queue, largest, now)
+        batch = accumulator.begin(queue, rows.largest, now)
         done = at
         if batch is not None:
-            done = batch.append_rows(columns, rows, at, stop, timestamp)
+            done = batch.append_rows(rows.columns, numbers, at, stop, timestamp)
             if done == at:
                 # It filled up, or was taken away to be sent, a moment ago.
-                batch = accumulator.start_next(queue, largest, now)
+                batch = accumulator.start_next(queue, rows.largest, now)
                 if batch is not None:
-                    done = batch.append_rows(columns, rows, at, stop, timestamp)
+                    done = batch.append_rows(rows.columns, numbers, at, stop, timestamp)
         if batch is None:
             return None
         if partition is None:
-            core.remember_sticky(self._topic, batch)
+            core.remember_sticky(topic, batch)
         if done < stop and not batch.sealed:
             # No room for the next row, so that the batch counts as full.
             if partition is None:
-                core.sticky_queue(self._topic, filled=True)
+                core.sticky_queue(topic, filled=True)
             batch.seal()
         self._sent.futures.append(batch.last_future())
         core.announce(queue, now)
         return done
 
 
-def arrow_columns(
-    data: pa.Table | pa.RecordBatch,
-    key: str | None,
-    value: str | None,
-    timestamp: str | None,
-    headers: EncodedHeaders,
-) -> Iterator[ArrowColumns]:
-    """The columns of each record batch in a table, as the compiled code takes them."""
-    import pyarrow as pa
+@dataclass(slots=True, frozen=True)
+class _Rows:
+    """Rows of one topic, as the compiled code takes them; `largest` is what one of them takes at most."""
 
-    if not isinstance(data, pa.RecordBatch | pa.Table):
-        raise TypeError(f"expected a Table or RecordBatch of pyarrow, not {type(data).__name__}")
-    batches = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
-    names = data.schema.names
-    value_name = _name(names, value, VALUE, needed=True)
-    key_name = _name(names, key, KEY)
-    time_name = _name(names, timestamp, TIMESTAMP)
-    for batch in batches:
-        rows = batch.num_rows
-        if not rows:
-            continue
-        assert value_name is not None
-        keys = ArrowColumn(None, None, None, 0, rows, False)
-        if key_name is not None:
-            keys = _binary(batch.column(key_name), key_name)
-        times, first = None, 0
-        if time_name is not None:
-            stamps = _milliseconds(batch.column(time_name), time_name)
-            times, first = stamps.buffers()[1], stamps.offset
-        values = _binary(batch.column(value_name), value_name)
-        yield ArrowColumns(keys, values, times, first, headers)
+    topic: str
+    columns: ArrowColumns
+    largest: int
+
+
+def rows_by_place(
+    batch: pa.RecordBatch, sources: RowSources, names: RowColumns
+) -> Iterator[tuple[str, int | None, pa.RecordBatch]]:
+    """The rows of each topic and partition (None: that of the key), in their order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not batch.num_rows:
+        return
+    topics = [sources.topic or ""]
+    if names.topic is None and names.partition is None:
+        yield topics[0], sources.partition, batch
+        return
+    codes = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+    if names.topic is not None:
+        topics, codes = _topic_codes(batch.column(names.topic), names.topic)
+    if names.partition is not None:
+        numbers = batch.column(names.partition)
+        if not pa.types.is_integer(numbers.type):
+            raise TypeError(f"column {names.partition!r} is {numbers.type}; int32 is right")
+        least = pc.min(numbers).as_py()
+        if least is not None and least < 0:
+            raise ValueError(f"column {names.partition!r} has partition {least}: at least 0 is right")
+        codes = pc.add(codes, pc.add(pc.fill_null(numbers.cast(pa.int64()), NO_PARTITION), 1))
+    for number, partition, rows in rows_by_code(batch, codes):
+        yield topics[number], sources.partition if names.partition is None else partition, rows
+
+
+def _topic_codes(column: pa.Array, name: str) -> tuple[list[str], pa.Int64Array]:
+    """The topics in a column, and for each row the place of its topic, shifted by 32 bits."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.null_count:
+        raise ValueError(f"column {name!r} has rows without a topic")
+    try:
+        encoded = column.cast(pa.string()).dictionary_encode()
+    except pa.ArrowException:
+        raise TypeError(f"column {name!r} is {column.type}; string is right") from None
+    shifted = pc.shift_left(encoded.indices.cast(pa.int64()), pa.scalar(32, pa.int64()))
+    return encoded.dictionary.to_pylist(), shifted
+
+
+def rows_by_code(
+    batch: pa.RecordBatch, codes: pa.Int64Array
+) -> Iterator[tuple[int, int | None, pa.RecordBatch]]:
+    """Cut a batch by codes of topic << 32 | partition + 1; 0 stands for no partition."""
+    import pyarrow.compute as pc
+
+    kinds = pc.unique(codes).to_pylist()
+    for code in kinds:
+        rows = batch if len(kinds) == 1 else batch.filter(pc.equal(codes, code))
+        partition = (code & 0xFFFFFFFF) - 1
+        yield code >> 32, None if partition == NO_PARTITION else partition, rows
+
+
+def arrow_columns(batch: pa.RecordBatch, names: RowColumns, headers: EncodedHeaders) -> ArrowColumns:
+    """The columns of a record batch, as the compiled code takes them."""
+    rows = batch.num_rows
+    keys = ArrowColumn(None, None, None, 0, rows, False)
+    if names.key is not None:
+        keys = _binary(batch.column(names.key), names.key)
+    times, first = None, 0
+    if names.timestamp is not None:
+        stamps = _milliseconds(batch.column(names.timestamp), names.timestamp)
+        times, first = stamps.buffers()[1], stamps.offset
+    values = _binary(batch.column(names.value), names.value)
+    own = None if names.headers is None else _row_headers(batch.column(names.headers), names.headers)
+    return ArrowColumns(keys, values, times, first, headers, own)
+
+
+def _row_headers(column: pa.Array, name: str) -> ArrowColumn | None:
+    """The headers of each row as they stand in its record; None where no row has any."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    try:
+        column = column.cast(kind)
+    except pa.ArrowException:
+        raise TypeError(f"column {name!r} is {column.type}; {kind} is right") from None
+    if not pc.sum(pc.list_value_length(column)).as_py():
+        return None
+    cells: list[bytes | None] = []
+    for pairs in column.to_pylist():
+        for pair in pairs or ():
+            if pair is None or pair["key"] is None:
+                raise ValueError(f"column {name!r} has a header without a name")
+        fields = tuple((pair["key"].encode(), pair["value"]) for pair in pairs or ())
+        cells.append(encode_headers(fields) if fields else None)
+    return _binary(pa.array(cells, pa.binary()), name)
 
 
 def _name(names: list[str], given: str | None, usual: str, *, needed: bool = False) -> str | None:

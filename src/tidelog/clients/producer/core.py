@@ -165,7 +165,7 @@ class ProducerCore:
         _check(record)
         self.check_open()
         deadline = time.monotonic() + self._max_block
-        yield from self._known(record.topic, record.partition, deadline)
+        yield from self.known(record.topic, record.partition, deadline)
         key = self._bytes("key", self._serialize_key, record, record.key)
         value = self._bytes("value", self._serialize_value, record, record.value)
         headers = encoded_headers(record.headers)
@@ -183,7 +183,8 @@ class ProducerCore:
                 return future
             yield from self.memory(size, deadline)
 
-    def _known(self, topic: str, partition: int | None, deadline: float) -> Generator[Wait, None, None]:
+    def known(self, topic: str, partition: int | None, deadline: float) -> Generator[Wait, None, None]:
+        """A step that waits for the metadata of a topic, or of one of its partitions, where it is missing."""
         count = self.client.view.partition_count(topic)
         if count is None or (partition is not None and partition >= count):
             yield TopicWait(topic, partition, max(0.0, deadline - time.monotonic()))

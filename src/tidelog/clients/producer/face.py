@@ -116,7 +116,7 @@ class Producer:
     def send_arrow(
         self,
         data: pa.Table | pa.RecordBatch,
-        topic: str,
+        topic: str | None = None,
         *,
         key_column: str | None = None,
         value_column: str | None = None,
@@ -126,15 +126,15 @@ class Producer:
     ) -> SentColumns:
         """Send each row of a table as a record, without an object per record.
 
-        The columns are `key`, `value` and `timestamp` unless others are named; a table of one column has the
-        values alone. Others are passed over. All records carry the same headers.
+        The columns are those that a consumer's `poll_arrow` gives: `topic`, `partition`, `timestamp`, `key`,
+        `value` and `headers`; `offset` is not sent. `topic`, `partition` and `headers` hold for all rows, and
+        over the column; a table of one column has the values alone. ValueError names any other column.
         """
-        from tidelog.clients.producer.columns import ColumnSender
+        from tidelog.clients.producer.columns import ColumnSender, RowSources
 
         self._thread.check_process()
-        steps = ColumnSender(self._core, topic, partition, headers or ()).steps(
-            data, key_column, value_column, timestamp_column
-        )
+        sources = RowSources(topic, partition, headers, key_column, value_column, timestamp_column)
+        steps = ColumnSender(self._core, sources).steps(data)
         return self._drive(steps)
 
     def _drive(self, steps: Generator[Wait, None, T]) -> T:

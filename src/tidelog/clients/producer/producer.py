@@ -106,7 +106,7 @@ class AsyncProducer:
     async def send_arrow(
         self,
         data: pa.Table | pa.RecordBatch,
-        topic: str,
+        topic: str | None = None,
         *,
         key_column: str | None = None,
         value_column: str | None = None,
@@ -116,14 +116,14 @@ class AsyncProducer:
     ) -> SentColumns:
         """Send each row of a table as a record, without an object per record.
 
-        The columns are `key`, `value` and `timestamp` unless others are named; a table of one column has the
-        values alone. Others are passed over. All records carry the same headers.
+        The columns are those that a consumer's `poll_arrow` gives: `topic`, `partition`, `timestamp`, `key`,
+        `value` and `headers`; `offset` is not sent. `topic`, `partition` and `headers` hold for all rows, and
+        over the column; a table of one column has the values alone. ValueError names any other column.
         """
-        from tidelog.clients.producer.columns import ColumnSender
+        from tidelog.clients.producer.columns import ColumnSender, RowSources
 
-        steps = ColumnSender(self._core, topic, partition, headers or ()).steps(
-            data, key_column, value_column, timestamp_column
-        )
+        sources = RowSources(topic, partition, headers, key_column, value_column, timestamp_column)
+        steps = ColumnSender(self._core, sources).steps(data)
         await self.start()
         return await self._drive(steps)
 
