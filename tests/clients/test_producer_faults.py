@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
+import os
 import random
 import signal
 import ssl
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -668,6 +671,22 @@ producer.close()
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         assert done.stdout == "InvalidState\n" * 3, done.stderr
         assert len(broker.logs["t", 0]) == 2
+
+
+def test_producers_leave_nothing_registered_for_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[object] = []
+    monkeypatch.setattr(os, "register_at_fork", lambda **functions: registered.append(functions))
+    with FakeBroker() as broker:
+        with Producer(bootstrap_servers=broker.bootstrap):
+            before = len(registered)
+            assert before <= 1
+        for _ in range(3):
+            with Producer(bootstrap_servers=broker.bootstrap) as producer:
+                core = weakref.ref(producer._core)
+        del producer
+        gc.collect()
+    assert len(registered) == before
+    assert core() is None
 
 
 def test_a_child_that_leaves_the_block_of_a_producer_leaves_it_to_its_parent() -> None:

@@ -27,6 +27,7 @@ from tidelog.clients.errors import (
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, PreparedTransaction
+from tidelog.clients.producer.transactions import Transactions
 from tidelog.errors import InvalidProducerEpoch, InvalidTopic, ProducerFenced
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -399,3 +400,57 @@ def test_a_record_refused_on_the_senders_thread_fails_the_transaction_on_its_loo
         with sender.transaction():
             sender.send(topic, b"next", partition=0)
     sees(bootstrap, topic, [b"next"])
+
+
+@pytest.mark.parametrize("way", ["calls", "with", "columns"])
+def test_the_state_of_a_transaction_changes_on_the_loop_alone(
+    bootstrap: str, topic: str, new_name: NewName, way: str
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    threads: Counter[str] = Counter()
+
+    class Watched(Transactions):
+        def __setattr__(self, name: str, value: object) -> None:
+            threads[threading.current_thread().name] += 1
+            super().__setattr__(name, value)
+
+    too_large = b"x" * 2_000_000
+    with producer(bootstrap, new_name("id"), client_id="watched") as sender:
+        transactions = sender._core.transactions
+        assert transactions is not None
+        transactions.__class__ = Watched
+        sender.init_transactions()
+        if way == "with":
+            with pytest.raises(RecordTooLarge), sender.transaction():
+                sender.send(topic, too_large)
+        else:
+            sender.begin_transaction()
+            if way == "columns":
+                with pytest.raises(RecordTooLarge):
+                    sender.send_arrow(pa.table({"value": [too_large]}), topic)
+            else:
+                assert isinstance(sender.send(topic, too_large).exception(10), RecordTooLarge)
+            # The next call knows it already.
+            with pytest.raises(RecordTooLarge):
+                sender.send(topic, b"small")
+            sender.abort_transaction()
+        with sender.transaction():
+            sender.send(topic, b"after")
+    assert set(threads) == {"producer watched"}
+
+
+def test_a_transaction_can_begin_in_a_callback(bootstrap: str, topic: str, new_name: NewName) -> None:
+    with producer(bootstrap, new_name("id")) as sender:
+        sender.init_transactions()
+        problems: list[BaseException] = []
+
+        def begin(metadata: object, error: BaseException | None) -> None:
+            try:
+                sender.begin_transaction()
+            except BaseException as problem:
+                problems.append(problem)
+
+        with sender.transaction():
+            sender.send(topic, b"v", callback=begin).result(10)
+        assert [type(problem) for problem in problems] == [InvalidState]
+        assert "in a transaction" in str(problems[0])

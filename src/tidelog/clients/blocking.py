@@ -63,6 +63,12 @@ class LoopThread:
             work.close()
             raise
 
+    def apply(self, function: Callable[[], T]) -> T:
+        """The result of a function that runs on the loop; callbacks, which run there, call it at once."""
+        if self.is_current:
+            return function()
+        return self.run(_applied(function))
+
     def call(self, function: Callable[[], object]) -> None:
         """Run a function on the loop soon."""
         self.check_process()
@@ -117,3 +123,7 @@ class LoopThread:
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
             self.loop.close()
+
+
+async def _applied(function: Callable[[], T]) -> T:
+    return function()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidelog.clients.producer.accumulator import RECORD_OVERHEAD
-from tidelog.clients.producer.core import Headers, ProducerCore, TurnEnd, Wait, encoded_headers
+from tidelog.clients.producer.core import Headers, ProducerCore, RecordFailed, TurnEnd, Wait, encoded_headers
 from tidelog.clients.producer.partitioners import Choose
 from tidelog.errors import KafkaError
 from tidelog.records._pure_client import EncodedHeaders, encode_headers
@@ -128,9 +128,8 @@ class ColumnSender:
         try:
             return (yield from self._steps(data))
         except KafkaError as error:
-            transactions = self._core.transactions
-            if transactions is not None and not self._core.is_raised(error):
-                transactions.batch_failed(error)  # some rows are not part of it
+            if self._core.transactions is not None and not self._core.is_raised(error):
+                yield RecordFailed(error)  # some rows are not part of the transaction
             raise
 
     def _steps(self, data: pa.Table | pa.RecordBatch) -> Generator[Wait, None, SentColumns]:

@@ -69,7 +69,14 @@ class TurnEnd:
     """Nothing is missing, but much was done: on an event loop others may run now."""
 
 
-Wait = TopicWait | MemoryWait | TurnEnd
+@dataclass(slots=True, frozen=True)
+class RecordFailed:
+    """A record could not become part of the transaction, which is noted on the loop."""
+
+    error: KafkaError
+
+
+Wait = TopicWait | MemoryWait | TurnEnd | RecordFailed
 
 
 class ProducerCore:
@@ -91,7 +98,7 @@ class ProducerCore:
                 self.accumulator,
                 settings,
                 self.flush,
-                lambda: self.sender.wake(),  # a record that is refused fails it on the thread that sends
+                lambda: self.sender.wake_on_loop(),
                 lambda error: self.sender.abort_waiting(error),
             )
             sequences = self.transactions.sequences
@@ -150,7 +157,7 @@ class ProducerCore:
                 self.interceptors.on_acknowledgement(_nowhere(record), error)
                 raise
             if self.transactions is not None:
-                self.transactions.batch_failed(error)
+                yield RecordFailed(error)
             future = Refused(record.topic, error).future()
         if told is not None:
             future.add_done_callback(told)
@@ -385,8 +392,15 @@ class ProducerCore:
             await self.accumulator.memory.wait_async(wait.size, wait.timeout)
         elif isinstance(wait, TopicWait):
             await self.wait_for_topic(wait.topic, wait.partition, wait.timeout)
+        elif isinstance(wait, RecordFailed):
+            self.note_failed(wait.error)
         else:
             await self.turns.pass_on()
+
+    def note_failed(self, error: KafkaError) -> None:
+        """A record was refused before it was in a batch: its transaction cannot be committed."""
+        if self.transactions is not None:
+            self.transactions.batch_failed(error)
 
     async def wait_for_topic(self, topic: str, partition: int | None, timeout: float) -> None:
         client = self.client

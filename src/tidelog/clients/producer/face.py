@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -25,6 +26,7 @@ from tidelog.clients.producer.core import (
     Headers,
     MemoryWait,
     ProducerCore,
+    RecordFailed,
     TurnEnd,
     Wait,
     patience,
@@ -44,17 +46,32 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _forget_open_batches_after_fork(core: ProducerCore) -> None:
-    """A child must not fill batches that nobody sends there: its `send` then takes the way that says so."""
-    reference = weakref.ref(core)
+class _OpenBatchesOfThreads:
+    """The producers of this process whose open batches a forked child forgets: nobody sends them there.
 
-    def forget() -> None:
-        alive = reference()
-        if alive is not None:
-            alive.fast.clear()
-            alive.keyed.clear()
+    The `send` of a child then takes the way that says so. Functions that are registered for forks stay for
+    good, so there is one for all producers.
+    """
 
-    os.register_at_fork(after_in_child=forget)
+    def __init__(self) -> None:
+        self._cores: weakref.WeakSet[ProducerCore] = weakref.WeakSet()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def add(self, core: ProducerCore) -> None:
+        self._cores.add(core)
+
+    def discard(self, core: ProducerCore) -> None:
+        self._cores.discard(core)
+
+    def _forget(self) -> None:
+        for core in list(self._cores):
+            core.fast.clear()
+            core.keyed.clear()
+
+
+@cache
+def _open_batches() -> _OpenBatchesOfThreads:
+    return _OpenBatchesOfThreads()
 
 
 class Producer:
@@ -71,7 +88,7 @@ class Producer:
         self._keyed = self._core.keyed
         self._thread = LoopThread(f"producer {checked.client_id}".strip())
         self._thread.run(self._core.start())
-        _forget_open_batches_after_fork(self._core)
+        _open_batches().add(self._core)
 
     def __enter__(self) -> Self:
         return self
@@ -155,6 +172,9 @@ class Producer:
     def _wait(self, wait: Wait) -> None:
         if isinstance(wait, TurnEnd):
             return  # threads take turns by themselves
+        if isinstance(wait, RecordFailed):
+            self._thread.apply(lambda: self._core.note_failed(wait.error))
+            return
         self._thread.check()
         if isinstance(wait, MemoryWait):
             self._core.accumulator.memory.wait(wait.size, wait.timeout)
@@ -203,11 +223,15 @@ class Producer:
             self._thread.run(self._core.close(0))
             raise
         finally:
-            self._thread.close()
+            self._end()
 
     async def _close_from_within(self) -> None:
         await self._core.close(0)
+        self._end()
+
+    def _end(self) -> None:
         self._thread.close()
+        _open_batches().discard(self._core)
 
     # Transactions
 
@@ -216,7 +240,7 @@ class Producer:
         self._thread.run(self._transactions.init())
 
     def begin_transaction(self) -> None:
-        self._transactions.begin()
+        self._thread.apply(self._transactions.begin)
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMember | str) -> None:
         """Commit a consumer's offsets together with what is sent; `group` is its id, or its membership."""
@@ -246,7 +270,7 @@ class Producer:
         transactions = self._transactions
         if transactions.needs_init:
             self.init_transactions()
-        transactions.begin()
+        self.begin_transaction()
         try:
             yield self
         except BaseException as error:
