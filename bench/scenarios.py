@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable
 
 import clients_consume
+import cold
 import growth
 import load
 import machine
+import sessions
 import spark_suite
 import upkeep
 import workloads
@@ -214,7 +216,9 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "latency": latency,
     "bulk": bulk,
     "fetch": fetch,
+    "sessions": sessions.sessions,
     "beside": beside,
+    "cold": cold.cold,
     "memory": memory,
     "connections": connections,
     "segments": growth.segments,

@@ -175,7 +175,7 @@ class InProcess:
 
 @contextmanager
 def faulty_broker(
-    monkeypatch: pytest.MonkeyPatch, disk: FaultyDisk, settings: Mapping[str, str]
+    monkeypatch: pytest.MonkeyPatch, disk: RealDisk, settings: Mapping[str, str]
 ) -> Iterator[InProcess]:
     monkeypatch.setattr(broker_module, "RealDisk", lambda: disk)
     running = InProcess(settings)

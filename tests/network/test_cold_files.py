@@ -13,11 +13,11 @@ import pytest
 from tests.network.harness import Client, Running, serving
 from tests.support.cold_disk import ColdDisk
 from tests.support.wait import eventually
-from tidelog.network.output import SENDFILE_BYTES
+from tidelog.network.output import BROUGHT_IN_BYTES
 from tidelog.network.request import Request
 from tidelog.storage.slices import FileSlice
 
-SIZES = {"large": 2 * SENDFILE_BYTES + 1000, "small": 1000}
+SIZES = {"large": 2 * BROUGHT_IN_BYTES + 1000, "small": 1000}
 
 
 class Files:
@@ -91,10 +91,10 @@ def test_answers_of_one_connection_stay_in_order(running: Running, files: Files)
 
 def test_at_most_one_range_is_brought_in_at_a_time(running: Running, files: Files) -> None:
     reader = ask_for_cold(running, files, "large")
-    assert [(size, position) for _, size, position in files.disk.brought_in] == [(SENDFILE_BYTES, 0)]
+    assert [(size, position) for _, size, position in files.disk.brought_in] == [(BROUGHT_IN_BYTES, 0)]
     files.disk.may_read.set()
     assert reader.receive() == (1, files.expected("large"))
-    assert [size for _, size, _ in files.disk.brought_in] == [SENDFILE_BYTES, SENDFILE_BYTES, 1000]
+    assert [size for _, size, _ in files.disk.brought_in] == [BROUGHT_IN_BYTES, BROUGHT_IN_BYTES, 1000]
 
 
 def test_a_file_that_is_evicted_again_at_once_is_sent_all_the_same(

@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -24,9 +25,16 @@ def loop() -> Iterator[BrokerLoop]:
 
 def run(loop: BrokerLoop, seconds: float = 10) -> None:
     """Run until something stops the loop."""
-    guard = loop.call_later(seconds, lambda: pytest.fail("nothing stopped the loop"))
+    late: list[bool] = []
+
+    def give_up() -> None:  # asyncio would report an exception here and go on
+        late.append(True)
+        loop.stop()
+
+    guard = loop.call_later(seconds, give_up)
     loop.run_forever()
     guard.cancel()
+    assert not late, "nothing stopped the loop"
 
 
 def test_it_is_a_scheduler(loop: BrokerLoop) -> None:
@@ -222,3 +230,98 @@ def test_waiting_counts_as_idle(loop: BrokerLoop) -> None:
     loop.schedule(0.03, loop.stop)
     run(loop)
     assert loop.idle_seconds >= 0.02
+
+
+def test_what_threads_post_runs_on_the_loop_in_the_order_of_each(loop: BrokerLoop) -> None:
+    ran: list[tuple[str, int]] = []
+    threads = {threading.get_ident()}
+
+    def work(name: str) -> None:
+        for number in range(500):
+            loop.post(lambda number=number: (ran.append((name, number)), threads.add(threading.get_ident())))  # type: ignore[misc]
+        loop.post(ended)
+
+    left = ["a", "b"]
+
+    def ended() -> None:
+        left.pop()
+        if not left:
+            loop.stop()
+
+    posting = [threading.Thread(target=work, args=(name,)) for name in left]
+    for thread in posting:
+        thread.start()
+    run(loop)
+    for thread in posting:
+        thread.join()
+    assert threads == {threading.get_ident()}
+    for name in ("a", "b"):
+        assert [number for who, number in ran if who == name] == list(range(500))
+
+
+def test_a_sleeping_loop_is_woken_by_a_post_and_a_waking_one_is_not_told_twice(loop: BrokerLoop) -> None:
+    woken: list[int] = []
+    on_wakeup = loop.direct._direct[loop._wakeup]
+
+    def count(mask: int) -> None:
+        woken.append(mask)
+        on_wakeup(mask)
+
+    loop.direct._direct[loop._wakeup] = count
+    rounds = 20
+
+    def work() -> None:
+        for _ in range(rounds):
+            arrived = threading.Event()
+            while not loop.direct.asleep:
+                os.sched_yield()
+            loop.post(lambda: None)
+            loop.post(arrived.set)
+            if not arrived.wait(10):
+                return  # and nothing stops the loop
+        loop.post(loop.stop)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    run(loop)
+    thread.join()
+    assert rounds <= len(woken) <= 2 * rounds + 1
+
+
+@pytest.mark.parametrize("look", [1, 2])
+def test_a_post_between_the_last_look_and_the_sleep_is_not_lost(loop: BrokerLoop, look: int) -> None:
+    class Posted(deque[Callable[[], None]]):
+        """As if another thread posted right after the loop found nothing, at its first or second look."""
+
+        looks = 0
+
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            self.looks += 1
+            if self.looks == look:
+                loop.post(loop.stop)
+            return found
+
+    loop.direct.posted = Posted()
+    run(loop)
+
+
+def test_a_post_from_the_loop_itself_does_not_wait_for_an_event(loop: BrokerLoop) -> None:
+    loop.call_soon(lambda: loop.post(loop.stop))
+    run(loop)
+
+
+def test_a_post_that_fails_is_reported_and_the_next_one_runs(loop: BrokerLoop) -> None:
+    reported: list[BaseException] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    loop.post(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    loop.post(loop.stop)
+    run(loop)
+    assert [type(error) for error in reported] == [ZeroDivisionError]
+
+
+def test_a_closed_loop_takes_no_post() -> None:
+    made = BrokerLoop()
+    made.close()
+    with pytest.raises(RuntimeError):
+        made.post(lambda: None)

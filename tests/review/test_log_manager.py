@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 from tests.storage.helpers import NOW, append, batch, config
-from tests.support.simdisk import SimulatedDisk
+from tests.support.simdisk import SimulatedDisk, SimulatedFile
 from tidelog.clock import ManualClock, SimulatedScheduler
 from tidelog.records.check import check_produced
 from tidelog.storage.append import PendingAppend
@@ -24,10 +24,10 @@ class BusyDisk(SimulatedDisk):
 
     out_of_descriptors = False
 
-    def map(self, path: str) -> bytes:
+    def open(self, path: str, *, create: bool = False) -> SimulatedFile:
         if self.out_of_descriptors:
             raise OSError(errno.EMFILE, "too many open files", path)
-        return super().map(path)
+        return super().open(path, create=create)
 
 
 def managed(*dirs: str, disk: Disk | None = None) -> tuple[LogManager, SimulatedScheduler]:

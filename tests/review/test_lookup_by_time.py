@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,12 +12,15 @@ import pytest
 
 from tidelog.clock import SystemClock
 from tidelog.network.request import Request
+from tidelog.protocol.message import Message
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.records.batch import Record, build_batch, read_header, read_records, record_times
 from tidelog.records.codecs import Codec
+from tidelog.server.apis.api import Answer
 from tidelog.server.apis.offsets import LATEST, list_offsets
 from tidelog.server.services import Services
 from tidelog.slices import Slices, finished
+from tidelog.storage.reads import CachedReads
 
 PARTITIONS = 200
 MS = 0.001
@@ -30,7 +34,7 @@ class SlowLog:
     longest = 0.0
     lookups = 0
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int]:
+    def offset_for_timestamp(self, timestamp: int, reads: CachedReads) -> tuple[int, int, int]:
         until = time.thread_time() + MS
         while time.thread_time() < until:
             pass
@@ -44,10 +48,10 @@ class SlowLog:
             await asyncio.sleep(0)
 
 
-def ask(log: SlowLog, timestamp: int) -> Slices[ListOffsetsResponse]:
+def ask(log: SlowLog, timestamp: int) -> Answer:
     partition = SimpleNamespace(leader_log=lambda _: log, leader_epoch=0)
-    replicas = SimpleNamespace(partition=lambda *_: partition)
-    services = SimpleNamespace(replicas=replicas, clock=SystemClock())
+    replicas = SimpleNamespace(partition=lambda *_: partition, scheduler=SimpleNamespace(clock=SystemClock()))
+    services = SimpleNamespace(replicas=replicas)
     wanted = [
         ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
         for index in range(PARTITIONS)
@@ -60,20 +64,21 @@ def ask(log: SlowLog, timestamp: int) -> Slices[ListOffsetsResponse]:
 def test_many_partitions_are_looked_up_between_the_turns_of_others() -> None:
     log = SlowLog()
 
-    async def run() -> ListOffsetsResponse:
+    async def run() -> Message:
         others = asyncio.create_task(log.others())
         await asyncio.sleep(0)
-        answer = await finished(ask(log, 1234))
+        answer = await cast("Coroutine[None, None, Message]", ask(log, 1234))
         await others
         return answer
 
     answer = asyncio.run(run())
+    assert isinstance(answer, ListOffsetsResponse)
     assert [partition.offset for partition in answer.topics[0].partitions] == [7] * PARTITIONS
     assert log.longest < PARTITIONS * MS / 2
 
 
 def test_the_end_of_a_log_needs_no_lookup() -> None:
-    answer = asyncio.run(finished(ask(SlowLog(), LATEST)))
+    answer = asyncio.run(finished(cast("Slices[ListOffsetsResponse]", ask(SlowLog(), LATEST))))
     assert [partition.offset for partition in answer.topics[0].partitions] == [100] * PARTITIONS
 
 

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidelog.storage.index import GrowingOffsetIndex, GrowingTimeIndex, MappedOffsetIndex, MappedTimeIndex
+from tests.support.simdisk import Inode, SimulatedDisk, SimulatedFile
+from tidelog.storage import index as index_module
+from tidelog.storage.index import GrowingOffsetIndex, GrowingTimeIndex, StoredOffsetIndex, StoredTimeIndex
 
+PATCHED = [HealthCheck.function_scoped_fixture]  # the same for every example
 INT_MAX = (1 << 31) - 1
 rising = st.lists(st.integers(0, INT_MAX), unique=True, max_size=30).map(sorted)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+LOG_SIZE = 1 << 32
+
+
+@pytest.fixture(autouse=True, params=["held in memory", "read in blocks"])
+def in_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "read in blocks":
+        monkeypatch.setattr(index_module, "HELD_BYTES", 0)
+        monkeypatch.setattr(index_module, "BLOCK_BYTES", 40)
+
+
+def file_of(data: bytes) -> SimulatedFile:
+    return SimulatedFile(SimulatedDisk(), "index", Inode(data))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=PATCHED)
 @given(rising, rising, st.lists(st.integers(0, INT_MAX), max_size=10))
 def test_offset_lookups(offsets: list[int], positions: list[int], asked: list[int]) -> None:
     entries = list(zip(offsets, positions, strict=False))
@@ -19,17 +37,17 @@ def test_offset_lookups(offsets: list[int], positions: list[int], asked: list[in
     for entry in entries:
         growing.append(*entry)
     data = growing.encode()
-    mapped, loaded = MappedOffsetIndex(data), GrowingOffsetIndex(1 << 20, data)
+    stored, loaded = StoredOffsetIndex(file_of(data), LOG_SIZE), GrowingOffsetIndex(1 << 20, data)
     assert loaded.encode() == data
     for value in [*asked, *offsets, *positions]:
         before = [position for offset, position in entries if offset <= value]
         behind = [offset for offset, position in entries if position >= value]
-        for index in (growing, mapped, loaded):
+        for index in (growing, stored, loaded):
             assert index.lookup(value) == (before[-1] if before else 0)
             assert index.offset_after(value) == (behind[0] if behind else None)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=PATCHED)
 @given(
     st.lists(st.tuples(st.integers(-1, 1 << 62), st.integers(0, INT_MAX)), max_size=30),
     st.lists(st.integers(-1, 1 << 62), max_size=10),
@@ -43,15 +61,15 @@ def test_time_lookups(appended: list[tuple[int, int]], asked: list[int]) -> None
             entries.append((timestamp, offset))
     data = growing.encode()
     assert len(data) == 12 * len(entries)
-    mapped, loaded = MappedTimeIndex(data), GrowingTimeIndex(1 << 20, data)
+    stored, loaded = StoredTimeIndex(file_of(data)), GrowingTimeIndex(1 << 20, data)
     for value in [*asked, *(timestamp for timestamp, _ in appended)]:
         before = [offset for timestamp, offset in entries if timestamp <= value]
-        for index in (growing, mapped, loaded):
+        for index in (growing, stored, loaded):
             assert index.lookup(value) == (before[-1] if before else 0)
             assert index.last() == (entries[-1] if entries else None)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=PATCHED)
 @given(rising, st.integers(0, INT_MAX))
 def test_truncation_keeps_what_is_below(offsets: list[int], at: int) -> None:
     index = GrowingOffsetIndex(1 << 20)

@@ -24,6 +24,7 @@ from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import FolderRefused
 from tidelog.storage.log import Log
 from tidelog.storage.manager import Intervals, LogManager
+from tidelog.storage.reads import Reads
 
 ID = bytes(range(16))
 
@@ -215,9 +216,9 @@ def test_retention_of_many_logs_gives_way_to_other_work(monkeypatch: pytest.Monk
         log.update_high_watermark(2)
     clock, delete = broker.scheduler.clock, Log.delete_old_segments
 
-    def slow_delete(log: Log, now_ms: int) -> int:
+    def slow_delete(log: Log, now_ms: int, reads: Reads) -> int:
         clock.advance(0.004)
-        return delete(log, now_ms)
+        return delete(log, now_ms, reads)
 
     monkeypatch.setattr(Log, "delete_old_segments", slow_delete)
     meanwhile: list[int] = []

@@ -29,6 +29,10 @@ class ColdDisk(RealDisk):
             self._evicted = True
             self._warm.clear()
 
+    def make_hot(self) -> None:
+        """All is in the page cache again, as before `evict`."""
+        self._evicted = False
+
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         file = ColdFile(path, os.open(path, flags, 0o644))
@@ -80,7 +84,7 @@ class ColdFile(RealFile):
     def is_cached(self, size: int, position: int) -> bool:
         return not self.disk.is_cold(self.path, size, position)
 
-    def bring_in(self, size: int, position: int) -> None:
+    def bring_in(self, size: int, position: int, ahead: int = 0) -> None:
         self.disk.brought_in.append((self.path, size, position))
         self.disk.wait_for(self.path, size, position)
 

@@ -85,7 +85,7 @@ class SimulatedFile:
     def is_cached(self, size: int, position: int) -> bool:
         return True
 
-    def bring_in(self, size: int, position: int) -> None:
+    def bring_in(self, size: int, position: int, ahead: int = 0) -> None:
         self._disk.check_read(self.path)
 
     def pwrite(self, data: Bytes, position: int) -> None:

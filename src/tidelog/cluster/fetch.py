@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, FetchSession
 from tidelog.cluster.partition import Partition
@@ -19,6 +20,7 @@ from tidelog.errors import (
     OffsetOutOfRange,
     UnknownTopicId,
 )
+from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
@@ -40,9 +42,14 @@ class FetchParams:
 
 
 def read_partition(
-    partition: Partition, wanted: FetchPartition, max_bytes: int, params: FetchParams, min_one: bool
+    partition: Partition,
+    wanted: FetchPartition,
+    max_bytes: int,
+    params: FetchParams,
+    min_one: bool,
+    reads: CachedReads,
 ) -> FetchedPartition:
-    """Read one partition; raises the Kafka error that the answer is to carry."""
+    """Read one partition; raises the Kafka error that the answer is to carry, or NotCached."""
     log = partition.leader_log(wanted.current_leader_epoch)
     answer = FetchedPartition(wanted)
     answer.source = partition
@@ -58,7 +65,7 @@ def read_partition(
     else:
         limit = last_stable_offset if params.isolation_level == READ_COMMITTED else high_watermark
     fetch_offset = wanted.fetch_offset
-    read = log.read(fetch_offset, max_bytes, max_offset=limit, min_one_message=min_one)
+    read = log.read(fetch_offset, max_bytes, max_offset=limit, min_one_message=min_one, reads=reads)
     answer.has_more = fetch_offset < limit
     answer.records = read.slice
     answer.behind_active_segment = read.segment is not None and read.segment is not log.active_segment
@@ -68,7 +75,7 @@ def read_partition(
             if answer.records is None
             else [
                 (transaction.producer_id, transaction.first_offset)
-                for transaction in log.aborted_transactions(fetch_offset, log.upper_bound(read))
+                for transaction in log.aborted_transactions(fetch_offset, log.upper_bound(read, reads), reads)
             ]
         )
     return answer
@@ -94,11 +101,12 @@ class Fetcher:
         self._replicas = replicas
 
     def read_all(
-        self, wanted: list[FetchPartition], params: FetchParams
+        self, wanted: list[FetchPartition], params: FetchParams, reads: CachedReads = CACHED
     ) -> tuple[list[FetchedPartition], int]:
         """One pass over the partitions; gives the answers and how many bytes of records they carry.
 
         Partitions that are unknown here come last, as in Kafka.
+        Raises NotCached with all that has to come from the disk first.
         """
         replicas = self._replicas
         answers: list[FetchedPartition] = []
@@ -106,16 +114,23 @@ class Fetcher:
         left = params.max_bytes
         total = 0
         min_one = True
+        cold: list[NotCached] = []
         for want in wanted:
             try:
                 partition = replicas.partition(want.topic, want.partition)
                 want.name = partition.topic
                 if params.reads_to_log_end:
                     partition.follower(params.replica_id)
-                answer = read_partition(partition, want, min(want.max_bytes, left), params, min_one)
+                answer = read_partition(partition, want, min(want.max_bytes, left), params, min_one, reads)
+            except NotCached as missing:
+                cold.append(missing)
+                continue
             except KafkaError as error:
                 answer = FetchedPartition(want)
                 answer.error = self._gone(want) if isinstance(error, UnknownTopicId) and want.name else error
+                if answer.is_unknown:
+                    # As in Kafka: no list where it looked at a log, an empty one where there is none.
+                    answer.aborted = []
             except OSError as error:
                 answer = FetchedPartition(want)
                 answer.error = KafkaStorageError(str(error))
@@ -128,7 +143,28 @@ class Fetcher:
                 unknown.append(answer)
                 continue
             answers.append(answer)
+        if cold:
+            raise NotCached(*(missing for found in cold for missing in found.missing))
         return answers + unknown if unknown else answers, total
+
+    def bring_in(
+        self,
+        cold: NotCached,
+        reads: CachedReads,
+        then: Callable[[CachedReads], object],
+        on_failure: OnFailure | None,
+    ) -> None:
+        """Call `then` when the missing data has come from the disk; its exception goes to `on_failure`."""
+
+        def again(reads: CachedReads) -> None:
+            try:
+                then(reads)
+            except Exception as error:
+                if on_failure is None:
+                    raise
+                on_failure(error)
+
+        bring_in(self._replicas.scheduler, cold, reads, again)
 
     def _gone(self, want: FetchPartition) -> KafkaError:
         """A session goes on to speak of a topic by an id that was known when it was first fetched by it."""
@@ -148,6 +184,7 @@ class Fetcher:
     ) -> bool:
         """Answer now (True) or when `min_bytes` have come or `max_wait_ms` are over (False).
 
+        What is not in the page cache comes from the disk first, and until then the answer waits, too.
         An exception in a later answer goes to `on_failure`, not to the append that brought the answer about.
         """
         session = context.session
@@ -155,15 +192,34 @@ class Fetcher:
         if session.wake is not None:
             purgatory.complete_all(session)  # an older request of the session: this one has overtaken it
         session.read_as(params.isolation_level, params.reads_to_log_end)
-        answers, total = self.read_all(context.due(), params)
+        return self._answer(context, params, done, on_failure, CACHED)
+
+    def _answer(
+        self,
+        context: FetchContext,
+        params: FetchParams,
+        done: Callable[[list[FetchedPartition]], None],
+        on_failure: OnFailure | None,
+        reads: CachedReads,
+    ) -> bool:
+        session = context.session
+        try:
+            answers, total = self.read_all(context.due(), params, reads)
+        except NotCached as cold:
+            again = partial(self._answer, context, params, done, on_failure)
+            self.bring_in(cold, reads, again, on_failure)
+            return False
         unknown = {answer.wanted for answer in answers if answer.error is not None and answer.is_unknown}
         if (
             params.max_wait_ms <= 0
             or len(unknown) == len(session.partitions)
             or is_enough(answers, total, params)
+            or session.closed  # while the disk was read, or overtaken by a later request meanwhile
+            or session.epoch != context.epoch
         ):
             done(context.select(answers))
             return True
+        purgatory = self._replicas.fetch_purgatory
         operation = DelayedFetch(self, context, params, unknown, done, on_failure)
         session.wake = lambda: purgatory.check(session)
         watch_again(answers, session)
@@ -210,7 +266,10 @@ class DelayedFetch(DelayedOperation):
         unknown = self._unknown
         due = context.due()
         known = [want for want in due if want not in unknown] if unknown else due
-        answers, total = self._fetcher.read_all(known, self._params)
+        try:
+            answers, total = self._fetcher.read_all(known, self._params)
+        except NotCached:
+            return self.force_complete()
         is_gone = any(answer.is_unknown for answer in answers)
         if not is_gone and not is_enough(answers, total, self._params):
             watch_again(answers, context.session)
@@ -223,8 +282,12 @@ class DelayedFetch(DelayedOperation):
         super()._end()
         self._context.session.stop_waiting()
 
-    def on_complete(self) -> None:
+    def on_complete(self, reads: CachedReads = CACHED) -> None:
         context = self._context
         if self._answers is None:
-            self._answers, _ = self._fetcher.read_all(context.due(), self._params)
+            try:
+                self._answers, _ = self._fetcher.read_all(context.due(), self._params, reads)
+            except NotCached as cold:
+                self._fetcher.bring_in(cold, reads, self.on_complete, self.on_failure)
+                return
         self._done(context.select(self._answers))

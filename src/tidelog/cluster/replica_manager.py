@@ -69,7 +69,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.logs = logs
         self.topic_metrics = topic_metrics
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self.clock = scheduler.clock
         self._worker = worker
         self._append_rules = AppendRulesTable()
@@ -344,7 +344,7 @@ class ReplicaManager:
         if job is None:
             flushed(None, None)
         else:
-            self._scheduler.run_blocking(job.run, flushed)
+            self.scheduler.run_blocking(job.run, flushed)
 
     def _io_failed(self, partition: Partition, error: OSError) -> None:
         if partition.log is not None:

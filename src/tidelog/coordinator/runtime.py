@@ -44,6 +44,7 @@ from tidelog.records.batch import (
 from tidelog.records.partitioning import partition_for_id
 from tidelog.storage.append import AppendResult
 from tidelog.storage.log import Log
+from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 log = logging.getLogger("tidelog.coordinator")
 
@@ -411,7 +412,7 @@ class _Loading(Generic[S]):
         self._began = runtime.scheduler.clock.monotonic()
         self._records = 0
 
-    def go_on(self) -> None:
+    def go_on(self, reads: CachedReads = CACHED) -> None:
         if not self._runtime.is_hosted(self._hosted):
             self._runtime.load_ended()
             return
@@ -419,7 +420,10 @@ class _Loading(Generic[S]):
             self._finish()
             return
         try:
-            found = self._log.read(self._offset, self._chunk, max_offset=self._end)
+            found = self._log.read(self._offset, self._chunk, max_offset=self._end, reads=reads)
+        except NotCached as cold:
+            bring_in(self._runtime.scheduler, cold, reads, self.go_on)
+            return
         except KafkaError as error:
             self._failed(error)
             return

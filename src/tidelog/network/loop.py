@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -63,6 +64,9 @@ class DirectSelector(selectors.BaseSelector):
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._direct: dict[int, OnEvent] = {}
         self.turn: deque[Callable[[], None]] = deque()
+        # What other threads ask for. They wake the loop only while it sleeps: it looks here before it does.
+        self.posted: deque[Callable[[], None]] = deque()
+        self.asleep = False
         self.on_error: Callable[[str, BaseException], None] = _ignore
         self.turn_ns = time.perf_counter_ns()
         self.now_ns = self.turn_ns
@@ -87,16 +91,21 @@ class DirectSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Poll once; the broker's descriptors are called before this returns, the others are given back."""
-        turn = self.turn
-        if turn:
+        turn, posted = self.turn, self.posted
+        if turn or posted:
             # asyncio worked out the timeout before it could know of these, or of what they will ask for.
+            self._run_posted()
             self._run_turn()
+            timeout = 0.0
+        self.asleep = True
+        if posted:
             timeout = 0.0
         before = time.perf_counter_ns()
         if self._quick >= self._quick_enough and timeout != 0.0 and before - self.bulk_ns > CALM_NS:
             events = self._watch(before) or self._poll(timeout, EVENTS_PER_POLL)
         else:
             events = self._poll(timeout, EVENTS_PER_POLL)
+        self.asleep = False
         self.turn_ns = self.now_ns = after = time.perf_counter_ns()
         waited = after - before
         self.idle_ns += waited
@@ -112,6 +121,8 @@ class DirectSelector(selectors.BaseSelector):
                 on_event(mask)
             except Exception as error:
                 self.on_error("an event of a socket was not handled", error)
+        if posted:
+            self._run_posted()
         if turn:
             self._run_turn()
         return others
@@ -132,6 +143,15 @@ class DirectSelector(selectors.BaseSelector):
                 self._quick = 0
                 self._quick_enough = min(self._quick_enough << 2, RARELY)
                 return events
+
+    def _run_posted(self) -> None:
+        posted = self.posted
+        for _ in range(len(posted)):
+            callback = posted.popleft()
+            try:
+                callback()
+            except Exception as error:
+                self.on_error("work that a thread asked for failed", error)
 
     def _run_turn(self) -> None:
         turn = self.turn
@@ -208,9 +228,9 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         super().__init__(self.direct)
         self.direct.on_error = self._report
         self._clock = clock or SystemClock()
-        self._pool = _WorkerPool(io_threads, self._wake)
-        self._readers = _WorkerPool(io_threads, self._wake)
-        self._background = _WorkerPool(1, self._wake, BACKGROUND_NICENESS)
+        self._pool = _WorkerPool(io_threads, self.post)
+        self._readers = _WorkerPool(io_threads, self.post)
+        self._background = _WorkerPool(1, self.post, BACKGROUND_NICENESS)
         self._pools = (self._pool, self._readers, self._background)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.direct.add(self._wakeup, self._on_wakeup, READ)
@@ -233,6 +253,16 @@ class BrokerLoop(asyncio.SelectorEventLoop):
     def call_soon_in_turn(self, callback: Callable[[], None]) -> None:
         """Run `callback` when the events of this turn are handled, before the next poll."""
         self.direct.turn.append(callback)
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Run `callback` on the loop, from any thread; those of one thread run in their order."""
+        if self.is_closed():
+            raise RuntimeError("the loop is closed")
+        direct = self.direct
+        direct.posted.append(callback)
+        if direct.asleep:
+            direct.asleep = False  # one wake-up is enough
+            os.eventfd_write(self._wakeup, 1)
 
     def schedule(self, delay_seconds: float, callback: Callable[[], None]) -> TimerHandle:
         return self.call_later(delay_seconds, callback)
@@ -279,17 +309,8 @@ class BrokerLoop(asyncio.SelectorEventLoop):
             os.close(self._wakeup)
         super().close()
 
-    def _wake(self) -> None:
-        os.eventfd_write(self._wakeup, 1)
-
     def _on_wakeup(self, mask: int) -> None:
-        os.eventfd_read(self._wakeup)
-        for pool in self._pools:
-            for finish in pool.take_finished():
-                try:
-                    finish()
-                except Exception as error:
-                    self._report("the end of blocking work failed", error)
+        os.eventfd_read(self._wakeup)  # what it is for runs at the end of this turn
 
     def _report(self, message: str, error: BaseException) -> None:
         self.call_exception_handler({"message": message, "exception": error})
@@ -308,14 +329,13 @@ def _job(work: Callable[[], T], done: Callable[[T | None, BaseException | None],
 
 
 class _WorkerPool:
-    """Threads that run jobs in the order given; what a job returns is run by the loop."""
+    """Threads that run jobs in the order given; what a job returns is posted to the loop."""
 
-    def __init__(self, size: int, wake: Callable[[], None], niceness: int = 0) -> None:
+    def __init__(self, size: int, post: Callable[[Callable[[], None]], None], niceness: int = 0) -> None:
         self._niceness = niceness
         self._size = max(1, size)
-        self._wake = wake
+        self._post = post
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._finished: deque[Callable[[], None]] = deque()
         self._threads: list[threading.Thread] = []
         self._ended: list[threading.Thread] = []
         self._unfinished = 0
@@ -337,11 +357,9 @@ class _WorkerPool:
             self._ended.append(self._threads.pop())
         self._size = size
 
-    def take_finished(self) -> list[Callable[[], None]]:
-        finished = self._finished
-        taken = [finished.popleft() for _ in range(len(finished))]
-        self._unfinished -= len(taken)
-        return taken
+    def _finish(self, finish: Callable[[], None]) -> None:
+        self._unfinished -= 1
+        finish()
 
     def close(self) -> None:
         """Let what was submitted finish; its results are dropped."""
@@ -357,8 +375,7 @@ class _WorkerPool:
             # On Linux this is the priority of the thread alone.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         while (job := self._jobs.get()) is not None:
-            self._finished.append(job())
-            self._wake()
+            self._post(partial(self._finish, job()))
 
 
 def _ignore(message: str, error: BaseException) -> None:

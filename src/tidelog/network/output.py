@@ -15,7 +15,10 @@ from typing import Final, NamedTuple
 from tidelog.network.request import LENGTH, FilePart, Part
 
 SENDFILE_BYTES: Final = 1024 * 1024
-"""What one call sends at most, and what is brought in from the disk at a time."""
+"""What one call sends at most."""
+
+BROUGHT_IN_BYTES: Final = 256 * 1024
+"""What is brought in from the disk before it is sent: small, since others wait while it is sent."""
 
 CACHED_NS: Final = 1_000_000_000
 """Pages that were found in the page cache are taken to be there for so long: a look costs system calls."""
@@ -52,9 +55,10 @@ class MissingRange(NamedTuple):
     part: FilePart
     size: int
     position: int
+    ahead: int  # what the disk may begin to read meanwhile, the range among it
 
     def bring_in(self) -> None:
-        self.part.bring_in(self.size, self.position)
+        self.part.bring_in(self.size, self.position, self.ahead)
 
 
 class _NotCached(Exception):
@@ -146,7 +150,7 @@ class Output:
         if start < self._cached_end and now < self._cached_until:
             return min(size, self._cached_end - start)
         if not part.is_cached(size, start):
-            self.missing = MissingRange(part, size, start)
+            self.missing = MissingRange(part, min(size, BROUGHT_IN_BYTES), start, size)
             raise _NotCached
         self._cached_end = start + size
         self._cached_until = now + CACHED_NS

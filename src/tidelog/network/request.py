@@ -37,8 +37,11 @@ class FilePart(Protocol):
     def is_cached(self, size: int, position: int) -> bool:
         """Whether a range of the file can be sent without waiting for the disk."""
 
-    def bring_in(self, size: int, position: int) -> None:
-        """Wait until a range of the file has come from the disk. For threads beside the loop."""
+    def bring_in(self, size: int, position: int, ahead: int = 0) -> None:
+        """Wait until a range of the file has come from the disk. For threads beside the loop.
+
+        The disk is asked for `ahead` bytes if those are more.
+        """
 
 
 Part = bytes | bytearray | memoryview | FilePart

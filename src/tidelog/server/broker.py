@@ -254,7 +254,7 @@ class Broker:
         return self._controller
 
     def _assemble(self, logs: LogManager, controller: SingleController, dynamic: DynamicConfig) -> Services:
-        worker = ThreadWorker("tidelog-append", self._loop.call_soon_threadsafe)
+        worker = ThreadWorker("tidelog-append", self._loop.post)
         replicas = ReplicaManager(self.broker_id, logs, self._loop, worker, AllTopicMetrics(self.registry))
         self._replicas = replicas
         metadata = MetadataCache(controller.state.cluster_id)

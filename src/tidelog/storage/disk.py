@@ -18,7 +18,7 @@ from tidelog.storage.page_cache import NOWAIT, is_cached
 from tidelog.storage.reservation import WORTHWHILE, reserve
 
 Bytes = bytes | bytearray | memoryview
-BROUGHT_IN_BYTES = 1 << 17
+READ_BYTES = 1 << 17
 SMALL_FILE = 1 << 16  # below this a copy is cheaper than a mapping, which also keeps a descriptor
 
 
@@ -43,8 +43,11 @@ class DiskFile(Protocol):
     def is_cached(self, size: int, position: int) -> bool:
         """Whether a range can be read, or sent to a socket, without waiting for the disk."""
 
-    def bring_in(self, size: int, position: int) -> None:
-        """Wait until a range has come from the disk. For threads beside the loop."""
+    def bring_in(self, size: int, position: int, ahead: int = 0) -> None:
+        """Wait until a range has come from the disk. For threads beside the loop.
+
+        The disk is asked for `ahead` bytes if those are more.
+        """
 
     def pwrite(self, data: Bytes, position: int) -> None:
         """Write all of `data`, or raise OSError."""
@@ -155,11 +158,11 @@ class RealFile:
     def is_cached(self, size: int, position: int) -> bool:
         return is_cached(self.fd, size, position)
 
-    def bring_in(self, size: int, position: int) -> None:
-        os.posix_fadvise(self.fd, position, size, os.POSIX_FADV_WILLNEED)  # all of it is asked for at once
+    def bring_in(self, size: int, position: int, ahead: int = 0) -> None:
+        os.posix_fadvise(self.fd, position, max(size, ahead), os.POSIX_FADV_WILLNEED)
         end = position + size
         while position < end:
-            read = len(os.pread(self.fd, min(BROUGHT_IN_BYTES, end - position), position))
+            read = len(os.pread(self.fd, min(READ_BYTES, end - position), position))
             if not read:
                 return
             position += read

@@ -2,17 +2,20 @@
 
 The indexes of the active segment grow in memory and reach their files when the segment is rolled or the
 log is closed: after a crash the active segment is read again anyway, and its indexes are made from that.
-Those of older segments never change and are searched where they lie, memory mapped.
+Those of older segments never change. A small one is held in memory; of a large one a search reads the blocks
+that it needs, and remembers where blocks begin.
 """
 
 from __future__ import annotations
 
-import mmap
 import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from typing import Protocol
+
+from tidelog.storage.disk import DiskFile
+from tidelog.storage.reads import WAITING, Reads
 
 OFFSET_ENTRY_SIZE = 8
 TIME_ENTRY_SIZE = 12
@@ -20,10 +23,11 @@ MAX_RELATIVE_OFFSET = (1 << 31) - 1
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
-_INT = struct.Struct(">i")
-_LONG = struct.Struct(">q")
 
-Mapped = mmap.mmap | bytes
+HELD_BYTES = 1 << 16
+"""An index up to this size is held in memory: that costs less than a descriptor and reads."""
+
+BLOCK_BYTES = 4096
 
 
 class CorruptIndex(ValueError):
@@ -31,18 +35,18 @@ class CorruptIndex(ValueError):
 
 
 class OffsetLookup(Protocol):
-    def lookup(self, relative_offset: int) -> int:
+    def lookup(self, relative_offset: int, reads: Reads = WAITING) -> int:
         """The position of the last entry at or before an offset, 0 where there is none."""
 
-    def offset_after(self, position: int) -> int | None:
+    def offset_after(self, position: int, reads: Reads = WAITING) -> int | None:
         """The relative offset of the first entry at or behind a file position."""
 
 
 class TimeLookup(Protocol):
-    def lookup(self, timestamp: int) -> int:
+    def lookup(self, timestamp: int, reads: Reads = WAITING) -> int:
         """The relative offset of the last entry at or before a timestamp, 0 where there is none."""
 
-    def last(self) -> tuple[int, int] | None:
+    def last(self, reads: Reads = WAITING) -> tuple[int, int] | None:
         """Greatest timestamp and its relative offset."""
 
 
@@ -81,11 +85,11 @@ class GrowingOffsetIndex:
         self.offsets.append(relative_offset)
         self.positions.append(position)
 
-    def lookup(self, relative_offset: int) -> int:
+    def lookup(self, relative_offset: int, reads: Reads = WAITING) -> int:
         at = bisect_right(self.offsets, relative_offset)
         return self.positions[at - 1] if at else 0
 
-    def offset_after(self, position: int) -> int | None:
+    def offset_after(self, position: int, reads: Reads = WAITING) -> int | None:
         at = bisect_left(self.positions, position)
         return self.offsets[at] if at < len(self.offsets) else None
 
@@ -128,11 +132,11 @@ class GrowingTimeIndex:
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
 
-    def lookup(self, timestamp: int) -> int:
+    def lookup(self, timestamp: int, reads: Reads = WAITING) -> int:
         at = bisect_right(self.timestamps, timestamp)
         return self.offsets[at - 1] if at else 0
 
-    def last(self) -> tuple[int, int] | None:
+    def last(self, reads: Reads = WAITING) -> tuple[int, int] | None:
         return (self.timestamps[-1], self.offsets[-1]) if self.timestamps else None
 
     def truncate(self, relative_offset: int) -> None:
@@ -148,78 +152,132 @@ class GrowingTimeIndex:
         return words.tobytes()
 
 
-class MappedOffsetIndex:
-    __slots__ = ("_data", "_entries")
+class IndexFile:
+    """The entries of an index file that no longer changes, in the order of both their columns."""
 
-    def __init__(self, data: Mapped) -> None:
-        self._data = data
-        self._entries = range(len(data) // OFFSET_ENTRY_SIZE)
+    __slots__ = ("_block", "_block_number", "_entry", "_file", "_firsts", "_per_block", "_size", "count")
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    def __init__(self, entry: struct.Struct, file: DiskFile | None, reads: Reads) -> None:
+        """No file counts as an empty one. CorruptIndex where the size cannot be right."""
+        self._entry = entry
+        self._size = size = 0 if file is None else file.size()
+        _check_size(size, entry.size)
+        self.count = size // entry.size
+        self._per_block = BLOCK_BYTES // entry.size
+        self._block: bytes | bytearray = b""
+        self._block_number = -1
+        self._file: DiskFile | None = file
+        self._firsts: dict[int, tuple[int, int]] = {}
+        if file is not None and size <= HELD_BYTES:
+            self._block = reads.pread(file, size, 0)
+            self._block_number = 0
+            self._per_block = max(1, self.count)
+            self._file = None
 
-    def lookup(self, relative_offset: int) -> int:
-        at = bisect_right(self._entries, relative_offset, key=self._offset)
-        return self._position(at - 1) if at else 0
+    def entry(self, at: int, reads: Reads) -> tuple[int, int]:
+        number, place = divmod(at, self._per_block)
+        return self._unpack(self._load(number, reads), place)
 
-    def offset_after(self, position: int) -> int | None:
-        at = bisect_left(self._entries, position, key=self._position)
-        return self._offset(at) if at < len(self._entries) else None
+    def count_up_to(self, column: int, value: int, reads: Reads) -> int:
+        """How many entries have at most `value` in a column."""
+        low, high = 0, -(-self.count // self._per_block)
+        while low < high:
+            middle = (low + high) // 2
+            if self._first_of(middle, reads)[column] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return 0
+        block = self._load(low - 1, reads)
+        entry_size, unpack = self._entry.size, self._entry.unpack_from
+        places = range(0, len(block), entry_size)
+        found = bisect_right(places, value, key=lambda place: unpack(block, place)[column])
+        return (low - 1) * self._per_block + found
 
-    def _offset(self, entry: int) -> int:
-        value: int = _INT.unpack_from(self._data, entry * OFFSET_ENTRY_SIZE)[0]
-        return value
+    def _first_of(self, number: int, reads: Reads) -> tuple[int, int]:
+        first = self._firsts.get(number)
+        if first is None:
+            first = self._firsts[number] = self._unpack(self._load(number, reads), 0)
+        return first
 
-    def _position(self, entry: int) -> int:
-        value: int = _INT.unpack_from(self._data, entry * OFFSET_ENTRY_SIZE + 4)[0]
-        return value
+    def _load(self, number: int, reads: Reads) -> bytes | bytearray:
+        if number != self._block_number:
+            assert self._file is not None
+            length = self._per_block * self._entry.size
+            start = number * length
+            self._block = reads.pread(self._file, min(length, self._size - start), start, whole=self._size)
+            self._block_number = number
+        return self._block
 
-
-class MappedTimeIndex:
-    __slots__ = ("_data", "_entries")
-
-    def __init__(self, data: Mapped) -> None:
-        self._data = data
-        self._entries = range(len(data) // TIME_ENTRY_SIZE)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def lookup(self, timestamp: int) -> int:
-        at = bisect_right(self._entries, timestamp, key=self._timestamp)
-        return self._offset(at - 1) if at else 0
-
-    def last(self) -> tuple[int, int] | None:
-        count = len(self._entries)
-        return (self._timestamp(count - 1), self._offset(count - 1)) if count else None
-
-    def _timestamp(self, entry: int) -> int:
-        value: int = _LONG.unpack_from(self._data, entry * TIME_ENTRY_SIZE)[0]
-        return value
-
-    def _offset(self, entry: int) -> int:
-        value: int = _INT.unpack_from(self._data, entry * TIME_ENTRY_SIZE + 8)[0]
-        return value
+    def _unpack(self, block: bytes | bytearray, place: int) -> tuple[int, int]:
+        first, second = self._entry.unpack_from(block, place * self._entry.size)
+        return first, second
 
 
-def check_offset_index(data: Mapped, log_size: int) -> None:
+class StoredOffsetIndex:
+    __slots__ = ("_entries",)
+
+    def __init__(self, file: DiskFile | None, log_size: int, reads: Reads = WAITING) -> None:
+        """CorruptIndex where the file cannot be the index of a log of that size."""
+        self._entries = entries = IndexFile(_OFFSET_ENTRY, file, reads)
+        if entries.count:
+            _check_last_offset(entries.entry(entries.count - 1, reads), entries.count, log_size)
+
+    def lookup(self, relative_offset: int, reads: Reads = WAITING) -> int:
+        at = self._entries.count_up_to(0, relative_offset, reads)
+        return self._entries.entry(at - 1, reads)[1] if at else 0
+
+    def offset_after(self, position: int, reads: Reads = WAITING) -> int | None:
+        at = self._entries.count_up_to(1, position - 1, reads)
+        return self._entries.entry(at, reads)[0] if at < self._entries.count else None
+
+
+class StoredTimeIndex:
+    __slots__ = ("_entries",)
+
+    def __init__(self, file: DiskFile | None, reads: Reads = WAITING) -> None:
+        self._entries = entries = IndexFile(_TIME_ENTRY, file, reads)
+        if entries.count:
+            _check_times(entries.entry(0, reads), entries.entry(entries.count - 1, reads))
+
+    def lookup(self, timestamp: int, reads: Reads = WAITING) -> int:
+        at = self._entries.count_up_to(0, timestamp, reads)
+        return self._entries.entry(at - 1, reads)[1] if at else 0
+
+    def last(self, reads: Reads = WAITING) -> tuple[int, int] | None:
+        count = self._entries.count
+        return self._entries.entry(count - 1, reads) if count else None
+
+
+def check_offset_index(data: bytes, log_size: int) -> None:
     """Raise CorruptIndex unless the last entry can be a batch of a log of that size."""
-    if len(data) % OFFSET_ENTRY_SIZE:
-        raise CorruptIndex(f"{len(data)} bytes are not whole entries of {OFFSET_ENTRY_SIZE}")
+    _check_size(len(data), OFFSET_ENTRY_SIZE)
     if data:
-        offset, position = _OFFSET_ENTRY.unpack_from(data, len(data) - OFFSET_ENTRY_SIZE)
-        if (
-            offset < 0
-            or not 0 <= position < max(1, log_size)
-            or (len(data) > OFFSET_ENTRY_SIZE and offset == 0)
-        ):
-            raise CorruptIndex(f"its last entry ({offset}, {position}) is outside a log of {log_size} bytes")
+        last = _OFFSET_ENTRY.unpack_from(data, len(data) - OFFSET_ENTRY_SIZE)
+        _check_last_offset(last, len(data) // OFFSET_ENTRY_SIZE, log_size)
 
 
-def check_time_index(data: Mapped) -> None:
-    if len(data) % TIME_ENTRY_SIZE:
-        raise CorruptIndex(f"{len(data)} bytes are not whole entries of {TIME_ENTRY_SIZE}")
+def check_time_index(data: bytes) -> None:
+    _check_size(len(data), TIME_ENTRY_SIZE)
     if data:
-        timestamp, offset = _TIME_ENTRY.unpack_from(data, len(data) - TIME_ENTRY_SIZE)
-        if offset < 0 or timestamp < _LONG.unpack_from(data, 0)[0]:
-            raise CorruptIndex(f"its last entry ({timestamp}, {offset}) is before its first")
+        _check_times(
+            _TIME_ENTRY.unpack_from(data, 0), _TIME_ENTRY.unpack_from(data, len(data) - TIME_ENTRY_SIZE)
+        )
+
+
+def _check_size(size: int, entry_size: int) -> None:
+    if size % entry_size:
+        raise CorruptIndex(f"{size} bytes are not whole entries of {entry_size}")
+
+
+def _check_last_offset(last: tuple[int, ...], count: int, log_size: int) -> None:
+    offset, position = last
+    if offset < 0 or not 0 <= position < max(1, log_size) or (count > 1 and offset == 0):
+        raise CorruptIndex(f"its last entry ({offset}, {position}) is outside a log of {log_size} bytes")
+
+
+def _check_times(first: tuple[int, ...], last: tuple[int, ...]) -> None:
+    timestamp, offset = last
+    if offset < 0 or timestamp < first[0]:
+        raise CorruptIndex(f"its last entry ({timestamp}, {offset}) is before its first")

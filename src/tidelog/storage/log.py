@@ -35,6 +35,7 @@ from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.files import FileCache
 from tidelog.storage.lookup import TimestampAndOffset, first_at_or_after, greatest
 from tidelog.storage.producer_state import BatchMetadata, CompletedTransaction, Verification
+from tidelog.storage.reads import WAITING, Reads
 from tidelog.storage.recovery import load_log, marker_of
 from tidelog.storage.segment import CHECK_NEXT, LOG, Segment
 from tidelog.storage.slices import FileSlice
@@ -415,7 +416,13 @@ class Log(ClosingLog):
     # -- read
 
     def read(
-        self, offset: int, max_bytes: int, *, max_offset: int | None = None, min_one_message: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        max_offset: int | None = None,
+        min_one_message: bool = True,
+        reads: Reads = WAITING,
     ) -> ReadResult:
         """Batches from the one that holds `offset` on, below `max_offset`, the last maybe cut.
 
@@ -433,13 +440,13 @@ class Log(ClosingLog):
             return ReadResult(offset)
         segment = self._active
         if offset >= segment.base_offset:
-            found = segment.position_of(offset)
+            found = segment.position_of(offset, reads)
         else:
-            segment, found = self._find_in_older(offset)
+            segment, found = self._find_in_older(offset, reads)
         if found is None:
             return ReadResult(offset)
         position, first_size, _ = found
-        end = segment.size if bound == log_end_offset else self._end_position(segment, bound)
+        end = segment.size if bound == log_end_offset else self._end_position(segment, bound, reads)
         if max_bytes < first_size:
             if not min_one_message:
                 return ReadResult(offset)
@@ -449,17 +456,17 @@ class Log(ClosingLog):
             return ReadResult(offset)
         return ReadResult(offset, FileSlice(segment.file, position, size), segment)
 
-    def _find_in_older(self, offset: int) -> tuple[Segment, tuple[int, int, int] | None]:
+    def _find_in_older(self, offset: int, reads: Reads) -> tuple[Segment, tuple[int, int, int] | None]:
         """Cleaning may have emptied the end of a segment: then the batch is in a later one."""
         segments = self.segments
         for at in range(segments.find(offset), len(segments)):
             segment = segments[at]
-            found = segment.position_of(offset)
+            found = segment.position_of(offset, reads)
             if found is not None:
                 return segment, found
         return self._active, None
 
-    def _end_position(self, segment: Segment, bound: int) -> int:
+    def _end_position(self, segment: Segment, bound: int, reads: Reads) -> int:
         """Where in a segment the batches end that lie below `bound`."""
         if segment is not self._active:
             following = self.segments.next_base(self.segments.find(segment.base_offset))
@@ -467,27 +474,29 @@ class Log(ClosingLog):
                 return segment.size
         if bound <= segment.base_offset:
             return 0
-        found = segment.position_of(bound)
+        found = segment.position_of(bound, reads)
         return segment.size if found is None else found[0]
 
-    def upper_bound(self, result: ReadResult) -> int:
+    def upper_bound(self, result: ReadResult, reads: Reads = WAITING) -> int:
         """An offset that nothing of what was read reaches, as near as the index knows."""
         segment, piece = result.segment, result.slice
         if segment is None or piece is None:
             return result.offset
-        relative = segment.offset_index.offset_after(piece.position + piece.size)
+        relative = segment.offset_index(reads).offset_after(piece.position + piece.size, reads)
         if relative is not None:
             return segment.base_offset + relative
         following = self.segments.next_base(self.segments.find(segment.base_offset))
         return self.log_end_offset if following is None else following
 
-    def aborted_transactions(self, start: int, end_offset: int) -> list[AbortedTransaction]:
+    def aborted_transactions(
+        self, start: int, end_offset: int, reads: Reads = WAITING
+    ) -> list[AbortedTransaction]:
         """Transactions that were aborted and touch the offsets from `start` up to `end_offset`."""
         result: list[AbortedTransaction] = []
         for segment in self.segments.starting_from(start):
             if not segment.has_aborted:
                 continue
-            for transaction in segment.aborted():
+            for transaction in segment.aborted(reads):
                 if transaction.last_offset >= start and transaction.first_offset < end_offset:
                     result.append(transaction)
                 if transaction.last_stable_offset >= end_offset:
@@ -497,11 +506,11 @@ class Log(ClosingLog):
     # -- lookup by time
 
     def offset_for_timestamp(
-        self, timestamp: int, max_offset: int | None = None
+        self, timestamp: int, max_offset: int | None = None, reads: Reads = WAITING
     ) -> TimestampAndOffset | None:
         """The first record at or after a time, below `max_offset` (the reader's isolation level)."""
         end = self.log_end_offset if max_offset is None else min(max_offset, self.log_end_offset)
-        return first_at_or_after(self.segments, timestamp, self.log_start_offset, end)
+        return first_at_or_after(self.segments, timestamp, self.log_start_offset, end, reads)
 
-    def max_timestamp(self) -> TimestampAndOffset | None:
-        return greatest(self.segments, self.log_start_offset, self.log_end_offset)
+    def max_timestamp(self, reads: Reads = WAITING) -> TimestampAndOffset | None:
+        return greatest(self.segments, self.log_start_offset, self.log_end_offset, reads)

@@ -20,6 +20,7 @@ from tidelog.storage.checkpoints import (
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.futures import MOVE_COMPLETE
 from tidelog.storage.log import Log
+from tidelog.storage.reads import CACHED, NotCached
 from tidelog.storage.segment import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, Segment
 
 CHUNK = 1 << 20
@@ -122,7 +123,10 @@ class FutureCopy:
             return segment.base_offset
         if self.position >= segment.size:
             return following[1].base_offset if len(following) > 1 else log.log_end_offset
-        relative = segment.offset_index.offset_after(self.position)
+        try:
+            relative = segment.offset_index(CACHED).offset_after(self.position, CACHED)
+        except NotCached:
+            relative = None  # nobody waits for the disk to learn how far a copy is
         return segment.base_offset if relative is None else segment.base_offset + relative
 
     def last_look(self, log: Log) -> LastLook:

@@ -149,7 +149,9 @@ def marker_of(
     return read_control_record(records[0]) if records else None
 
 
-def replay(producers: ProducerStates, header: BatchHeader, buf: bytes, at: int) -> AbortedTransaction | None:
+def replay(
+    producers: ProducerStates, header: BatchHeader, buf: bytes | bytearray, at: int
+) -> AbortedTransaction | None:
     """Let the producers see a batch that is in the log; the transaction that it aborts, if it does."""
     producers.map_end_offset = header.next_offset
     if header.producer_id < 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidelog.storage.config import LogConfig
+from tidelog.storage.reads import WAITING, Reads
 from tidelog.storage.segments import SegmentList
 
 
@@ -14,6 +15,7 @@ def count_deletable(
     high_watermark: int,
     end_offset: int,
     now_ms: int,
+    reads: Reads = WAITING,
 ) -> int:
     """How many segments at the start of the log may go. What is not below the high watermark stays."""
     by_policy = "delete" in config.cleanup_policy
@@ -27,7 +29,7 @@ def count_deletable(
         if high_watermark < (end_offset if following is None else following):
             return at
         too_large = limit_size and excess - segment.size >= 0
-        too_old = limit_time and now_ms - segment.retention_timestamp() > config.retention_ms
+        too_old = limit_time and now_ms - segment.retention_timestamp(reads) > config.retention_ms
         below_start = following is not None and following <= log_start_offset
         if not (too_large or too_old or below_start):
             return at

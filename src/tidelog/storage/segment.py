@@ -21,14 +21,12 @@ from tidelog.storage.index import (
     CorruptIndex,
     GrowingOffsetIndex,
     GrowingTimeIndex,
-    Mapped,
-    MappedOffsetIndex,
-    MappedTimeIndex,
     OffsetLookup,
+    StoredOffsetIndex,
+    StoredTimeIndex,
     TimeLookup,
-    check_offset_index,
-    check_time_index,
 )
+from tidelog.storage.reads import WAITING, Reads
 from tidelog.storage.txnindex import (
     AbortedTransaction,
     CorruptTransactionIndex,
@@ -197,35 +195,31 @@ class Segment:
             self._files.release_some()
             return self._disk.open(self.path(LOG))
 
-    @property
-    def offset_index(self) -> OffsetLookup:
+    # An index that is missing or wrong counts as empty: then reads search from the start of the segment,
+    # and are still right.
+
+    def offset_index(self, reads: Reads = WAITING) -> OffsetLookup:
         self.recently_used = True
         index = self._offset_index
         if index is None:
-            index = self._offset_index = MappedOffsetIndex(self._mapped(OFFSET_INDEX))
+            try:
+                index = StoredOffsetIndex(self._disk.open(self.path(OFFSET_INDEX)), self.size, reads)
+            except (FileNotFoundError, CorruptIndex):
+                index = StoredOffsetIndex(None, self.size)
+            self._offset_index = index
             self._files.opened(self)
         return index
 
-    @property
-    def time_index(self) -> TimeLookup:
+    def time_index(self, reads: Reads = WAITING) -> TimeLookup:
         index = self._time_index
         if index is None:
-            index = self._time_index = MappedTimeIndex(self._mapped(TIME_INDEX))
+            try:
+                index = StoredTimeIndex(self._disk.open(self.path(TIME_INDEX)), reads)
+            except (FileNotFoundError, CorruptIndex):
+                index = StoredTimeIndex(None)
+            self._time_index = index
             self._files.opened(self)
         return index
-
-    def _mapped(self, suffix: str) -> Mapped:
-        """The index of a segment that no longer grows. One that is missing or wrong counts as empty:
-        then reads search from the start of the segment, and are still right."""
-        try:
-            data = self._disk.map(self.path(suffix))
-            if suffix == OFFSET_INDEX:
-                check_offset_index(data, self.size)
-            else:
-                check_time_index(data)
-        except (FileNotFoundError, CorruptIndex):
-            return b""
-        return data
 
     def release_files(self) -> None:
         """Let go of descriptors; indexes that are not in their files yet stay in memory."""
@@ -339,50 +333,50 @@ class Segment:
 
     # -- timestamps
 
-    def _load_timestamps(self) -> None:
+    def _load_timestamps(self, reads: Reads = WAITING) -> None:
         if not self._timestamps_known:
-            last = self.time_index.last()
+            last = self.time_index(reads).last(reads)
             if last is not None:
                 self.max_timestamp = last[0]
                 self.offset_of_max_timestamp = self.base_offset + last[1]
             self._timestamps_known = True
 
-    def largest_timestamp(self) -> int:
+    def largest_timestamp(self, reads: Reads = WAITING) -> int:
         """The greatest timestamp of its batches, -1 where none has one."""
-        self._load_timestamps()
+        self._load_timestamps(reads)
         return self.max_timestamp
 
-    def retention_timestamp(self) -> int:
+    def retention_timestamp(self, reads: Reads = WAITING) -> int:
         """What retention by time looks at: batches without a timestamp count by the file's time."""
-        largest = self.largest_timestamp()
+        largest = self.largest_timestamp(reads)
         return largest if largest >= 0 else self._disk.modified_ms(self.path(LOG))
 
     # -- finding batches
 
-    def header_at(self, position: int) -> BatchHeader:
-        return read_header(self.file.pread(HEADER_SIZE, position))
+    def header_at(self, position: int, reads: Reads = WAITING) -> BatchHeader:
+        return read_header(reads.pread(self.file, HEADER_SIZE, position))
 
-    def position_of(self, offset: int) -> tuple[int, int, int] | None:
+    def position_of(self, offset: int, reads: Reads = WAITING) -> tuple[int, int, int] | None:
         """Position, size and base offset of the first batch that ends at or behind `offset`."""
         if offset >= self.last_batch_offset:
             return self.last_batch_position, self.size - self.last_batch_position, self.last_batch_offset
         if self.size <= _SCAN_CHUNK:
-            return self.scan(offset, 0)  # one read shows it all
-        start = self.offset_index.lookup(offset - self.base_offset)
+            return self.scan(offset, 0, reads)  # one read shows it all
+        start = self.offset_index(reads).lookup(offset - self.base_offset, reads)
         try:
-            found = self.scan(offset, start)
+            found = self.scan(offset, start, reads)
         except CorruptMessage:
             if start == 0:
                 raise
             found = None
         if start and (found is None or (found[0] == start and found[2] > offset)):
-            found = self.scan(offset, 0)  # an index that is wrong costs time, not truth
+            found = self.scan(offset, 0, reads)  # an index that is wrong costs time, not truth
         return found
 
-    def scan(self, offset: int, position: int) -> tuple[int, int, int] | None:
+    def scan(self, offset: int, position: int, reads: Reads = WAITING) -> tuple[int, int, int] | None:
         file, size, place = self.file, self.size, _PLACE.unpack_from
         while position < size:
-            chunk = file.pread(min(_SCAN_CHUNK, size - position), position)
+            chunk = reads.pread(file, min(_SCAN_CHUNK, size - position), position)
             at, last = 0, len(chunk) - _PLACE.size
             if last < 0:
                 return None
@@ -399,12 +393,14 @@ class Segment:
     def _bad_length(self, length: int, position: int) -> CorruptMessage:
         return CorruptMessage(f"{self.path(LOG)}: a batch of {length} bytes at position {position}")
 
-    def batches(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+    def batches(
+        self, position: int = 0, end: int | None = None, reads: Reads = WAITING
+    ) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of every batch from `position` on."""
         end = self.size if end is None else end
         file = self.file
         while position + HEADER_SIZE <= end:
-            chunk = file.pread(min(_SCAN_CHUNK, end - position), position)
+            chunk = reads.pread(file, min(_SCAN_CHUNK, end - position), position)
             at = 0
             while at + HEADER_SIZE <= len(chunk):
                 header = read_header(chunk, at)
@@ -416,8 +412,8 @@ class Segment:
                 return
             position += at
 
-    def read_batch(self, position: int, header: BatchHeader) -> bytes:
-        return self.file.pread(min(header.total_size, self.size - position), position)
+    def read_batch(self, position: int, header: BatchHeader, reads: Reads = WAITING) -> bytes | bytearray:
+        return reads.pread(self.file, min(header.total_size, self.size - position), position)
 
     def next_offset(self) -> int:
         """The offset behind the last batch, read from the file."""
@@ -427,15 +423,15 @@ class Segment:
         return end
 
     def _last_indexed_position(self) -> int:
-        return self.offset_index.lookup(MAX_RELATIVE_OFFSET)
+        return self.offset_index().lookup(MAX_RELATIVE_OFFSET)
 
     # -- aborted transactions
 
-    def aborted(self) -> list[AbortedTransaction]:
+    def aborted(self, reads: Reads = WAITING) -> list[AbortedTransaction]:
         entries = self._aborted
         if entries is None:
             try:
-                data = self._disk.read(self.path(TRANSACTION_INDEX)) if self.has_aborted else b""
+                data = self._read_aborted(reads) if self.has_aborted else b""
                 entries = decode_transaction_index(data, self.base_offset)
             except FileNotFoundError:
                 entries = []
@@ -443,6 +439,10 @@ class Segment:
                 raise CorruptMessage(f"{self.path(TRANSACTION_INDEX)}: {error}") from None
             self._aborted = entries
         return entries
+
+    def _read_aborted(self, reads: Reads) -> bytes | bytearray:
+        file = self._disk.open(self.path(TRANSACTION_INDEX))
+        return reads.pread(file, file.size(), 0)
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
         """In memory alone: the marker is in the log already, and nothing may fail."""
@@ -485,10 +485,10 @@ class Segment:
         self.file.fsync()
 
     def _find_max_timestamp(self) -> None:
-        last = self.time_index.last()
+        last = self.time_index().last()
         self.max_timestamp, relative = last if last is not None else (-1, 0)
         self.offset_of_max_timestamp = self.base_offset + relative
-        for _, header in self.batches(self.offset_index.lookup(relative)):
+        for _, header in self.batches(self.offset_index().lookup(relative)):
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp = header.max_timestamp
                 self.offset_of_max_timestamp = header.last_offset

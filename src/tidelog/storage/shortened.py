@@ -10,6 +10,7 @@ import errno
 
 from tidelog.errors import KafkaStorageError, OffsetOutOfRange
 from tidelog.storage.disk import DiskFile
+from tidelog.storage.reads import WAITING, Reads
 from tidelog.storage.recovery import reload_producers
 from tidelog.storage.removal import Removal
 from tidelog.storage.retention import count_deletable
@@ -44,7 +45,7 @@ class ShortenedLog(SegmentedLog):
         if self.on_log_start is not None:
             self.on_log_start()
 
-    def delete_old_segments(self, now_ms: int) -> int:
+    def delete_old_segments(self, now_ms: int, reads: Reads = WAITING) -> int:
         """Drop segments that retention no longer wants; how many went. Their files follow (`on_remove`)."""
         count = count_deletable(
             self.segments,
@@ -53,6 +54,7 @@ class ShortenedLog(SegmentedLog):
             high_watermark=self.high_watermark,
             end_offset=self.log_end_offset,
             now_ms=now_ms,
+            reads=reads,
         )
         if self._outstanding:  # what is being written to stays: a busy log is never without such a segment
             count = min(count, self.segments.find(self._outstanding[0].segment.base_offset))

@@ -28,8 +28,8 @@ class FileSlice:
     def is_cached(self, size: int, position: int) -> bool:
         return self.handle.is_cached(size, position)
 
-    def bring_in(self, size: int, position: int) -> None:
-        self.handle.bring_in(size, position)
+    def bring_in(self, size: int, position: int, ahead: int = 0) -> None:
+        self.handle.bring_in(size, position, ahead)
 
     def __len__(self) -> int:
         return self.size

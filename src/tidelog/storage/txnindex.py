@@ -29,7 +29,7 @@ class CorruptTransactionIndex(ValueError):
     """A transaction index that cannot be believed; it is made anew from the log."""
 
 
-def decode_transaction_index(data: bytes, base_offset: int) -> list[AbortedTransaction]:
+def decode_transaction_index(data: bytes | bytearray, base_offset: int) -> list[AbortedTransaction]:
     if len(data) % ENTRY_SIZE:
         raise CorruptTransactionIndex(f"{len(data)} bytes are not whole entries of {ENTRY_SIZE}")
     entries = []

@@ -15,6 +15,7 @@ from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import LogFolder
 from tidelog.storage.log import Log
+from tidelog.storage.reads import CACHED, WAITING, CachedReads, NotCached, Reads, bring_in
 from tidelog.storage.segmented import SegmentedLog
 
 logger = logging.getLogger("tidelog.storage")
@@ -95,7 +96,7 @@ class KeptLogs(CheckpointedLogs):
 
     def run_retention(self) -> int:
         """Drop what retention no longer wants; how many segments went."""
-        return sum(self._retain(key, log) for key, log in list(self.logs.items()))
+        return sum(self._retain(key, log, WAITING) for key, log in list(self.logs.items()))
 
     def _retain_in_turns(self) -> None:
         """The same, a few milliseconds at a time: when segments go from every log, their renames add up."""
@@ -110,18 +111,26 @@ class KeptLogs(CheckpointedLogs):
             if self._closed:
                 return
             if self.logs.get(key) is log:
-                self._retain(key, log)
+                self._retain(key, log, CACHED)
             if self._clock.monotonic() > until:
                 self._retaining = True
                 self._scheduler.schedule(0.0, lambda: self._retain_on(logs))
                 return
 
-    def _retain(self, key: TopicPartition, log: Log) -> int:
+    def _retain_again(self, key: TopicPartition, log: Log, reads: CachedReads) -> None:
+        if not self._closed and self.logs.get(key) is log:
+            self._retain(key, log, reads)
+
+    def _retain(self, key: TopicPartition, log: Log, reads: Reads) -> int:
         future = self.futures.get(key)
         if future is not None and future.arriving:
             return 0  # its last bytes are being copied: next time
         try:
-            return log.delete_old_segments(self._clock.ms())
+            return log.delete_old_segments(self._clock.ms(), reads)
+        except NotCached as cold:
+            assert self._scheduler is not None
+            assert isinstance(reads, CachedReads)
+            bring_in(self._scheduler, cold, reads, lambda reads: self._retain_again(key, log, reads))
         except KafkaStorageError as error:
             logger.error("retention of %s-%d: %s", log.topic, log.partition, error)
         except OSError as error:

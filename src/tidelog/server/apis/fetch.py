@@ -5,7 +5,7 @@
 - v7 sessions: an incremental answer tells only what changed. A session that is left without partitions ends;
   a request that the next one of its session overtakes gets INVALID_FETCH_SESSION_EPOCH.
 - v12 checks the last fetched epoch and tells where the logs part. v13 names topics by id. v15 moves the
-  replica id; v16 tells the leader's endpoints.
+  replica id.
 - read_committed ends at the last stable offset and lists the aborted transactions; an isolation level that
   there is not is UNKNOWN_SERVER_ERROR, as Kafka has it, below v13 also for each partition.
 - A topic that a session found by its id and that is gone is UNKNOWN_TOPIC_OR_PARTITION, one that was made
@@ -18,10 +18,12 @@ from functools import partial
 
 from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchParams
 from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, PartitionKey
-from tidelog.errors import KafkaError, UnknownServerError, UnknownTopicId, UnknownTopicOrPartition
+from tidelog.errors import KafkaError, UnknownServerError
 from tidelog.network.request import Request
+from tidelog.protocol.headers import response_header
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.fetch_answer import writer_for
 from tidelog.server.services import Services
 
 EMPTY = b""
@@ -71,7 +73,7 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> FetchResp
     )
 
     def done(answers: list[FetchedPartition]) -> None:
-        services.respond(request, _answer(services, context, answers, by_id))
+        _answer(services, request, context, answers)
 
     if not services.fetcher.fetch(context, params, done, partial(services.failed, request)):
         request.waiting()
@@ -102,56 +104,20 @@ def _refused(body: FetchRequest, by_id: bool) -> FetchResponse:
 
 
 def _answer(
-    services: Services, context: FetchContext, answers: list[FetchedPartition], by_id: bool
-) -> FetchResponse:
+    services: Services, request: Request, context: FetchContext, answers: list[FetchedPartition]
+) -> None:
+    """Count what is answered, write it in the version that was asked for and send it."""
     if context.error:
-        return FetchResponse(error_code=context.error, session_id=context.session_id)
-    by_topic: dict[str | bytes, list[FetchResponse.PartitionData]] = {}
+        request.count_error(context.error)
     for answer in answers:
-        partition = _partition_answer(services, answer)
-        by_topic.setdefault(answer.wanted.topic, []).append(partition)
-    responses = [
-        FetchResponse.FetchableTopicResponse(topic_id=topic, partitions=partitions)
-        if isinstance(topic, bytes)
-        else FetchResponse.FetchableTopicResponse(topic=topic, partitions=partitions)
-        for topic, partitions in by_topic.items()
-    ]
-    return FetchResponse(session_id=context.session_id, responses=responses)
-
-
-def _partition_answer(services: Services, answer: FetchedPartition) -> FetchResponse.PartitionData:
-    error = answer.error
-    wanted = answer.wanted
-    if error is not None:
-        _count_failed(services, wanted.topic)
-        return FetchResponse.PartitionData(
-            partition_index=wanted.partition,
-            error_code=error.code,
-            high_watermark=-1,
-            # Kafka leaves the list out where it looked at a log, and gives an empty one where there is none.
-            aborted_transactions=[] if isinstance(error, UnknownTopicOrPartition | UnknownTopicId) else None,
-            records=EMPTY,
-        )
-    partition = FetchResponse.PartitionData(
-        partition_index=wanted.partition,
-        high_watermark=answer.high_watermark,
-        last_stable_offset=answer.last_stable_offset,
-        log_start_offset=answer.log_start_offset,
-        records=EMPTY if answer.records is None else answer.records,
-    )
-    if answer.aborted is not None:
-        partition.aborted_transactions = [
-            FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
-            for producer_id, first_offset in answer.aborted
-        ]
-    else:
-        partition.aborted_transactions = None
-    if answer.diverging is not None:
-        epoch, end_offset = answer.diverging
-        partition.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
-    if answer.records is not None:
-        _count(services, wanted.topic, answer.records.size)
-    return partition
+        if answer.error is not None:
+            request.count_error(answer.error.code)
+            _count_failed(services, answer.wanted.topic)
+        elif answer.records is not None:
+            _count(services, answer.wanted.topic, answer.records.size)
+    version = request.api_version
+    header = response_header(request.api_key, version, request.correlation_id)
+    request.respond(writer_for(version).write(header, context.error, context.session_id, answers))
 
 
 def _count(services: Services, topic: str | bytes, size: int) -> None:

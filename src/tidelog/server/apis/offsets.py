@@ -14,9 +14,12 @@ In both a current leader epoch below -1, which stands for none, is older than an
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
 
+from tidelog.clock import Scheduler
 from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.cluster.partition import Partition
 from tidelog.errors import (
@@ -33,11 +36,12 @@ from tidelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from tidelog.server.apis.api import Api
+from tidelog.server.apis.api import Answer, Api
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 from tidelog.storage.epochs import NO_EPOCH
 from tidelog.storage.log import Log
+from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 LATEST = -1
 EARLIEST = -2
@@ -51,31 +55,91 @@ SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST
 CONSUMER = -1
 DEBUGGING_CONSUMER = -2
 
+# For lookups by time.
+SECONDS_A_TURN = 0.005
+
 Found = tuple[int, int, int]  # timestamp, offset, leader epoch
 NOT_FOUND: Found = (-1, -1, -1)
+Lookups = Iterator[Callable[[CachedReads], None] | None]
 
 
-def list_offsets(
-    services: Services, request: Request, body: ListOffsetsRequest
-) -> Slices[ListOffsetsResponse]:
-    # A lookup by time unpacks a batch or two of every partition.
+def list_offsets(services: Services, request: Request, body: ListOffsetsRequest) -> Answer:
     answer = ListOffsetsResponse()
-    named: Counter[tuple[str, int]] = Counter()
-    for topic in body.topics:
-        named.update((topic.name, partition.partition_index) for partition in topic.partitions)
+    lookups = _lookups(services, request, body, answer)
+    if any(_reads_records(partition.timestamp) for topic in body.topics for partition in topic.partitions):
+        return _list_by_time(services.replicas.scheduler, lookups, answer)
+    return _list(lookups, answer)
+
+
+def _list(lookups: Lookups, answer: ListOffsetsResponse) -> Slices[ListOffsetsResponse]:
+    for lookup in lookups:
+        if lookup is not None:
+            lookup(CACHED)
         yield
+    return answer
+
+
+def _reads_records(timestamp: int) -> bool:
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
+
+
+async def _list_by_time(
+    scheduler: Scheduler, lookups: Lookups, answer: ListOffsetsResponse
+) -> ListOffsetsResponse:
+    """A lookup by time unpacks a batch or two of every partition: others have their turns in between."""
+    clock = scheduler.clock
+    turn_ends = clock.monotonic() + SECONDS_A_TURN
+    for lookup in lookups:
+        if lookup is not None:
+            await _when_cached(scheduler, lookup)
+        if clock.monotonic() >= turn_ends:
+            await asyncio.sleep(0)
+            turn_ends = clock.monotonic() + SECONDS_A_TURN
+    return answer
+
+
+async def _when_cached(scheduler: Scheduler, lookup: Callable[[CachedReads], None]) -> None:
+    """Look up, as often as something has to come from the disk first."""
+    reads = CACHED
+    while True:
+        try:
+            return lookup(reads)
+        except NotCached as cold:
+            missing = cold
+        reads = await _brought_in(scheduler, missing, reads)
+
+
+async def _brought_in(scheduler: Scheduler, cold: NotCached, reads: CachedReads) -> CachedReads:
+    brought: asyncio.Future[CachedReads] = asyncio.get_running_loop().create_future()
+
+    def tell(reads: CachedReads) -> None:
+        if not brought.done():  # the broker may have stopped meanwhile
+            brought.set_result(reads)
+
+    bring_in(scheduler, cold, reads, tell)
+    return await brought
+
+
+def _lookups(
+    services: Services, request: Request, body: ListOffsetsRequest, answer: ListOffsetsResponse
+) -> Lookups:
+    """Calls that fill in the answer, one for each partition; a call that raises NotCached may be repeated.
+
+    None where a topic begins: one without partitions takes time as well.
+    """
+    named = Counter(
+        (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
+    )
     for topic in body.topics:
         found = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         answer.topics.append(found)
+        yield None
         told: set[int] = set()
         for wanted in topic.partitions:
             if wanted.partition_index not in told:
                 told.add(wanted.partition_index)
                 is_twice = named[topic.name, wanted.partition_index] > 1
-                found.partitions.append(_find(services, request, body, topic.name, wanted, is_twice))
-            yield
-        yield
-    return answer
+                yield partial(_find, services, request, body, topic.name, wanted, is_twice, found.partitions)
 
 
 def _find(
@@ -85,7 +149,9 @@ def _find(
     topic: str,
     wanted: ListOffsetsRequest.ListOffsetsPartition,
     is_twice: bool,
-) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+    found: list[ListOffsetsResponse.ListOffsetsPartitionResponse],
+    reads: CachedReads,
+) -> None:
     answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
         if body.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
@@ -98,6 +164,7 @@ def _find(
             wanted.current_leader_epoch,
             read_committed=body.isolation_level == READ_COMMITTED,
             version=request.api_version,
+            reads=reads,
         )
         if request.api_version >= 4:
             answer.leader_epoch = leader_epoch
@@ -105,11 +172,17 @@ def _find(
         answer.error_code = error.code
     except OSError:
         answer.error_code = KafkaStorageError.code
-    return answer
+    found.append(answer)
 
 
 def find_offset(
-    partition: Partition, timestamp: int, current_leader_epoch: int, *, read_committed: bool, version: int
+    partition: Partition,
+    timestamp: int,
+    current_leader_epoch: int,
+    *,
+    read_committed: bool,
+    version: int,
+    reads: CachedReads,
 ) -> Found:
     log = _leader_log(partition, current_leader_epoch)
     if timestamp < EARLIEST_PENDING_UPLOAD or version < SPECIAL_SINCE.get(timestamp, 0):
@@ -121,7 +194,10 @@ def find_offset(
         return -1, log.log_start_offset, log.leader_epochs.epoch_for_offset(log.log_start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOT_FOUND
-    found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if timestamp == MAX_TIMESTAMP:
+        found = log.max_timestamp(reads)
+    else:
+        found = log.offset_for_timestamp(timestamp, reads=reads)
     if found is None or found[1] >= limit:
         return NOT_FOUND
     return found

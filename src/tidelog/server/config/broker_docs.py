@@ -129,7 +129,8 @@ min.insync.replicas: How many replicas have to be in sync for a produce with ack
   than 1 refuses them all.
 node.id: KRaft's name for broker.id.
 num.io.threads: Threads for work that would block the event loop, such as forcing files to disk and
-  compressing. Requests themselves are handled on the loop.
+  compressing, and as many for reading data that is outside the page cache. Requests themselves are handled on
+  the loop.
 num.partitions: Partitions of a topic that is created without saying how many.
 num.recovery.threads.per.data.dir: Threads that open logs at start and repair them after a crash, for each
   data folder.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from tidelog.storage.config import INT_MAX, LONG_MAX, LogConfig
+from tidelog.storage.reads import WAITING, Reads
 from tidelog.storage.segments import SegmentList
 
 MAX_GROUP = 64
@@ -58,6 +59,7 @@ def cleanable_range(
     log_end_offset: int,
     last_stable_offset: int,
     now_ms: int,
+    reads: Reads = WAITING,
 ) -> CleanableRange:
     """What of a log could be cleaned now. The last stable offset is never above the high watermark."""
     first_dirty, wrong = first_dirty_offset(checkpoint, log_start_offset, log_end_offset)
@@ -71,12 +73,12 @@ def cleanable_range(
         if following <= first_dirty:
             clean_bytes += segment.size
         else:
-            if config.min_compaction_lag_ms > 0 and segment.largest_timestamp() > young:
+            if config.min_compaction_lag_ms > 0 and segment.largest_timestamp(reads) > young:
                 break
             dirty_bytes += segment.size
             if config.max_compaction_lag_ms < LONG_MAX and segment.size:
                 if segment.first_timestamp is None:
-                    segment.first_timestamp = segment.header_at(0).max_timestamp
+                    segment.first_timestamp = segment.header_at(0, reads).max_timestamp
                 if segment.first_timestamp > 0:
                     oldest = min(oldest, segment.first_timestamp)
         end = following

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tidelog.clock import Scheduler, TimerHandle
@@ -22,6 +23,7 @@ from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import LogFolder
 from tidelog.storage.log import Log
 from tidelog.storage.manager import LogManager
+from tidelog.storage.reads import CACHED, WAITING, CachedReads, NotCached, Reads, bring_in
 from tidelog.storage.segmented import SegmentedLog
 
 if TYPE_CHECKING:
@@ -229,7 +231,7 @@ class LogCleaner:
 
     # -- choosing
 
-    def range_of(self, log: Log) -> CleanableRange:
+    def range_of(self, log: Log, reads: Reads = WAITING) -> CleanableRange:
         return cleanable_range(
             log.segments,
             log.config,
@@ -238,6 +240,7 @@ class LogCleaner:
             log_end_offset=log.log_end_offset,
             last_stable_offset=log.last_stable_offset,
             now_ms=self._scheduler.clock.ms(),
+            reads=reads,
         )
 
     def look(self) -> None:
@@ -256,17 +259,25 @@ class LogCleaner:
         due: list[tuple[TopicPartition, CleanableRange]],
         most: float,
         delay_ms: int,
+        reads: CachedReads = CACHED,
     ) -> None:
+        """Go on with a look; `reads` is for the first of the logs."""
         clock = self._scheduler.clock
         until = clock.monotonic() + LOOK_SECONDS
         for key, log in logs:
             if log.closed or key in self._passes or key in self._paused or key in self.uncleanable:
                 continue
             try:
-                found = self.range_of(log)
+                found = self.range_of(log, reads)
+            except NotCached as cold:
+                here = chain([(key, log)], logs)
+                go_on = partial(self._look_on, here, due, most, delay_ms)
+                bring_in(self._scheduler, cold, reads, go_on)
+                return
             except (KafkaError, OSError) as error:
                 self._failed(key, log, error)
                 continue
+            reads = CACHED
             most = max(most, found.dirty_ratio)
             delay_ms = max(delay_ms, found.overdue_ms)
             if found.is_due(log.config):

@@ -1,0 +1,145 @@
+"""The answer to a Fetch, written straight from what was read: bytes, and the file slices between them.
+
+It is what the generated writer makes of a `FetchResponse`, without the objects in between. Partitions of one
+topic that follow each other stand under one entry of that topic, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import Final
+
+from tidelog.cluster.fetch_session import FetchedPartition
+from tidelog.network.request import Part
+from tidelog.protocol.messages.fetch import FetchResponse
+from tidelog.protocol.wire import write_tags, write_uvarint
+
+SESSIONS_FROM: Final = 7
+LOG_START_FROM: Final = 5
+PREFERRED_REPLICA_FROM: Final = 11
+TOPIC_IDS_FROM: Final = 13
+
+NO_REPLICA: Final = -1
+NULL: Final = -1
+NO_TAGS: Final = b"\0"
+DIVERGING_TAG: Final = 0
+DIVERGING: Final = struct.Struct(">iqx")
+TRANSACTION: Final = struct.Struct(">qq")
+COUNT: Final = struct.Struct(">i")
+SHORT: Final = struct.Struct(">h")
+
+
+@cache
+def writer_for(version: int) -> FetchAnswerWriter:
+    return FetchAnswerWriter(version)
+
+
+class FetchAnswerWriter:
+    """Writes answers of one version."""
+
+    __slots__ = (
+        "_fields",
+        "_flexible",
+        "_has_log_start",
+        "_has_preferred_replica",
+        "_has_session",
+        "_names_by_id",
+        "_plain",
+    )
+
+    def __init__(self, version: int) -> None:
+        self._flexible = FetchResponse.FLEXIBLE.has(version)
+        self._has_session = version >= SESSIONS_FROM
+        self._has_log_start = version >= LOG_START_FROM
+        self._has_preferred_replica = version >= PREFERRED_REPLICA_FROM
+        self._names_by_id = version >= TOPIC_IDS_FROM
+        # Partition, error, high watermark, last stable offset, log start offset.
+        fields = ">ihqqq" if self._has_log_start else ">ihqq"
+        self._fields = struct.Struct(fields).pack
+        # The same with a list of transactions that is null or empty, and the preferred replica behind it.
+        count = "b" if self._flexible else "i"
+        self._plain = struct.Struct(fields + count + ("i" if self._has_preferred_replica else "")).pack
+
+    def write(
+        self, header: bytes, error: int, session_id: int, answers: list[FetchedPartition]
+    ) -> list[Part]:
+        """The parts of an answer behind the response header."""
+        parts: list[Part] = []
+        out = [header, self._head(error, session_id)]
+        runs = _runs(answers)
+        out.append(self._count(len(runs)))
+        for run in runs:
+            out.append(self._topic(run[0].wanted.topic))
+            out.append(self._count(len(run)))
+            for answer in run:
+                records = answer.records
+                out.append(self._partition(answer, 0 if records is None else records.size))
+                if records is not None:
+                    parts.append(b"".join(out))
+                    parts.append(records)
+                    out = []
+                if self._flexible:
+                    out.append(NO_TAGS if answer.diverging is None else _diverging(*answer.diverging))
+            if self._flexible:
+                out.append(NO_TAGS)
+        if self._flexible:
+            out.append(NO_TAGS)
+        if out:
+            parts.append(b"".join(out))
+        return parts
+
+    def _head(self, error: int, session_id: int) -> bytes:
+        """Throttle time, and from the version with sessions on the error and the session."""
+        if self._has_session:
+            return struct.pack(">ihi", 0, error, session_id)
+        return COUNT.pack(0)
+
+    def _count(self, number: int) -> bytes:
+        return write_uvarint(number + 1) if self._flexible else COUNT.pack(number)
+
+    def _topic(self, topic: str | bytes) -> bytes:
+        if isinstance(topic, bytes):
+            return topic
+        name = topic.encode()
+        return (write_uvarint(len(name) + 1) if self._flexible else SHORT.pack(len(name))) + name
+
+    def _partition(self, answer: FetchedPartition, size: int) -> bytes:
+        """Everything of a partition up to its records, their size included."""
+        index = answer.wanted.partition
+        code = 0 if answer.error is None else answer.error.code
+        aborted = answer.aborted
+        watermarks: tuple[int, ...] = (answer.high_watermark, answer.last_stable_offset)
+        if self._has_log_start:
+            watermarks = (*watermarks, answer.log_start_offset)
+        if aborted:
+            head = self._fields(index, code, *watermarks) + self._transactions(aborted)
+            if self._has_preferred_replica:
+                head += COUNT.pack(NO_REPLICA)
+        else:
+            count = (NULL if aborted is None else 0) + self._flexible
+            if self._has_preferred_replica:
+                head = self._plain(index, code, *watermarks, count, NO_REPLICA)
+            else:
+                head = self._plain(index, code, *watermarks, count)
+        return head + self._count(size)
+
+    def _transactions(self, aborted: list[tuple[int, int]]) -> bytes:
+        end = NO_TAGS if self._flexible else b""
+        return self._count(len(aborted)) + b"".join(TRANSACTION.pack(*entry) + end for entry in aborted)
+
+
+def _runs(answers: list[FetchedPartition]) -> list[list[FetchedPartition]]:
+    """The answers by topic, in their order: a topic that comes again later is a run of its own."""
+    runs: list[list[FetchedPartition]] = []
+    topic: str | bytes | None = None
+    for answer in answers:
+        if answer.wanted.topic != topic:
+            topic = answer.wanted.topic
+            runs.append([])
+        runs[-1].append(answer)
+    return runs
+
+
+def _diverging(epoch: int, end_offset: int) -> bytes:
+    return write_tags({DIVERGING_TAG: DIVERGING.pack(epoch, end_offset)})
