@@ -10,7 +10,8 @@ from tests.spark.hands import Hands
 from tests.support.wait import eventually
 from tidelog.clients.adminclient import OffsetSpec
 from tidelog.clients.producer.transaction_values import PreparedTransaction
-from tidelog.spark.exactly_once import Job, Ledger, Prepared, Task, write_once
+from tidelog.spark.exactly_once import Prepared, Task, write_once
+from tidelog.spark.ledger import Job, Ledger
 from tidelog.spark.options import sink_options
 from tidelog.spark.sending import Target
 

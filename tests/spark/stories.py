@@ -18,14 +18,8 @@ from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.transaction_values import PreparedTransaction
 from tidelog.errors import KafkaError
 from tidelog.spark.decisions import Decision, Decisions, Holder
-from tidelog.spark.exactly_once import (
-    DecidedRowsLost,
-    Job,
-    Ledger,
-    Prepared,
-    PreparedRowsGone,
-    Superseded,
-)
+from tidelog.spark.exactly_once import Prepared
+from tidelog.spark.ledger import DecidedRowsLost, Job, Ledger, PreparedRowsGone, Superseded
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.transactions import TaskIds, TransactionDesk
 
@@ -94,6 +88,9 @@ class MortalHolder(Holder):
 
     def write(self, decision: Decision) -> None:
         self.death.step(lambda: Holder.write(self, decision))
+
+    def forget(self) -> None:
+        self.death.step(lambda: Holder.forget(self))
 
 
 class MortalDecisions(Decisions):

@@ -13,7 +13,7 @@ from tests.spark.stories import MortalLedger, Story
 from tests.support.scale import scale
 from tidelog.clients.producer.transaction_values import PreparedTransaction
 from tidelog.spark.decisions import Decision, Holder
-from tidelog.spark.exactly_once import Job
+from tidelog.spark.ledger import Job
 from tidelog.testing import Broker
 
 

@@ -1,8 +1,9 @@
 """What was decided: for each name the last batch, its transactions, and the run that may decide, in a topic.
 
-The topic is compacted with the name as key, so that it holds one record for each name. A record is written
-in a transaction of the name's own id: who takes that id shuts out whoever had it, and then knows what was
-written last.
+The topic is compacted with the name as key, so that it holds one record for each name. A decision on more
+transactions than one record should hold has parts: records under keys of their own, before the record of the
+name, which counts them. All records of a decision are written in one transaction of the name's own id: who
+takes that id shuts out whoever had it, and then knows what was written last.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tidelog.clients.adminclient.configs import ConfigResource, ResourceType
 from tidelog.clients.adminclient.topics import NewTopic
@@ -22,24 +23,36 @@ from tidelog.clients.errors import Timeout
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.transaction_values import PreparedTransaction
 from tidelog.clients.settings import admin_definition, consumer_definition, producer_definition
-from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from tidelog.errors import InvalidReplicationFactor, TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.spark.options import OptionError
 from tidelog.spark.transactions import TransactionDesk
 
 log = logging.getLogger("tidelog.spark")
 
-FORMAT = 1
+WHOLE = 1
+"""The format of a decision in one record; older releases read it."""
+IN_PARTS = 2
 NO_BATCH = -1
 PAST_RUNS = 32
+# A quarter of Kafka's default of max.message.bytes, 1 MB: a cluster may have lowered it.
+PART_BYTES = 256 << 10
+# No name begins so.
+PART_KEY = b"\0"
 SETTINGS = {
     "cleanup.policy": "compact",
     # Small segments, closed early: what is read at a start stays small.
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.01",
 }
+REPLICAS = 3
+MIN_IN_SYNC = 2
 # What a driver that died while it wrote may hold up the others.
 DECIDING_MS = 10_000
 READ_SECONDS = 60.0
+
+
+class IncompleteDecision(RuntimeError):
+    """Parts of a decision are not in the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +70,15 @@ class Decision:
     """Those of `batch`; empty when it is known that all are committed."""
     query: str = ""
     """The streaming query inside of which `batch` was written under a name; empty outside of one."""
+    owner: str = ""
+    """What the driver and the tasks of `run` share."""
+    written_at: float = field(default=0.0, compare=False)
+    """The time of its record in the topic, in seconds."""
 
-    def claimed_by(self, run: str) -> Decision:
+    def claimed_by(self, run: str, owner: str = "") -> Decision:
         """The same with another run, once everything decided is committed."""
         past = ((self.run, *self.past) if self.run else ())[:PAST_RUNS]
-        return replace(self, generation=self.generation + 1, run=run, past=past, transactions=())
+        return replace(self, generation=self.generation + 1, run=run, past=past, transactions=(), owner=owner)
 
     def decided(self, batch: int, transactions: tuple[PreparedTransaction, ...], query: str = "") -> Decision:
         return replace(self, batch=batch, transactions=transactions, query=query)
@@ -69,38 +86,86 @@ class Decision:
     def ended(self) -> Decision:
         return replace(self, transactions=())
 
-    def to_bytes(self) -> bytes:
-        return json.dumps(
-            {
-                "version": FORMAT,
-                "generation": self.generation,
-                "run": self.run,
-                "past": self.past,
-                "batch": self.batch,
-                "transactions": [
-                    [entry.transactional_id, entry.producer_id, entry.epoch] for entry in self.transactions
-                ],
-                "query": self.query,
-            },
-            separators=(",", ":"),
-        ).encode()
+    def records(self) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values to write, the one that counts the others last."""
+        fields = {
+            "generation": self.generation,
+            "run": self.run,
+            "past": self.past,
+            "batch": self.batch,
+            "query": self.query,
+            "owner": self.owner,
+        }
+        parts = list(_parts(self.transactions))
+        if len(parts) <= 1:
+            entries = parts[0] if parts else []
+            yield self.name.encode(), _json({"version": WHOLE, **fields, "transactions": entries})
+            return
+        for index, entries in enumerate(parts):
+            yield self._part_key(index), _json({"version": IN_PARTS, "transactions": entries})
+        yield self.name.encode(), _json({"version": IN_PARTS, **fields, "parts": len(parts)})
+
+    def _part_key(self, index: int) -> bytes:
+        """Other decisions of the name have other keys: theirs can be read until this one is complete."""
+        return part_keys_of(self.name) + f"{self.generation}.{self.batch}.{index}".encode()
 
     @classmethod
-    def from_bytes(cls, name: str, value: bytes) -> Decision:
-        fields = json.loads(value)
-        if fields["version"] != FORMAT:
-            raise OptionError(
-                f"the decision of {name!r} has version {fields['version']}, this release reads {FORMAT}"
-            )
-        return cls(
+    def from_records(cls, name: str, records: Mapping[bytes, bytes], written_at: float = 0.0) -> Decision:
+        """The decision whose last record is that of the name; raises IncompleteDecision."""
+        fields = _checked(name, records[name.encode()])
+        known = cls(
             name,
             fields["generation"],
             fields["run"],
             tuple(fields["past"]),
             fields["batch"],
-            tuple(PreparedTransaction(*entry) for entry in fields["transactions"]),
-            fields.get("query", ""),
+            query=fields.get("query", ""),
+            owner=fields.get("owner", ""),
+            written_at=written_at,
         )
+        entries = list(fields.get("transactions", ()))
+        for index in range(fields.get("parts", 0)):
+            part = records.get(known._part_key(index))
+            if part is None:
+                raise IncompleteDecision(
+                    f"part {index + 1} of {fields['parts']} of the decision of {name!r} is not in the topic"
+                )
+            entries += _checked(name, part)["transactions"]
+        return replace(known, transactions=tuple(PreparedTransaction(*entry) for entry in entries))
+
+
+def part_keys_of(name: str) -> bytes:
+    """How the keys of all parts of a name's decisions begin."""
+    return PART_KEY + name.encode() + PART_KEY
+
+
+def _parts(transactions: Iterable[PreparedTransaction]) -> Iterator[list[list[str | int]]]:
+    """The entries of transactions, as many at a time as a record should hold."""
+    part: list[list[str | int]] = []
+    size = 0
+    for entry in transactions:
+        fields: list[str | int] = [entry.transactional_id, entry.producer_id, entry.epoch]
+        length = len(_json(fields)) + 1
+        if part and size + length > PART_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(fields)
+        size += length
+    if part:
+        yield part
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _checked(name: str, value: bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(value)
+    if fields["version"] not in (WHOLE, IN_PARTS):
+        raise OptionError(
+            f"the decision of {name!r} has version {fields['version']}, this release reads {IN_PARTS}"
+        )
+    return fields
 
 
 class Decisions:
@@ -116,8 +181,27 @@ class Decisions:
 
     def read(self) -> dict[str, Decision]:
         """The decision of each name, and everything that was written before this was called."""
+        return self._read()[0]
+
+    def _read(self) -> tuple[dict[str, Decision], dict[bytes, bytes]]:
+        """The decisions, and every record that stands in the topic."""
         self._make_topic()
-        found: dict[str, bytes] = {}
+        deadline = time.monotonic() + READ_SECONDS
+        while True:
+            times, records = self._records(deadline)
+            names = [key.decode() for key in records if not key.startswith(PART_KEY)]
+            try:
+                found = {name: Decision.from_records(name, records, times[name.encode()]) for name in names}
+                return found, records
+            except IncompleteDecision:
+                # The topic was compacted while it was read, and what replaces the decision came after.
+                if time.monotonic() > deadline:
+                    raise
+
+    def _records(self, deadline: float) -> tuple[dict[bytes, float], dict[bytes, bytes]]:
+        """The time and the value of the last record under each key."""
+        times: dict[bytes, float] = {}
+        found: dict[bytes, bytes] = {}
         settings = {**self._consumer, "isolation.level": "read_committed", "enable.auto.commit": "false"}
         settings |= {"allow.auto.create.topics": "false", "fetch.max.wait.ms": "20"}
         partition = (self.topic, 0)
@@ -125,19 +209,18 @@ class Decisions:
         with Consumer(settings) as consumer:
             consumer.assign([partition])
             consumer.seek_to_beginning(partition)
-            deadline = time.monotonic() + READ_SECONDS
             while consumer.position(partition) < end:
                 for record in consumer.poll(timeout=0.2):
-                    name = (record.key or b"").decode()
-                    found.pop(name, None)
+                    key = record.key or b""
+                    found.pop(key, None)
                     if record.value is not None:
-                        found[name] = record.value
+                        found[key], times[key] = record.value, record.timestamp / 1000
                 if time.monotonic() > deadline:
                     raise Timeout(
                         f"topic {self.topic!r} cannot be read up to offset {end}: a transaction of another "
                         f"driver is open in it at {consumer.position(partition)}"
                     )
-        return {name: Decision.from_bytes(name, value) for name, value in found.items()}
+        return times, found
 
     def take(self, name: str, transactional_id: str) -> Holder:
         """Take over the right to decide: who had it before cannot write any more."""
@@ -152,7 +235,9 @@ class Decisions:
         )
         try:
             producer.init_transactions()
-            return Holder(producer, self.topic, self.read().get(name, Decision(name)))
+            found, records = self._read()
+            parts = [key for key in records if key.startswith(part_keys_of(name))]
+            return Holder(producer, self.topic, found.get(name, Decision(name)), parts)
         except BaseException:
             producer.close(0)
             raise
@@ -173,34 +258,71 @@ class Decisions:
     def _make_topic(self) -> None:
         if self._exists:
             return
-        admin, deadline = self._desk.admin, time.monotonic() + READ_SECONDS
-        while (policy := self._policy()) is None:
+        deadline = time.monotonic() + READ_SECONDS
+        while (found := self._settings()) is None:
             # Where it is there although nobody described it, the broker that was asked had not heard of it.
             try:
-                new = NewTopic(self.topic, num_partitions=1, configs=SETTINGS)
-                self._desk.thread.run(admin.create_topics([new]))
-                policy = "compact"
-                break
-            except TopicAlreadyExists:
+                self._create()
+                self._exists = True
+                return
+            except (TopicAlreadyExists, InvalidReplicationFactor):
+                # A broker may have ended since they were counted.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
+        policy = found.get("cleanup.policy") or "compact"
         if policy != "compact":
             raise OptionError(
                 f"the topic of decisions, {self.topic!r}, has cleanup.policy={policy}, which would lose "
                 "decisions: compact is right"
             )
+        self._warn_of_few_replicas(int(found.get("min.insync.replicas") or 1))
         self._exists = True
 
-    def _policy(self) -> str | None:
-        """How the topic is cleaned; None where it is not there."""
-        resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        described = self._desk.admin.describe_configs([resource], names=("cleanup.policy",))
+    def _create(self) -> None:
+        """As many replicas as Kafka's own topics have, and so few as there are brokers."""
+        desk = self._desk
+        replicas = min(REPLICAS, desk.thread.run(desk.admin.broker_count()))
+        safe = {"min.insync.replicas": str(MIN_IN_SYNC)} if replicas == REPLICAS else {}
+        new = NewTopic(
+            self.topic, num_partitions=1, replication_factor=replicas, configs={**SETTINGS, **safe}
+        )
+        desk.thread.run(desk.admin.create_topics([new]))
+
+    def _warn_of_few_replicas(self, min_in_sync: int) -> None:
+        desk = self._desk
         try:
-            entry = self._desk.thread.run(described)[resource].get("cleanup.policy")
+            described = desk.thread.run(desk.admin.describe_topics([self.topic]))[self.topic]
+            wanted = min(REPLICAS, desk.thread.run(desk.admin.broker_count()))
+        except UnknownTopicOrPartition:  # brokers hear of a new topic one after the other
+            return
+        replicas = len(described.partitions[0].replicas)
+        if replicas < wanted:
+            log.warning(
+                "the topic of decisions, %r, has %d of %d replicas: decisions are lost with the brokers that"
+                " have them. Give it more with a reassignment of its partition",
+                self.topic,
+                replicas,
+                wanted,
+            )
+        elif replicas >= REPLICAS and min_in_sync < MIN_IN_SYNC:
+            log.warning(
+                "the topic of decisions, %r, has min.insync.replicas=%d: a decision may be on one broker"
+                " alone. Set it to %d",
+                self.topic,
+                min_in_sync,
+                MIN_IN_SYNC,
+            )
+
+    def _settings(self) -> dict[str, str | None] | None:
+        """The topic's settings that matter here; None where it is not there."""
+        resource = ConfigResource(ResourceType.TOPIC, self.topic)
+        names = ("cleanup.policy", "min.insync.replicas")
+        try:
+            found = self._desk.thread.run(self._desk.admin.describe_configs([resource], names=names))
         except UnknownTopicOrPartition:
             return None
-        return "compact" if entry is None or entry.value is None else entry.value
+        return {name: entry.value for name, entry in found[resource].items()}
 
 
 class Holder:
@@ -209,25 +331,32 @@ class Holder:
     Writes then raise ProducerFenced or InvalidProducerEpoch, after whether coordinator or partition said so.
     """
 
-    def __init__(self, producer: Producer, topic: str, known: Decision) -> None:
+    def __init__(self, producer: Producer, topic: str, known: Decision, parts: Iterable[bytes] = ()) -> None:
         self.known = known
         self._producer = producer
         self._topic = topic
+        self._parts = tuple(parts)
+        """The keys of all parts of the name's decisions that stand in the topic."""
 
     def write(self, decision: Decision) -> None:
         """Returns when the decision is durable. After an error it may be written or not: take it again."""
-        self._send(decision.name, decision.to_bytes())
+        self._send(list(decision.records()))
         self.known = decision
 
     def forget(self) -> None:
         """Nothing about the name has to be known any more."""
-        self._send(self.known.name, None)
+        self._send([(self.known.name.encode(), None)])
         self.known = Decision(self.known.name)
 
-    def _send(self, name: str, value: bytes | None) -> None:
+    def _send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Write records in one transaction, and tombstones for the parts that they replace after them."""
+        keys = [key for key, _ in records]
+        old = [key for key in self._parts if key not in keys]
         self._producer.begin_transaction()
-        self._producer.send(self._topic, value, name.encode(), partition=0)
+        for key, value in (*records, *((key, None) for key in old)):
+            self._producer.send(self._topic, value, key, partition=0)
         self._producer.commit_transaction()
+        self._parts = tuple(key for key in keys if key.startswith(PART_KEY))
 
     def close(self) -> None:
         self._producer.close(5.0)

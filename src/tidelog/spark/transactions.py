@@ -15,17 +15,19 @@ from tidelog.clients.adminclient.base import PASSING
 from tidelog.clients.adminclient.client import AsyncAdmin
 from tidelog.clients.adminclient.configs import ConfigResource, ResourceType
 from tidelog.clients.adminclient.results import error_from
+from tidelog.clients.adminclient.transactions import TransactionDescription
 from tidelog.clients.blocking import LoopThread
 from tidelog.clients.network import TRANSACTION
 from tidelog.clients.producer.transaction_values import PreparedTransaction
 from tidelog.clients.settings import admin_definition
-from tidelog.errors import ConcurrentTransactions, KafkaError
+from tidelog.errors import ConcurrentTransactions, KafkaError, TransactionalIdNotFound
 from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 FEATURE = "transaction.version"
 LAST_CLASSIC_END = 4
 ONGOING = "Ongoing"
 EMPTY = "Empty"
+COMMITTED = ("PrepareCommit", "CompleteCommit")
 TWO_PHASE = "transaction.two.phase.commit.enable"
 MAX_TIMEOUT = "transaction.max.timeout.ms"
 # Kafka's own default, where a broker does not tell its limit.
@@ -101,6 +103,12 @@ class EndingAdmin(AsyncAdmin):
         outcomes = await self._by_coordinator(by_id, deadline, ask, kind=TRANSACTION, again=AGAIN)
         return {by_id[name]: outcome for name, outcome in outcomes.items()}
 
+    async def broker_count(self) -> int:
+        deadline = self._deadline(None)
+        await self.start()
+        await self._client.refresh(timeout=deadline.left)
+        return len(await self._nodes(deadline))
+
     async def limits(self) -> Limits:
         """What brokers allow; a guess that is right for Kafka's defaults where they do not tell."""
         deadline = self._deadline(None)
@@ -147,14 +155,25 @@ class TransactionDesk:
 
     def not_open(self, transactions: Collection[PreparedTransaction]) -> list[str]:
         """Those that are not there to be committed any more."""
+        found = self._described(transactions)
+        return [entry.transactional_id for entry in transactions if not _is_open(entry, found)]
+
+    def not_committed(self, transactions: Collection[PreparedTransaction]) -> list[str]:
+        """Those whose coordinator does not know, or not any more, that they are committed."""
+        found = self._described(transactions)
+        return [entry.transactional_id for entry in transactions if not _is_committed(entry, found)]
+
+    def any_committed(self, transactions: Collection[PreparedTransaction]) -> bool:
+        return len(self.not_committed(transactions)) < len(transactions)
+
+    def _described(self, transactions: Collection[PreparedTransaction]) -> dict[str, TransactionDescription]:
+        """What coordinators tell of the transactional ids that they know."""
         ids = [entry.transactional_id for entry in transactions]
-        found = self.thread.run(self.admin.describe_transactions(ids))
-        return [
-            entry.transactional_id
-            for entry in transactions
-            if (known := found[entry.transactional_id]).state != ONGOING
-            or (known.producer_id, known.producer_epoch) != (entry.producer_id, entry.epoch)
-        ]
+        found = self.thread.run(self.admin.describe_transactions(ids, partial=True))
+        for error in found.errors.values():
+            if not isinstance(error, TransactionalIdNotFound):
+                raise error
+        return dict(found)
 
     def abort_open(self, ids: TaskIds, generation: int, keep: Collection[str] = ()) -> list[str]:
         """Abort the open transactions of tasks up to a generation, all but some; the ids of those."""
@@ -177,3 +196,18 @@ class TransactionDesk:
         if chosen:
             self.thread.run(self.admin.fence_producers(chosen))
         return chosen
+
+
+def _is_open(entry: PreparedTransaction, found: Mapping[str, TransactionDescription]) -> bool:
+    known = found.get(entry.transactional_id)
+    if known is None or known.state != ONGOING:
+        return False
+    return (known.producer_id, known.producer_epoch) == (entry.producer_id, entry.epoch)
+
+
+def _is_committed(entry: PreparedTransaction, found: Mapping[str, TransactionDescription]) -> bool:
+    """A coordinator that ends a transaction may raise the epoch by one at its end."""
+    known = found.get(entry.transactional_id)
+    if known is None or known.state not in COMMITTED or known.producer_id != entry.producer_id:
+        return False
+    return entry.epoch <= known.producer_epoch <= entry.epoch + 1
