@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
+from tidelog.spark import option_names
 from tidelog.spark.options import (
     EARLIEST,
     LATEST,
@@ -247,3 +250,63 @@ def test_the_sink_takes_a_topic_and_refuses_serializers() -> None:
         sink_options({"topic": "orders"})
     with pytest.raises(OptionError, match=r"kafka\.acks=some: expected one of"):
         sink_options({**BASE, "kafka.acks": "some"})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("startingOffset", "did you mean startingOffsets?"),
+        ("failOnDataloss2", "did you mean failOnDataLoss?"),
+        ("bootstrap.servers", "did you mean kafka.bootstrap.servers?"),
+        ("group.id", "did you mean kafka.group.id?"),
+        ("kafka.bootstrap.server", "did you mean kafka.bootstrap.servers?"),
+        ("kafka.isolation.levle", "did you mean kafka.isolation.level?"),
+        ("zzz", "which knows assign, "),
+    ],
+)
+def test_a_misspelled_option_of_the_source_is_refused(name: str, hint: str) -> None:
+    with pytest.raises(OptionError, match=f"^option {re.escape(name.lower())} is not known") as raised:
+        parsed(**{name: "earliest"})
+    assert hint in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("exactlyOnc", "did you mean exactlyOnce?"),
+        ("exactly_once", "did you mean exactlyOnce?"),
+        ("topics", "did you mean topic?"),
+        ("kafka.ack", "did you mean kafka.acks?"),
+        ("linger.ms", "did you mean kafka.linger.ms?"),
+    ],
+)
+def test_a_misspelled_option_of_the_sink_is_refused(name: str, hint: str) -> None:
+    with pytest.raises(OptionError, match=f"^option {re.escape(name.lower())} is not known") as raised:
+        sink_options({**BASE, name: "true"})
+    assert hint in str(raised.value)
+
+
+def test_a_misspelled_name_is_told_of_before_what_it_makes_missing() -> None:
+    with pytest.raises(OptionError, match="did you mean subscribe"):
+        source_options({**BASE, "subscribes": "orders"})
+    with pytest.raises(OptionError, match=r"did you mean kafka\.bootstrap\.servers"):
+        sink_options({"kafka.bootstrap.server": "localhost:9092"})
+
+
+def test_options_of_spark_itself_and_of_java_s_clients_change_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    parsed(path="/x", checkpointLocation="/c", queryName="q", asyncProgressTrackingEnabled="true")
+    assert not caplog.messages
+    sink_options({**BASE, "checkpointLocation": "/c", "queryName": "q", "subscribe": "orders"})
+    assert caplog.messages == ["option subscribe changes nothing in the sink"]
+    caplog.clear()
+    parsed(**{"kafka.auto.include.jmx.reporter": "false"})
+    assert "option kafka.auto.include.jmx.reporter is not known" in caplog.text
+
+
+def test_every_documented_option_is_known() -> None:
+    page = Path(__file__).parents[2] / "docs" / "spark.md"
+    documented = {name.lower() for name in re.findall(r"`([\w.]+)(?:=\w+)?`", page.read_text())}
+    known = {name.lower() for name in (*option_names.SOURCE, *option_names.SINK, *option_names.COMMON)}
+    assert known <= documented, "every option stands in docs/spark.md"

@@ -467,7 +467,7 @@ def pipeline_failing() -> Iterator[None]:
             )
             ctx.exit(1)
         except RuntimeError as error:
-            if type(error).__name__ not in ("SparkMissing", "SparkDied", "FlowFailed"):
+            if type(error).__name__ not in ("SparkMissing", "SparkDied", "FlowFailed", "ClusterUnreachable"):
                 raise
             click.echo(f"tidelog: {error}", err=True)
             ctx.exit(1)

@@ -19,6 +19,7 @@ from tidelog.clients.adminclient.results import error_from
 from tidelog.clients.blocking import LoopThread
 from tidelog.clients.settings import admin_definition
 from tidelog.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
+from tidelog.spark.contact import first_contact
 from tidelog.spark.options import (
     Assign,
     Offsets,
@@ -192,6 +193,7 @@ class Cluster:
         return found
 
     def _retrying(self, ask: Callable[[], T]) -> T:
+        first_contact(self._options.client, self._options.bootstrap_timeout_ms)
         attempt = 1
         while True:
             try:

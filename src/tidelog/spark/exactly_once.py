@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tidelog.clients.producer.transaction_values import PreparedTransaction
+from tidelog.spark.contact import first_contact
 from tidelog.spark.ledger import NAMED, ONE_WRITE, Job, Ledger
 from tidelog.spark.options import OptionError, SinkOptions
 from tidelog.spark.sending import RowSender, Target
@@ -67,6 +68,7 @@ def write_once(
             break
     else:
         return Prepared(job, 0, None)
+    first_contact(ledger.options.client, ledger.options.bootstrap_timeout_ms)
     known = ledger.join(job, task.partition)
     if ledger.is_done(known, job):
         for _ in batches:

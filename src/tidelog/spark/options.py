@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tidelog.clients.producer.partitioners import partitioner_of
 from tidelog.clients.settings import consumer_settings, producer_settings
 from tidelog.config import ConfigError
+from tidelog.spark.option_names import unknown_to_sink, unknown_to_source
 
 log = logging.getLogger("tidelog.spark")
 
@@ -25,6 +26,8 @@ Offsets = dict[Partition, int]
 LATEST = -1
 EARLIEST = -2
 LONG_MAX = 2**63 - 1
+# Long enough for a machine that is busy, short enough for a person who mistyped an address.
+BOOTSTRAP_TIMEOUT_MS = 8_000
 
 _TIME = re.compile(r"(-?[0-9]+)\s*([a-z]*)")
 _MILLISECONDS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -110,6 +113,7 @@ class SourceOptions:
     metadata_cache_ms: int = -1
     publish_group: str | None = None
     push_filters: bool = False
+    bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS
     given: Mapping[str, str] = field(default_factory=dict)
     """Every option as it was given, with its name in lower case."""
 
@@ -137,6 +141,7 @@ class SinkOptions:
     exactly_once_batch: int | None = None
     transactional_id_prefix: str = "tidelog-spark"
     decision_topic: str = "__spark_decisions"
+    bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS
     given: Mapping[str, str] = field(default_factory=dict)
     """Every option as it was given, with its name in lower case."""
 
@@ -157,6 +162,12 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = {name.lower(): str(value) for name, value in options.items()}
+
+    def refuse(self, unknown: Callable[[Iterable[str]], str | None]) -> None:
+        """Raise what is wrong with the names, if anything is."""
+        wrong = unknown(self.options)
+        if wrong is not None:
+            raise OptionError(wrong)
 
     def text(self, name: str) -> str | None:
         value = self.options.get(name.lower())
@@ -190,6 +201,9 @@ class _Given:
             raise OptionError(f"{name}={value}: expected a time such as 500ms, 30s, 15m, 2h or 1d")
         return int(match[1]) * _MILLISECONDS[match[2]]
 
+    def bootstrap_timeout_ms(self) -> int:
+        return self.number("bootstrapTimeoutMs", 1, BOOTSTRAP_TIMEOUT_MS) or BOOTSTRAP_TIMEOUT_MS
+
     def client(self) -> dict[str, str]:
         return {
             name.removeprefix("kafka."): value
@@ -201,6 +215,7 @@ class _Given:
 def source_options(options: Mapping[str, str]) -> SourceOptions:
     """The options of a read; those that only a stream or a batch may have are looked at by the two below."""
     given = _Given(options)
+    given.refuse(unknown_to_source)
     client = given.client()
     selection = _selection(given)
     min_partitions = given.number("minPartitions", 1)
@@ -236,6 +251,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         metadata_cache_ms=metadata_cache_ms,
         publish_group=_publish_group(given, client),
         push_filters=given.flag("pushFilters", False),
+        bootstrap_timeout_ms=given.bootstrap_timeout_ms(),
         given=given.options,
     )
 
@@ -281,6 +297,7 @@ def batch_options(options: Mapping[str, str]) -> SourceOptions:
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of a write, batch or streaming."""
     given = _Given(options)
+    given.refuse(unknown_to_sink)
     client = given.client()
     for name, what in (("key.serializer", "keys"), ("value.serializer", "values")):
         if name in client:
@@ -320,6 +337,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         exactly_once_batch=given.number("exactlyOnceBatch", 0),
         transactional_id_prefix=given.text("transactionalIdPrefix") or "tidelog-spark",
         decision_topic=given.text("decisionTopic") or "__spark_decisions",
+        bootstrap_timeout_ms=given.bootstrap_timeout_ms(),
         given=given.options,
     )
 

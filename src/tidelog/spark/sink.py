@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from tidelog.clients.producer.face import Producer
+from tidelog.spark.contact import first_contact
 from tidelog.spark.options import OptionError, SinkOptions, sink_options
 from tidelog.spark.sending import RowSender, Target, target_of
 
@@ -54,6 +55,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     if parsed.exactly_once:
         from tidelog.spark.exactly_once import ExactlyOnceBatchWriter
 
+        first_contact(parsed.client, parsed.bootstrap_timeout_ms)  # before any task begins
         return ExactlyOnceBatchWriter(parsed, target)
     return PlainBatchWriter(parsed, target)
 
@@ -65,6 +67,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     if parsed.exactly_once:
         from tidelog.spark.exactly_once import ExactlyOnceStreamWriter
 
+        first_contact(parsed.client, parsed.bootstrap_timeout_ms)
         return ExactlyOnceStreamWriter(parsed, target)
     return PlainStreamWriter(parsed, target)
 
@@ -95,6 +98,8 @@ class PlainStreamWriter(DataSourceStreamArrowWriter):
 
 def write_plain(options: SinkOptions, target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
     """Write the rows of a task with the producer of this worker."""
+    # Not where the write is planned: for plain writes the driver needs no way to the brokers.
+    first_contact(options.client, options.bootstrap_timeout_ms)
     pool = _pool()
     producer = pool.take(options.client)
     try:

@@ -20,9 +20,12 @@ def prepare_topics(
 ) -> list[str]:
     """Make what is missing and may be made; the names of what was made."""
     from tidelog.clients.adminclient import Admin, NewTopic
+    from tidelog.spark.contact import first_contact
+    from tidelog.spark.options import BOOTSTRAP_TIMEOUT_MS
 
     flows = tuple(flows)
     settings: dict[str, object] = {"default.api.timeout.ms": "15000", **client}
+    first_contact({**client, "bootstrap.servers": bootstrap}, BOOTSTRAP_TIMEOUT_MS)
     with Admin(settings, bootstrap_servers=bootstrap) as admin:
         there = set(admin.list_topics(list_internal=True))
         wanted = {

@@ -1,0 +1,68 @@
+"""The first contact with a cluster: a broker answers in time, or an error names the address.
+
+A query that runs waits for brokers that are gone as long as the clients' own time-outs say. So each process
+makes contact once with the same settings.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from tidelog.clients.adminclient.base import PASSING
+from tidelog.clients.adminclient.client import AsyncAdmin
+from tidelog.clients.blocking import LoopThread
+from tidelog.clients.errors import Timeout
+from tidelog.clients.settings import admin_definition
+from tidelog.errors import KafkaError, RequestTimedOut
+
+NO_ANSWER: tuple[type[KafkaError], ...] = (*PASSING, RequestTimedOut, Timeout)
+# What the thread of the client may take on top to say that the time is over.
+GRACE_SECONDS = 1.0
+
+
+class ClusterUnreachable(RuntimeError):
+    """No broker answers at kafka.bootstrap.servers."""
+
+
+class ContactAdmin(AsyncAdmin):
+    async def reach(self, seconds: float) -> None:
+        """Returns when a broker has answered."""
+        await self._metadata((), self._deadline(seconds))
+
+
+def first_contact(client: Mapping[str, str], timeout_ms: int) -> None:
+    """Returns when a broker has answered to this process once; raises ClusterUnreachable."""
+    key = tuple(sorted(client.items()))
+    if key in _reached():
+        return
+    names = admin_definition()
+    settings = {name: value for name, value in client.items() if name in names}
+    # One broker that does not answer must not take the time of the others.
+    settings.setdefault("request.timeout.ms", str(max(1000, timeout_ms // 2)))
+    settings.setdefault("socket.connection.setup.timeout.ms", str(max(1000, timeout_ms // 2)))
+    thread = LoopThread("tidelog-spark first contact")
+    try:
+        _reach(thread, ContactAdmin(settings), timeout_ms / 1000)
+    except NO_ANSWER as error:
+        raise ClusterUnreachable(
+            f"no broker answers at kafka.bootstrap.servers={client['bootstrap.servers']} within"
+            f" {timeout_ms} ms ({error}): see that the address is right and that a broker runs there; the"
+            " option bootstrapTimeoutMs gives it more time"
+        ) from error
+    finally:
+        thread.close()
+    _reached().add(key)
+
+
+def _reach(thread: LoopThread, admin: ContactAdmin, seconds: float) -> None:
+    try:
+        thread.run(admin.reach(seconds), timeout=seconds + GRACE_SECONDS)
+    finally:
+        thread.run(admin.close(), timeout=GRACE_SECONDS)
+
+
+@functools.cache
+def _reached() -> set[tuple[tuple[str, str], ...]]:
+    """The settings with which this process has reached a broker."""
+    return set()
