@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyspark
 import pytest
 
+from tests.spark.hands import Hands
 from tidelog.spark import session as module
 from tidelog.spark.session import (
     SparkMissing,
     java_version,
+    register,
     session,
     settings,
     why_spark_cannot_run,
@@ -93,3 +98,61 @@ def test_versions_of_java_are_read(tmp_path: Path, says: str, version: int | Non
 def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert why_spark_cannot_run() == f"PySpark is not installed: {module.INSTALL_SPARK}"
+
+
+@pytest.fixture
+def foreign_python(tmp_path: Path) -> Path:
+    """A `python3` without any packages, as a PATH may have."""
+    program = tmp_path / "path" / "python3"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+PLAIN = """
+import sys
+from pyspark.sql import SparkSession
+from tidelog.spark.session import register
+
+def count():
+    rows = spark.read.format("tidelog").option("kafka.bootstrap.servers", sys.argv[1])
+    return rows.option("subscribe", "orders").load().count()
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+spark = builder.config("spark.driver.memory", "700m").config("spark.local.dir", sys.argv[2]).getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+try:
+    count()
+except Exception as error:
+    assert "DATA_SOURCE_NOT_FOUND" in str(error), error
+    print("not found")
+register(spark)
+print(count())
+spark.stop()
+"""
+
+
+def test_a_plain_session_reads_after_it_is_registered_whatever_python_is_in_the_path(
+    hands: Hands, tmp_path: Path, foreign_python: Path
+) -> None:
+    hands.produce(hands.topic(name="orders"), range(5))
+    environment = {**os.environ, "PATH": f"{foreign_python.parent}:{os.environ['PATH']}"}
+    environment.pop("PYSPARK_PYTHON", None)
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN, hands.bootstrap, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=600,
+        check=False,
+    )
+    assert done.stdout.split("\n")[:2] == ["not found", "5"], done.stdout + done.stderr[-3000:]
+
+
+def test_a_python_without_the_package_is_named(foreign_python: Path) -> None:
+    context = SimpleNamespace(master="spark://host:7077", pythonExec=str(foreign_python))
+    with pytest.raises(SparkMissing, match=f"Spark runs {foreign_python}, which has no tidelog: set PYSPARK"):
+        register(SimpleNamespace(sparkContext=context))  # type: ignore[arg-type]

@@ -71,6 +71,35 @@ def session(app: str = "tidelog", master: str | None = None, **conf: object) -> 
     return builder.getOrCreate()
 
 
+def register(spark: SparkSession) -> None:
+    """Make `format("tidelog")` known to a session that was not made by `session`.
+
+    Spark looks for data sources with the `python3` of the PATH where PYSPARK_PYTHON was not set before the
+    session was made, and that Python need not have this package. Raises SparkMissing on a cluster with such a
+    Python.
+    """
+    from tidelog.spark.source import TidelogDataSource
+
+    context = spark.sparkContext
+    if "PYSPARK_PYTHON" not in os.environ and (context.master or "").startswith("local"):
+        context.pythonExec = sys.executable
+    elif not _has_package(context.pythonExec):
+        raise SparkMissing(
+            f"Spark runs {context.pythonExec}, which has no tidelog: set PYSPARK_PYTHON={sys.executable}, or"
+            " the Python of the workers where that is another one, before the session is made"
+        )
+    spark.dataSource.register(TidelogDataSource)
+
+
+def _has_package(python: str) -> bool:
+    """Whether a Python can import the data source."""
+    try:
+        done = subprocess.run([python, "-c", "import tidelog.spark.source"], capture_output=True, check=False)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
 def settings(master: str | None, conf: dict[str, str]) -> dict[str, str]:
     """What the session is made with: what was asked for before what we think best."""
     chosen = master or conf.get("spark.master") or os.environ.get("MASTER") or _submitted_master()
