@@ -23,7 +23,7 @@ from tidelog.cli.output import Signals, failing, output_option, pairs, print_jso
 if TYPE_CHECKING:
     from tidelog.spark.pipelines.declare import Pipeline
     from tidelog.spark.pipelines.runner import Options, Outcome, Running
-    from tidelog.spark.pipelines.state import PipelineStatus, StateFolder
+    from tidelog.spark.pipelines.state import FlowStatus, PipelineStatus, StateFolder
 
 DATA = "./tidelog-pipeline"
 BOOTSTRAP = "127.0.0.1:9092"
@@ -150,15 +150,28 @@ def run_until_told(names: tuple[str, ...], options: Options, report: Report) -> 
     told = Told()
     with Signals(told.stop) as early:
         running = start(names, options)
-        with running, Signals(told.stop) as signals:  # once more: Spark's session takes SIGINT for itself
-            report.begun(running)
-            with report:
-                outcome = running.wait(each_turn=told.each_turn(report))
+        try:
+            with running, Signals(told.stop) as signals:  # once more: Spark's session takes SIGINT for itself
+                report.begun(running)
+                with report:
+                    outcome = running.wait(each_turn=told.each_turn(report))
+        except KeyboardInterrupt:
+            say_cut_off(running.cut_off)
+            raise
         report.ended(outcome)
         if not outcome.stopped_cleanly:
-            click.echo("tidelog: a micro-batch was cut off; it is done again at the next start", err=True)
+            say_cut_off(outcome.cut_off)
             return 1
         return signals.exit_code or early.exit_code
+
+
+def say_cut_off(batches: tuple[str, ...]) -> None:
+    """One line that says what was not waited for, and what becomes of it."""
+    what = f"{' and '.join(batches)} {'was' if len(batches) == 1 else 'were'}" if batches else "the run was"
+    click.echo(
+        f"tidelog: {what} cut off; the next start does what is missing, without a row lost or doubled",
+        err=True,
+    )
 
 
 class Told:
@@ -269,10 +282,16 @@ class LiveTable:
                     f"{flow.rows:,}",
                     f"{flow.rows_per_second:,.0f}",
                     "" if flow.lag is None else f"{flow.lag:,}",
-                    "" if flow.batch is None else str(flow.batch),
-                    f"{flow.batch_ms / 1000:.1f} s",
+                    *batch_cells(flow),
                 )
         self._live.update(table, refresh=True)
+
+
+def batch_cells(flow: FlowStatus) -> tuple[str, str]:
+    """The micro-batch that runs and its time so far; the last one where none runs."""
+    if flow.running_batch is not None:
+        return str(flow.running_batch), f"{time.time() - flow.running_since:.0f} s, running"
+    return "" if flow.batch is None else str(flow.batch), f"{flow.batch_ms / 1000:.1f} s"
 
 
 @tool_command("list")
@@ -367,6 +386,8 @@ def status(ctx: click.Context, names: tuple[str, ...], data: str, output: str) -
 
 
 def print_status(found: Iterable[PipelineStatus]) -> None:
+    from tidelog.spark.pipelines.progress import running as running_batch
+
     now = time.time()
     for each in found:
         process = f", process {each.pid}" if each.state in ("starting", "running", "stopping") else ""
@@ -374,17 +395,17 @@ def print_status(found: Iterable[PipelineStatus]) -> None:
         if each.error:
             click.echo(f"  {each.error}")
         for name, flow in each.flows.items():
-            batch = (
-                "no micro-batch yet"
-                if flow.batch is None
-                else (
-                    f"batch {flow.batch} in {flow.batch_ms / 1000:.1f} s, {now - flow.updated_at:,.0f} s ago"
-                )
-            )
             lag = "unknown" if flow.lag is None else f"{flow.lag:,}"
-            click.echo(
-                f"  {name}: {flow.rows:,} rows, {flow.rows_per_second:,.0f} rows/s, lag {lag}, {batch}"
-            )
+            parts = [f"{flow.rows:,} rows", f"{flow.rows_per_second:,.0f} rows/s", f"lag {lag}"]
+            if flow.batch is not None:
+                ago = now - flow.updated_at
+                parts.append(f"batch {flow.batch} in {flow.batch_ms / 1000:.1f} s, {ago:,.0f} s ago")
+            at_work = running_batch(flow) if process else None
+            if at_work is not None:
+                parts.append(at_work)
+            elif flow.batch is None:
+                parts.append("no micro-batch yet")
+            click.echo(f"  {name}: {', '.join(parts)}")
 
 
 @tool_command("stop")

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Coroutine, Mapping, Set
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from tidelog.clients.adminclient.client import AsyncAdmin
@@ -73,6 +73,11 @@ class AdminLink:
     def run(self, ask: Callable[[OffsetAdmin], Coroutine[object, object, T]]) -> T:
         thread, admin = self._opened()
         return thread.run(ask(admin))
+
+    def submit(self, ask: Callable[[OffsetAdmin], Coroutine[object, object, T]]) -> Future[T]:
+        """Ask without waiting for the answer."""
+        thread, admin = self._opened()
+        return thread.submit(ask(admin))
 
     def commit(
         self, group: str, offsets: Mapping[Partition, int], failed: Callable[[str], None], patience: float

@@ -87,20 +87,33 @@ def line(flows: Iterable[tuple[str, FlowStatus]]) -> str:
 
 
 def _one(name: str, flow: FlowStatus) -> str:
-    if flow.batch is None:
-        return f"{name}: {flow.state}" if flow.updated_at == 0 else f"{name}: no rows yet"
     behind = "lag unknown" if flow.lag is None else f"lag {flow.lag:,}"
+    now = running(flow)
+    if flow.batch is None:
+        if now is not None:
+            return f"{name}: {behind}, {now}"
+        return f"{name}: {flow.state}" if flow.updated_at == 0 else f"{name}: no rows yet"
     return (
         f"{name}: {flow.rows_per_second:,.0f} rows/s, {behind}, "
-        f"batch {flow.batch} in {flow.batch_ms / 1000:.1f} s"
+        f"batch {flow.batch} in {flow.batch_ms / 1000:.1f} s" + (f", {now}" if now is not None else "")
     )
 
 
+def running(flow: FlowStatus) -> str | None:
+    """What a flow is writing: `batch 8 with 1,200 rows runs for 3 s`; None between micro-batches."""
+    if flow.running_batch is None:
+        return None
+    rows = "" if flow.running_rows is None else f" with {flow.running_rows:,} rows"
+    return f"batch {flow.running_batch}{rows} runs for {time.time() - flow.running_since:,.0f} s"
+
+
 def together(flows: Iterable[FlowStatus]) -> FlowStatus:
-    """The flows of a pipeline as one: rows and lag added, the slowest micro-batch."""
+    """The flows of a pipeline as one: rows and lag added, the slowest and the longest running micro-batch."""
     flows = tuple(flows)
     lags = [flow.lag for flow in flows if flow.lag is not None]
     batches = [flow.batch for flow in flows if flow.batch is not None]
+    at_work = [flow for flow in flows if flow.running_batch is not None]
+    longest = min(at_work, key=lambda flow: flow.running_since, default=None)
     return FlowStatus(
         state=flows[0].state if flows else "",
         batch=max(batches) if batches else None,
@@ -110,4 +123,7 @@ def together(flows: Iterable[FlowStatus]) -> FlowStatus:
         lag=sum(lags) if lags else None,
         late_rows_dropped=sum(flow.late_rows_dropped for flow in flows),
         updated_at=max((flow.updated_at for flow in flows), default=0.0),
+        running_batch=longest.running_batch if longest is not None else None,
+        running_since=longest.running_since if longest is not None else 0.0,
+        running_rows=longest.running_rows if longest is not None else None,
     )

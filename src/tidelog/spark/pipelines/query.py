@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tidelog.spark.cluster import AdminLink
 from tidelog.spark.pipelines.declare import Context, Flow, Sink, Table, Topic
 from tidelog.spark.pipelines.progress import Progress
+from tidelog.spark.pipelines.running_batch import BatchWatch, checkpointed
 from tidelog.spark.pipelines.state import FAILED, RUNNING, STOPPED
 
 if TYPE_CHECKING:
@@ -22,12 +24,27 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT = "tidelog"
+ISOLATION_LEVEL = "read_committed"
 
 log = logging.getLogger("tidelog.spark")
 
 
 class Stopping(Exception):
     """Said to Spark by a micro-batch that came after the wish to stop: nothing of it was written."""
+
+
+class CutOff(Exception):
+    """Said to Spark by a micro-batch that was stopped while it was being written.
+
+    Spark looks for the interruption in the text of the error with a regular expression that overflows its
+    stack on a text as long as a stack of Java's, and prints a thousand lines. It knows these words as well.
+    """
+
+    def __init__(self, name: str, batch: int) -> None:
+        super().__init__(
+            f"micro-batch {batch} of {name} was cut off: py4j.protocol.Py4JJavaError: An error occurred while"
+            " calling: java.lang.InterruptedException"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +74,10 @@ class Place:
 class FlowQuery:
     """A flow that can be started once, and asked to stop between two micro-batches."""
 
-    def __init__(self, flow: Flow, context: Context, place: Place) -> None:
+    def __init__(self, flow: Flow, context: Context, place: Place, link: AdminLink) -> None:
+        """`link` asks the brokers of `place`; whoever has made it closes it."""
         self.flow = flow
+        self._link = link
         self.name = f"{context.pipeline}/{flow.name}"
         self._context = replace(context, writer=self.name)
         self._place = place
@@ -70,6 +89,10 @@ class FlowQuery:
         self._turned_away = False
         self._given_up = False
         self._written = -1
+        self._running: tuple[int, float] | None = None
+        """The micro-batch that is being written, and since when."""
+        self._cut: int | None = None
+        self._watch: BatchWatch | None = None
         self.progress = Progress()
 
     def start(self, trigger: Mapping[str, str | bool]) -> None:
@@ -82,6 +105,11 @@ class FlowQuery:
         writer = writer.foreachBatch(self._write_batch).trigger(**trigger)  # type: ignore[arg-type]
         self._started = writer.start()
         self._id = str(self._started.id)
+        level = self._place.client.get("isolation.level", ISOLATION_LEVEL)
+        end_of = checkpointed(self._context.spark, self._place.checkpoint(*self.name.split("/", 1)))
+        source = self.flow.source
+        earliest = not any(name.lower().startswith("starting") for name in source.options)
+        self._watch = BatchWatch(self._link, source.topics, level, end_of, from_beginning=earliest)
         self._has_id.set()
         self.progress.flow.state = RUNNING
 
@@ -102,7 +130,7 @@ class FlowQuery:
         source = self.flow.source
         options = {
             **self._place.options(),
-            "kafka.isolation.level": self._place.client.get("isolation.level", "read_committed"),
+            "kafka.isolation.level": self._place.client.get("isolation.level", ISOLATION_LEVEL),
             "subscribe": ",".join(source.topics),
             "startingOffsets": "earliest",
             "publishGroup": f"pipeline-{self.name.replace('/', '-')}",  # so that Kafka's tools show the lag
@@ -128,10 +156,16 @@ class FlowQuery:
             if self._closing:  # looked at after the mark, so that whoever stops us cannot miss it
                 self._turned_away = True
                 raise Stopping(f"{self.name} is stopping; micro-batch {batch} is done at the next start")
+            self._running = batch, time.time()
             self.write(rows, batch)
             self._written = batch
+        except Exception:
+            if self._cut is not None:
+                raise CutOff(self.name, batch) from None
+            raise
         finally:
             self._writing = False
+            self._running = None
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Every sink in its order; what a micro-batch computes is computed once for all of them."""
@@ -171,12 +205,20 @@ class FlowQuery:
 
     def stop_now(self) -> None:
         """Whatever is going on; a micro-batch that is cut off is done again at the next start."""
-        if self._started is not None and not self._given_up:
-            try:
-                self._started.stop()
-            except Exception as error:  # it took too long, or Spark itself is gone
-                log.warning("%s does not stop: %s", self.name, str(error).partition("\n")[0])
-                self._given_up = True
+        if self._started is None or self._given_up:
+            return
+        if self._running is not None:
+            self._cut = self._running[0]
+        try:
+            self._started.stop()
+        except Exception as error:  # it took too long, or Spark itself is gone
+            log.debug("%s does not stop: %s", self.name, error)
+            self._given_up = True
+
+    @property
+    def cut_off(self) -> str | None:
+        """The micro-batch that a stop did not wait for; None where there is none."""
+        return None if self._cut is None else f"micro-batch {self._cut} of {self.name}"
 
     def look(self) -> None:
         """Bring the flow's numbers and state up to date."""
@@ -184,12 +226,23 @@ class FlowQuery:
             return
         ended = self.ended  # before the look, which then sees the last micro-batch
         self.progress.look(self._started)
+        self._look_at_running(self._running)
         if ended:
             self.progress.flow.state = STOPPED if self.failure() is None else FAILED
 
+    def _look_at_running(self, running: tuple[int, float] | None) -> None:
+        flow = self.progress.flow
+        if running is None or self._watch is None:
+            flow.running_batch, flow.running_since, flow.running_rows = None, 0.0, None
+            return
+        if flow.running_batch != running[0]:
+            flow.running_rows = None
+        flow.running_batch, flow.running_since = running
+        self._watch.look(running[0], flow)
+
     def failure(self) -> Exception | None:
         """Why the query ended by itself; None where it has not, or was told to."""
-        if self._started is None or self._turned_away or self._given_up:
+        if self._started is None or self._turned_away or self._given_up or self._cut is not None:
             return None
         return self._started.exception()
 

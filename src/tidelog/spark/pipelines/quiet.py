@@ -12,6 +12,9 @@ from pathlib import Path
 # Spark's Python side logs every failed call with its whole stack; what failed is told by the pipeline.
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
+# The words of runs before this one are kept up to twice this size.
+MOST_BYTES = 10 << 20
+
 
 @contextmanager
 def spark_writes_to(file: Path) -> Iterator[None]:
@@ -19,6 +22,8 @@ def spark_writes_to(file: Path) -> Iterator[None]:
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists() and file.stat().st_size > MOST_BYTES:
+        file.replace(file.with_name(f"{file.name}.1"))
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(number) for number in (1, 2)]

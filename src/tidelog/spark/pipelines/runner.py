@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.config import ConfigError
+from tidelog.spark.cluster import AdminLink
 from tidelog.spark.pipelines import state
 from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, SettingValue
 from tidelog.spark.pipelines.query import FlowQuery, Place, in_session
@@ -127,6 +128,8 @@ class Outcome:
 
     pipelines: dict[str, PipelineStatus]
     stopped_cleanly: bool
+    cut_off: tuple[str, ...] = ()
+    """The micro-batches that were, such as `micro-batch 3 of earnings/credits`."""
 
     @property
     def rows(self) -> int:
@@ -144,6 +147,7 @@ class Running:
         self._owns_spark = False
         self._next_status = 0.0
         self._failure: FlowFailed | None = None
+        self._link = AdminLink({**options.client, "bootstrap.servers": options.bootstrap})
 
     @property
     def spark(self) -> SparkSession:
@@ -167,7 +171,7 @@ class Running:
         self._write_status(force=True)  # before a query runs: whoever comes after a kill waits for its Java
         for running in self.pipelines:
             context = in_session(self._context(running), self._spark, place)
-            running.queries = [FlowQuery(flow, context, place) for flow in running.flows]
+            running.queries = [FlowQuery(flow, context, place, self._link) for flow in running.flows]
             for query in running.queries:
                 self._start(running, query, trigger)
             running.status.state = state.RUNNING
@@ -273,6 +277,17 @@ class Running:
         return Outcome(
             {running.name: running.status for running in self.pipelines},
             all(running.stopped_cleanly for running in self.pipelines),
+            self.cut_off,
+        )
+
+    @property
+    def cut_off(self) -> tuple[str, ...]:
+        """The micro-batches that a stop did not wait for."""
+        return tuple(
+            query.cut_off
+            for running in self.pipelines
+            for query in running.queries
+            if query.cut_off is not None
         )
 
     def flows(self, running: RunningPipeline) -> dict[str, FlowStatus]:
@@ -300,6 +315,7 @@ class Running:
                 with suppress(Exception):  # it may be gone already
                     self._spark.stop()
         finally:
+            self._link.close()
             for running in self.pipelines:
                 running.claim.close()
 

@@ -29,7 +29,10 @@ class AlreadyRunning(ValueError):
 
 @dataclass(slots=True)
 class FlowStatus:
-    """How far one flow is. `lag` is None until the end of the log was looked at."""
+    """How far one flow is. `lag` is None until the end of the log was looked at.
+
+    `batch` is the last micro-batch that has ended, `running_batch` the one that is being written.
+    """
 
     state: str = STARTING
     batch: int | None = None
@@ -39,6 +42,9 @@ class FlowStatus:
     lag: int | None = None
     late_rows_dropped: int = 0
     updated_at: float = 0.0
+    running_batch: int | None = None
+    running_since: float = 0.0
+    running_rows: int | None = None
 
 
 @dataclass(slots=True)

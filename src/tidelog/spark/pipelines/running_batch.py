@@ -1,0 +1,125 @@
+"""The micro-batch that a flow is writing: how many records it takes, and the flow's lag meanwhile.
+
+Spark tells of a micro-batch when it has ended, and a first one may take minutes. Its range of offsets is in
+the checkpoint by then, and the brokers know where the log ends. They are asked without waiting for them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.errors import KafkaError
+from tidelog.spark.cluster import AdminLink, OffsetAdmin
+from tidelog.spark.files import Files, join
+from tidelog.spark.offsets import from_json
+from tidelog.spark.options import EARLIEST, LATEST, Offsets
+from tidelog.spark.pipelines.progress import offsets
+from tidelog.spark.pipelines.state import FlowStatus
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("tidelog.spark")
+
+LOOK_SECONDS = 2.0
+# Lines of an offset log before those of the sources: its version, and Spark's own notes.
+HEADER_LINES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpan:
+    """Where the partitions of a flow's topics begin and end."""
+
+    first: Offsets
+    last: Offsets
+
+
+def checkpointed(spark: SparkSession, checkpoint: str) -> Callable[[int], Offsets | None]:
+    """The offsets that a checkpoint has for the end of a micro-batch; None where it has none."""
+    files = Files(spark, checkpoint)
+
+    def end_of(batch: int) -> Offsets | None:
+        text = files.read(join(checkpoint, "offsets", str(batch))) if batch >= 0 else None
+        return None if text is None else offsets_in(text)
+
+    return end_of
+
+
+def offsets_in(text: str) -> Offsets:
+    """The offsets of all sources in a file of Spark's offset log."""
+    found: Offsets = {}
+    for line in text.splitlines()[HEADER_LINES:]:
+        position = offsets(line)
+        if position is not None:
+            found.update(from_json(position))
+    return found
+
+
+def distance(start: Mapping[tuple[str, int], int], end: Mapping[tuple[str, int], int]) -> int:
+    """How many offsets lie between two positions; partitions without a start are left out."""
+    return sum(max(0, last - start[key]) for key, last in end.items() if key in start)
+
+
+class BatchWatch:
+    """Keeps a flow's `running_rows` and `lag` true while one of its micro-batches is being written."""
+
+    def __init__(
+        self,
+        link: AdminLink,
+        topics: tuple[str, ...],
+        isolation_level: str,
+        end_of: Callable[[int], Offsets | None],
+        *,
+        from_beginning: bool = True,
+    ) -> None:
+        """`from_beginning` says that a first micro-batch begins where the log does."""
+        self._from_beginning = from_beginning
+        self._link = link
+        self._topics = frozenset(topics)
+        self._isolation_level = isolation_level
+        self._end_of = end_of
+        self._batch = -1
+        self._begin: Offsets | None = None
+        self._end: Offsets | None = None
+        self._asked: Future[LogSpan] | None = None
+        self._next = 0.0
+
+    def look(self, batch: int, flow: FlowStatus) -> None:
+        """Take what the brokers have answered, and ask them again now and then."""
+        if batch != self._batch:
+            self._batch, self._next = batch, 0.0
+            self._begin, self._end = self._end_of(batch - 1), self._end_of(batch)
+        if self._asked is None and time.monotonic() >= self._next:
+            self._next = time.monotonic() + LOOK_SECONDS
+            self._asked = self._link.submit(self._span)
+        elif self._asked is not None and self._asked.done():
+            asked, self._asked = self._asked, None
+            try:
+                self._take(asked.result(), flow)
+            except KafkaError as error:
+                log.debug("the end of the log is not known: %s", error)
+
+    async def _span(self, admin: OffsetAdmin) -> LogSpan:
+        there, _ = await admin.partitions(self._topics)
+        level = self._isolation_level
+        first = await admin.list_offsets(dict.fromkeys(there, EARLIEST), isolation_level=level)
+        last = await admin.list_offsets(dict.fromkeys(there, LATEST), isolation_level=level)
+        return LogSpan(
+            {key: found.offset for key, found in first.items()},
+            {key: found.offset for key, found in last.items()},
+        )
+
+    def _take(self, span: LogSpan, flow: FlowStatus) -> None:
+        if self._begin is None and not self._from_beginning:
+            if self._end is not None:
+                flow.lag = distance(self._end, span.last)
+            return
+        # A partition that no micro-batch has taken from before is read from its beginning.
+        begin = {**span.first, **(self._begin or {})}
+        flow.lag = distance(begin, span.last)
+        flow.running_rows = None if self._end is None else distance(begin, self._end)
