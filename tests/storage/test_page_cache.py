@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.storage import page_cache
-from tidelog.storage.disk import RealDisk, RealFile
+from tidelog.storage.disk import CACHED_NS, LOOK_AHEAD_BYTES, RealDisk, RealFile
 
 SIZE = 1 << 20
 
@@ -69,3 +69,42 @@ def test_where_reads_cannot_refuse_to_wait_cachestat_decides(
     for cached in (True, False):
         monkeypatch.setattr("tidelog.storage.disk.is_cached", lambda *_, cached=cached: cached)
         assert file.pread_cached(SIZE, 0) == (whole if cached else None)
+
+
+class Looks:
+    """Counts the looks at the page cache, under a clock that the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 1
+        self.sizes: list[int] = []
+        monkeypatch.setattr("tidelog.storage.disk.is_cached", self)
+        monkeypatch.setattr("tidelog.storage.disk.perf_counter_ns", lambda: self.now_ns)
+
+    def __call__(self, fd: int, size: int, position: int) -> bool:
+        self.sizes.append(size)
+        return page_cache.is_cached(fd, size, position)
+
+
+def test_a_reader_in_order_has_the_kernel_asked_once_for_several_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(2 * LOOK_AHEAD_BYTES + SIZE))
+    file, looks = RealDisk().open(str(path)), Looks(monkeypatch)
+    ranges = LOOK_AHEAD_BYTES // SIZE
+    assert all(file.is_cached(SIZE, at * SIZE) for at in range(ranges))
+    assert looks.sizes == [LOOK_AHEAD_BYTES]
+    assert file.is_cached(SIZE, ranges * SIZE)
+    looks.now_ns += CACHED_NS
+    assert file.is_cached(SIZE, ranges * SIZE), "what was seen long ago is looked at again"
+    assert looks.sizes == [LOOK_AHEAD_BYTES] * 3
+
+
+def test_a_range_is_cached_also_where_what_follows_is_not(
+    evicted: RealFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Looks(monkeypatch)
+    evicted.bring_in(4096, 0)
+    assert [evicted.is_cached(4096, 0) for _ in range(3)] == [True] * 3
+    assert looks.sizes == [LOOK_AHEAD_BYTES, 4096, 4096, 4096], "looking ahead is not tried every time"
+    assert not evicted.is_cached(SIZE, 0)

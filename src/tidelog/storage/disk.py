@@ -12,6 +12,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from typing import Protocol
 
 from tidelog.storage.page_cache import NOWAIT, is_cached
@@ -19,6 +20,9 @@ from tidelog.storage.reservation import WORTHWHILE, reserve
 
 Bytes = bytes | bytearray | memoryview
 READ_BYTES = 1 << 17
+# A reader in order asks for the next range within microseconds: looking this far ahead saves it the calls.
+LOOK_AHEAD_BYTES = 8 << 20
+CACHED_NS = 100_000_000  # how long what was seen ahead is believed
 SMALL_FILE = 1 << 16  # below this a copy is cheaper than a mapping, which also keeps a descriptor
 
 
@@ -115,11 +119,13 @@ class Disk(Protocol):
 
 
 class RealFile:
-    __slots__ = ("fd", "path")
+    __slots__ = ("_cached_from", "_cached_to", "_cached_until", "_look_ahead_at", "fd", "path")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.fd = fd
+        # The range that was seen in the page cache, how long that is believed, when to look ahead again.
+        self._cached_from = self._cached_to = self._cached_until = self._look_ahead_at = 0
 
     def fileno(self) -> int:
         return self.fd
@@ -149,13 +155,23 @@ class RealFile:
         if count == size:
             return data
         if count < 0:
-            return self.pread(size, position) if self.is_cached(size, position) else None
+            return self.pread(size, position) if is_cached(self.fd, size, position) else None
         if position + count < self.size():
             return None
         del data[count:]
         return data
 
     def is_cached(self, size: int, position: int) -> bool:
+        now = perf_counter_ns()
+        if self._cached_from <= position and position + size <= self._cached_to and now < self._cached_until:
+            return True
+        if now >= self._look_ahead_at:
+            if is_cached(self.fd, LOOK_AHEAD_BYTES, position):
+                self._cached_from = position
+                self._cached_to = position + LOOK_AHEAD_BYTES
+                self._cached_until = now + CACHED_NS
+                return True
+            self._look_ahead_at = now + CACHED_NS
         return is_cached(self.fd, size, position)
 
     def bring_in(self, size: int, position: int, ahead: int = 0) -> None:
