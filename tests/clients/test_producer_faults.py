@@ -7,6 +7,7 @@ import gc
 import math
 import os
 import random
+import re
 import signal
 import ssl
 import subprocess
@@ -26,17 +27,24 @@ from tests.kafka.certificates import make_certificates
 from tests.support.own_broker import OwnBrokers
 from tests.support.scale import scale
 from tests.support.wait import eventually
+from tidelog.clients.async_connection import AsyncConnection
+from tidelog.clients.connection import Connection, split_address
 from tidelog.clients.errors import BufferExhausted, ClientError, Closed, Timeout
+from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.producer.accumulator import PartitionQueue
 from tidelog.clients.producer.batch import ProducerBatch
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.producer import AsyncProducer
+from tidelog.clients.security import Security
+from tidelog.clients.settings import producer_settings
 from tidelog.errors import (
     CorruptMessage,
     ErrorCode,
     InvalidRecord,
     KafkaError,
+    KafkaStorageError,
     MessageTooLarge,
+    NetworkException,
     TopicAuthorizationFailed,
 )
 from tidelog.records._pure_client import RecordMetadata
@@ -671,6 +679,45 @@ producer.close()
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         assert done.stdout == "InvalidState\n" * 3, done.stderr
         assert len(broker.logs["t", 0]) == 2
+
+
+@pytest.mark.parametrize("message", [None, "the disk of log folder /data is full"])
+def test_a_record_that_ran_out_of_time_says_what_its_last_try_failed_with(message: str | None) -> None:
+    refusal = Answer(ErrorCode.KAFKA_STORAGE_ERROR, message=message)
+    settings = {**QUICK, "delivery_timeout_ms": 200, "request_timeout_ms": 100, "linger_ms": 0}
+    with (
+        FakeBroker(lambda batch: refusal) as broker,
+        Producer(bootstrap_servers=broker.bootstrap, **settings) as producer,
+    ):
+        error = producer.send("t", b"v").exception(10)
+    assert isinstance(error, Timeout)
+    words = r"t-0: 1 records were not written within \d+ ms: the last (try|of \d+ tries) failed with "
+    assert re.match(words + "KAFKA_STORAGE_ERROR: " + (message or "t-0: KAFKA_STORAGE_ERROR"), str(error))
+    assert isinstance(error.__cause__, KafkaStorageError)
+
+
+@pytest.mark.parametrize("message", [None, "message.max.bytes=100 is less"])
+def test_a_record_that_the_broker_finds_too_large_says_how_large_and_which_limit(message: str | None) -> None:
+    refusal = Answer(ErrorCode.MESSAGE_TOO_LARGE, message=message)
+    with (
+        FakeBroker(lambda batch: refusal) as broker,
+        Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer,
+    ):
+        error = producer.send("t", b"v" * 1000).exception(10)
+    assert isinstance(error, MessageTooLarge)
+    size = broker.produced[0].size
+    limit = message or "max.message.bytes of the topic, or message.max.bytes of the broker, is below that"
+    assert str(error) == f"t-0: the broker refused a batch of {size} bytes: {limit}"
+
+
+def test_tls_with_a_port_that_has_none_is_said_to_be_that(bootstrap: str) -> None:
+    reason = r"the broker ended the TLS handshake; the port may be one without TLS \(security.protocol\)"
+    settings = producer_settings(bootstrap_servers=bootstrap, security_protocol="SSL")
+    host, port = split_address(bootstrap)
+    with pytest.raises(NetworkException, match=reason):
+        asyncio.run(AsyncConnection.open(BrokerNode(1, host, port), settings, Security(settings)))
+    with pytest.raises(NetworkException, match=reason):
+        Connection(host, port, security=Security(settings))
 
 
 def test_producers_leave_nothing_registered_for_forks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,15 +202,17 @@ def test_calls_out_of_turn_are_refused(bootstrap: str, topic: str, new_name: New
             sender.prepare,
             lambda: sender.send(topic, b"v"),
         ):
-            with pytest.raises(InvalidState, match="not initialized"):
+            with pytest.raises(InvalidState, match="init_transactions gets one"):
                 call()
         sender.init_transactions()
-        with pytest.raises(InvalidState, match="it is ready"):
+        with pytest.raises(InvalidState, match="does not fit: no transaction is open"):
             sender.init_transactions()
-        with pytest.raises(InvalidState, match="send needs a transaction, and it is ready"):
+        with pytest.raises(
+            InvalidState, match="send does not fit: no transaction is open, begin_transaction"
+        ):
             sender.send(topic, b"v")
         sender.begin_transaction()
-        with pytest.raises(InvalidState, match="it is in a transaction"):
+        with pytest.raises(InvalidState, match="begin_transaction does not fit: a transaction is open"):
             sender.begin_transaction()
         sender.abort_transaction()
     with pytest.raises(Closed):
@@ -331,7 +333,7 @@ def test_a_prepared_transaction_is_ended_by_its_own_producer(
             sender.begin_transaction()
             sender.send(topic, b"%d" % commit, partition=0)
             handle = sender.prepare()
-            with pytest.raises(InvalidState, match="it is prepared"):
+            with pytest.raises(InvalidState, match="the transaction is prepared"):
                 sender.send(topic, b"late")
             sender.complete(handle, commit=commit)
         with pytest.raises(InvalidState, match="was prepared by 'other'"):
@@ -453,4 +455,4 @@ def test_a_transaction_can_begin_in_a_callback(bootstrap: str, topic: str, new_n
         with sender.transaction():
             sender.send(topic, b"v", callback=begin).result(10)
         assert [type(problem) for problem in problems] == [InvalidState]
-        assert "in a transaction" in str(problems[0])
+        assert "a transaction is open" in str(problems[0])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import socket
 import ssl
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidelog import __version__
-from tidelog.clients.connection import agreed_version, api_key, api_name
+from tidelog.clients.connection import agreed_version, api_key, api_name, reason_of, tls_reason
 from tidelog.clients.errors import TlsFailed
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.network_metrics import NetworkMetrics
@@ -111,9 +110,7 @@ class AsyncConnection:
             raise NetworkException(f"cannot connect to {node.address}: {reason}") from None
         except OSError as error:
             connection.close()
-            number = error.errno or 0
-            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
-            raise NetworkException(f"cannot connect to {node.address}: {reason}") from None
+            raise NetworkException(f"cannot connect to {node.address}: {reason_of(error)}") from None
         except BaseException:
             connection.close()
             raise
@@ -264,7 +261,7 @@ class AsyncConnection:
             except OSError as failed:
                 sock.close()
                 error = failed
-                if isinstance(failed, ssl.SSLError):
+                if isinstance(failed, ssl.SSLError) and not isinstance(failed, ssl.SSLEOFError):
                     raise TlsFailed(f"TLS with {self.node.address} failed: {failed}") from None
             except BaseException:
                 sock.close()
@@ -288,9 +285,12 @@ class AsyncConnection:
             self._stream = PlainStream(self._loop, sock, self._reader, self.close)
             self.metrics.connection_creation_total += 1
             return
-        self._stream = await TlsStream.connect(
-            self._loop, sock, context, self.node.host, self._reader, self.close
-        )
+        try:
+            self._stream = await TlsStream.connect(
+                self._loop, sock, context, self.node.host, self._reader, self.close
+            )
+        except (ConnectionError, ssl.SSLEOFError) as error:
+            raise ConnectionResetError(tls_reason(error)) from None
         self.metrics.connection_creation_total += 1
 
     async def _agree_on_versions(self) -> None:

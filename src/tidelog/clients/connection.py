@@ -211,6 +211,8 @@ class Connection:
 
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=self.host)
+        except (ssl.SSLEOFError, ConnectionError) as error:
+            raise NetworkException(f"cannot connect to {self.address}: {tls_reason(error)}") from None
         except ssl.SSLError as error:
             raise TlsFailed(f"TLS with {self.address} failed: {error}") from None
         except OSError as error:
@@ -259,18 +261,26 @@ class Connection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def _unreachable(self, error: OSError) -> KafkaError:
-        return NetworkException(f"cannot connect to {self.address}: {_reason(error)}")
+        return NetworkException(f"cannot connect to {self.address}: {reason_of(error)}")
 
     def _broken(self, api: type[Message], error: OSError | ProtocolError) -> KafkaError:
         self.close()
         if isinstance(error, BlockingIOError | TimeoutError):
             return RequestTimedOut(f"{api_name(api)}: no answer from {self.address} in time")
-        return NetworkException(f"{api_name(api)}: connection to {self.address} failed: {_reason(error)}")
+        return NetworkException(f"{api_name(api)}: connection to {self.address} failed: {reason_of(error)}")
 
 
-def _reason(error: OSError | ProtocolError) -> str:
+def reason_of(error: OSError | ProtocolError) -> str:
     """Why a call of the system failed, in its own words."""
     if not isinstance(error, OSError):
         return str(error)
     number = error.errno or 0
-    return os.strerror(number) if number > 0 else error.strerror or str(error)
+    words = os.strerror(number) if number > 0 else error.strerror or str(error)
+    return words or "the broker closed it"
+
+
+def tls_reason(error: OSError) -> str:
+    """Why no TLS connection came about; one that the broker ends is most often no fault of the network."""
+    if isinstance(error, ConnectionError | ssl.SSLEOFError) or not error.args:
+        return "the broker ended the TLS handshake; the port may be one without TLS (security.protocol)"
+    return reason_of(error)

@@ -260,6 +260,7 @@ class Accumulator:
                 part = ProducerBatch(size, batch.queue, batch.created, 0, self._guard_done)
                 part.append(*fields)
                 part.split = True
+                part.last_error = batch.last_error
                 parts.append(part)
         return parts
 

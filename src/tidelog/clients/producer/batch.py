@@ -38,7 +38,7 @@ class ProducerBatch(loops.BatchBuffer):
 
     __slots__ = (
         "_callbacks", "_event", "_guard_done", "_signed", "_waiters", "attempts", "base_offset",
-        "base_sequence", "created", "drained", "error", "finished", "log_append_time", "parts",
+        "base_sequence", "created", "drained", "error", "finished", "last_error", "log_append_time", "parts",
         "producer_epoch", "producer_id", "queue", "record_errors", "reserved", "retry_at",
         "sequence_reset", "split", "wire",
     )  # fmt: skip
@@ -53,6 +53,8 @@ class ProducerBatch(loops.BatchBuffer):
         self.drained = 0.0
         self.attempts = 0
         self.retry_at = 0.0
+        self.last_error: KafkaError | None = None
+        """What the last try failed with, after which the batch is sent again."""
         self.split = False
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH

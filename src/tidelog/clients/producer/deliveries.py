@@ -34,6 +34,7 @@ from tidelog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
     error_class,
+    error_name,
 )
 from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.records.batch import read_records
@@ -106,6 +107,8 @@ class Deliveries:
     def _take_error(self, batch: ProducerBatch, result: Partition) -> None:
         kind = error_class(result.error_code)
         text = result.error_message or f"{batch.queue!r}: {kind()}"
+        if kind is MessageTooLarge:
+            text = self._too_large(batch, result.error_message)
         leader = result.current_leader
         if leader is not None and leader.leader_id >= 0:
             queue = batch.queue
@@ -119,6 +122,11 @@ class Deliveries:
             single = len(result.record_errors) == 1
             details[entry.batch_index] = kind(reason) if single else InvalidRecord(reason)
         self.refused(batch, kind(text), result.log_start_offset, details)
+
+    def _too_large(self, batch: ProducerBatch, message: str | None) -> str:
+        size = 0 if batch.wire is None else len(batch.wire)
+        limit = "max.message.bytes of the topic, or message.max.bytes of the broker, is below that"
+        return f"{batch.queue!r}: the broker refused a batch of {size} bytes: {message or limit}"
 
     def written(self, batch: ProducerBatch, base_offset: int, log_append_time: int) -> None:
         self._ended(batch)
@@ -149,6 +157,7 @@ class Deliveries:
         elif self._can_retry(batch, error, log_start_offset):
             self._metrics.record_retry_total += batch.count
             batch.attempts += 1
+            batch.last_error = error
             batch.retry_at = _now() + self._client.retry_backoff.delay(batch.attempts - 1)
             log.debug("%r is sent again: %s", batch.queue, error)
             self._accumulator.put_back(batch, in_order=self._sequences is not None)
@@ -219,9 +228,20 @@ class Deliveries:
 
     def _time_out(self, batch: ProducerBatch, now: float) -> None:
         passed = round((now - batch.created) * 1000)
-        reason = f": {self._client.last_error}" if self._client.last_error is not None else ""
-        error = Timeout(f"{batch.queue!r}: {batch.count} records were not written within {passed} ms{reason}")
+        error = Timeout(
+            f"{batch.queue!r}: {batch.count} records were not written within {passed} ms"
+            f"{self._last_failure(batch)}"
+        )
+        error.__cause__ = batch.last_error
         self._give_up(batch, error, {}, certain=False)
+
+    def _last_failure(self, batch: ProducerBatch) -> str:
+        """What is known of why a batch was not written: what its last try got, or why nobody is reached."""
+        last = batch.last_error
+        if last is None or self._client.last_error is not None:
+            return "" if self._client.last_error is None else f": {self._client.last_error}"
+        tries = "the last try" if batch.attempts == 1 else f"the last of {batch.attempts} tries"
+        return f": {tries} failed with {error_name(last.code)}: {last}"
 
     def next_expiry(self) -> float:
         oldest = min((batch.created for batch in self.under_way), default=math.inf)

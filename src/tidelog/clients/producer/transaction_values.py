@@ -7,15 +7,17 @@ from enum import Enum
 
 
 class State(Enum):
-    UNINITIALIZED = "not initialized"
-    INITIALIZING = "being initialized"
-    READY = "ready"
-    IN_TRANSACTION = "in a transaction"
-    PREPARED = "prepared"
-    COMMITTING = "committing"
-    ABORTING = "aborting"
-    ABORTABLE = "to be aborted"
-    FATAL = "failed"
+    """Where a transactional producer stands; the values say it to people, with what may follow."""
+
+    UNINITIALIZED = "the producer has no id yet, init_transactions gets one"
+    INITIALIZING = "init_transactions has not ended, call it again"
+    READY = "no transaction is open, begin_transaction opens one"
+    IN_TRANSACTION = "a transaction is open, commit_transaction or abort_transaction ends it"
+    PREPARED = "the transaction is prepared, commit_transaction or abort_transaction ends it"
+    COMMITTING = "the transaction is being committed, only commit_transaction may follow"
+    ABORTING = "the transaction is being aborted, only abort_transaction may follow"
+    ABORTABLE = "the transaction has failed, only abort_transaction may follow"
+    FATAL = "the producer has failed, only close may follow"
 
 
 @dataclass(slots=True, frozen=True)

@@ -131,9 +131,7 @@ class Transactions:
         if self.state is State.IN_TRANSACTION:
             return
         self._check_error()
-        raise InvalidState(
-            f"transactional.id={self.id}: send needs a transaction, and it is {self.state.value}"
-        )
+        raise self._misplaced("send")
 
     async def init(self) -> None:
         """Get the producer id, fence others of the same transactional id and end what they left open."""
@@ -269,7 +267,11 @@ class Transactions:
             return
         if not (call == "abort_transaction" and self.state is State.ABORTABLE):
             self._check_error()
-        raise InvalidState(f"transactional.id={self.id}: {call} does not fit, it is {self.state.value}")
+        raise self._misplaced(call)
+
+    def _misplaced(self, call: str) -> InvalidState:
+        """The error of a call in a state that it does not fit; says what to call before it."""
+        return InvalidState(f"transactional.id={self.id}: {call} does not fit: {self.state.value}")
 
     def _require_offsets(self, call: str) -> None:
         """What was written must not become visible without the offsets that it was made from."""
