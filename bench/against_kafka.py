@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -41,6 +42,7 @@ from wire import WireError
 RESULTS = Path(__file__).parent / "results-kafka.json"
 PAGE, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "kafka.svg"
 MOST_WARMUPS = 10
+IDLE_LOAD = 1.5
 
 
 @dataclass(slots=True)
@@ -162,6 +164,8 @@ def arguments() -> argparse.Namespace:
 def run(options: argparse.Namespace, results: Results) -> list[str]:
     """Measures every scenario that was asked for; what failed."""
     machine.raise_file_limit()
+    if (busy := os.getloadavg()[0]) > IDLE_LOAD:
+        print(f"the machine is busy (load average {busy:.1f}): the figures will not count", file=sys.stderr)
     sources = Source(options.data), kafka_source(options.data)
     scale, rounds = Scale(options.quick), 2 if options.quick else options.rounds
     failures: list[str] = []

@@ -15,6 +15,7 @@ from tidelog.network.limits import ConnectionLimits, ListenerLimits, NetworkLimi
 from tidelog.network.loop import BrokerLoop
 from tidelog.network.memory import KEPT_BYTES, LARGEST_KEPT, MemoryPool
 from tidelog.network.request import Request
+from tidelog.network.request_channel import FIRST_READ_BYTES, READ_BYTES
 from tidelog.network.server import Endpoint, SocketServer
 
 
@@ -55,6 +56,18 @@ def test_a_very_large_frame_takes_memory_only_as_its_bytes_arrive() -> None:
     assert resident_bytes() - before < 4_000_000
     assert len(buffer) == 100_000_000 > LARGEST_KEPT
     pool.give_back(buffer, 100_000_000)
+
+
+def test_the_first_large_frame_of_a_turn_receives_more_than_the_others() -> None:
+    with serving(answer) as running:
+        context = running.server.context
+
+        def one_turn() -> list[int]:
+            return [context.allowance(10 << 20) for _ in range(3)]
+
+        for _ in range(2):
+            assert running.on_loop(one_turn) == [FIRST_READ_BYTES, READ_BYTES, READ_BYTES]
+        assert running.on_loop(lambda: context.allowance(READ_BYTES + 1)) == READ_BYTES + 1
 
 
 def test_frames_wait_while_the_memory_is_used_up_and_go_on_in_order() -> None:

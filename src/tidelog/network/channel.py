@@ -273,8 +273,10 @@ class Channel(AnsweringChannel):
     def _fill(self) -> None:
         filling = self._filling
         assert filling is not None
-        upto = min(self._filling_size, self._filled + READ_BYTES)
-        received = self._recv_into(memoryview(filling)[self._filled : upto])
+        wanted = self._filling_size - self._filled
+        if wanted > READ_BYTES:
+            wanted = self.context.allowance(wanted)
+        received = self._recv_into(memoryview(filling)[self._filled : self._filled + wanted])
         if not received:
             self.close()
             return

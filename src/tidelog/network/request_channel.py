@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 256 * 1024
 """What a channel receives in one turn at most: small requests of others wait behind no more than this."""
 
+FIRST_READ_BYTES: Final = 1024 * 1024
+"""What the first channel of a turn receives of a large frame: fewer turns take less CPU, and others wait for
+one such channel at most."""
+
 TRACE: Final = 5
 
 Versions = Callable[[int], "tuple[int, int] | None"]
@@ -42,6 +46,7 @@ class RequestChannel:
     __slots__ = (
         "_formatter",
         "_handler",
+        "_large_turn_ns",
         "_resuming",
         "_versions",
         "accounting",
@@ -89,6 +94,7 @@ class RequestChannel:
         self.in_progress = 0
         self.parked: deque[Channel] = deque()
         self._resuming = False
+        self._large_turn_ns = 0
         self.log_level = 0
         self.refresh_log_level()
 
@@ -96,6 +102,13 @@ class RequestChannel:
         """Accept frames of up to `max_frame` bytes (`socket.request.max.bytes`)."""
         self.max_frame = max_frame
         self.max_received = max_frame + LENGTH.size
+
+    def allowance(self, wanted: int) -> int:
+        """How many of the `wanted` bytes of a large frame a channel receives in this turn of the loop."""
+        turn_ns = self.clock.turn_ns
+        is_first = turn_ns != self._large_turn_ns
+        self._large_turn_ns = turn_ns
+        return min(wanted, FIRST_READ_BYTES if is_first else READ_BYTES)
 
     # Headers
 
