@@ -202,7 +202,7 @@ class Life:
         self.write(batch, bytearray(data), AppendOrigin.CLIENT)
 
     def end_transaction(self) -> None:
-        ongoing = self.world.log.producers.ongoing_transactions()
+        ongoing = self.world.log.producers.ongoing
         if ongoing:
             producer_id = self.rng.choice(sorted(ongoing))
             commits = self.rng.random() < 0.5
@@ -281,7 +281,7 @@ class Life:
         config = replace(settings(), segment_bytes=2500)
         world.config = config
         world.log.update_config(config)
-        for producer_id in sorted(world.log.producers.ongoing_transactions()):
+        for producer_id in sorted(world.log.producers.ongoing):
             batch = Batch(world.log.log_end_offset, producer_id, -1, True, True, [])
             self.write(batch, marker(producer_id, commit=True, timestamp=world.now), AppendOrigin.COORDINATOR)
         world.clean()
@@ -332,7 +332,7 @@ def test_a_crash_at_every_operation_of_a_cleaning() -> None:
         made.world.clean()
         for _ in range(20):
             made.append()
-        while made.world.log.producers.ongoing_transactions():
+        while made.world.log.producers.ongoing:
             made.end_transaction()
         made.world.roll()
         return made

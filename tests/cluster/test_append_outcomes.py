@@ -171,7 +171,7 @@ def test_an_abort_is_known_to_readers_though_its_index_cannot_be_written(
     for one in after:
         again = reopened(world, one)
         assert aborted(again) == expected
-        assert again.producers.ongoing_transactions() == {}
+        assert again.producers.ongoing == {}
 
 
 def test_markers_that_come_with_a_roll_are_in_the_snapshot_before_it(
@@ -205,7 +205,7 @@ def test_markers_that_come_with_a_roll_are_in_the_snapshot_before_it(
         now_ms=world.scheduler.clock.ms(),
         recovery_point=point,
     )
-    assert again.producers.ongoing_transactions() == {}
+    assert again.producers.ongoing == {}
 
 
 @pytest.mark.parametrize("heavy", [False, True])

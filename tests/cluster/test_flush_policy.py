@@ -76,7 +76,9 @@ def test_a_producer_that_goes_on_when_answered_does_not_begin_a_second_flush(tmp
         running.append(len(partition.flushing or ()))
 
     for _ in range(3):
-        result = partition.append_now(memoryview(batch()), world.scheduler.clock.ms(), True)
+        now_ms = world.scheduler.clock.ms()
+        checked = partition.check_now(memoryview(batch()), now_ms, True)
+        result = partition.append_now(checked, now_ms)
         world.replicas.flush_then(partition, result.base_offset, answered)
     world.advance()
     assert [answer.offset for answer in later] == [3, 4, 5]

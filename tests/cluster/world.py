@@ -245,8 +245,9 @@ class World:
         return produced
 
     def _append_now(self, partition: Partition, data: memoryview, produced: Produced) -> None:
+        now_ms = self.scheduler.clock.ms()
         try:
-            result = partition.append_now(data, self.scheduler.clock.ms(), True)
+            result = partition.append_now(partition.check_now(data, now_ms, True), now_ms)
         except KafkaError as error:
             produced([AppendOutcome(None, error)])
             return

@@ -17,7 +17,7 @@ from tidelog.coordinator.transaction.state import NO_EPOCH, State, TopicPartitio
 from tidelog.records.batch import EndTransactionMarker, Record, read_control_record
 from tidelog.storage import recovery
 from tidelog.storage.log import Log
-from tidelog.storage.producer_state import ProducerEntry, ProducerStates
+from tidelog.storage.producer_state import ProducerStates
 
 
 class Change(NamedTuple):
@@ -46,7 +46,7 @@ def markers_dropped() -> list[Change]:
 
 def everything_is_stable() -> list[Change]:
     """Readers of committed records are not held back by open transactions."""
-    return [Change(ProducerStates, "has_unstable", property(lambda _: False))]
+    return [Change(ProducerStates, "stable_offset", lambda _, high_watermark: high_watermark)]
 
 
 def aborted_left_out() -> list[Change]:
@@ -131,7 +131,7 @@ def no_duplicates_known() -> list[Change]:
     from tidelog.storage import producer_state
 
     return [
-        Change(ProducerEntry, "find_duplicate", lambda *_: None),
+        Change(ProducerStates, "find_duplicate", lambda *_: None),
         Change(producer_state, "_in_sequence", lambda *_: True),
     ]
 
@@ -142,8 +142,7 @@ def duplicates_forgotten() -> list[Change]:
 
     def forget(producers: ProducerStates) -> None:
         for producer_id, entry in list(producers.entries.items()):
-            entry.batches = ()
-            entry.epoch = -1
+            entry.take_epoch(-1)
             if entry.transaction_start is None:
                 del producers.entries[producer_id]
 

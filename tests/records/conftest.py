@@ -8,17 +8,28 @@ import pytest
 
 from tidelog.records import (
     _pure,
+    _pure_check,
     _pure_cleaner,
     _pure_client,
     _pure_fetch,
     _pure_produce,
+    _pure_producer,
     _pure_rows,
     loops,
 )
 
 
 def pure() -> SimpleNamespace:
-    modules = (_pure, _pure_produce, _pure_cleaner, _pure_client, _pure_fetch, _pure_rows)
+    modules = (
+        _pure,
+        _pure_check,
+        _pure_produce,
+        _pure_producer,
+        _pure_cleaner,
+        _pure_client,
+        _pure_fetch,
+        _pure_rows,
+    )
     return SimpleNamespace(
         **{name: next(vars(module)[name] for module in modules if name in vars(module)) for name in NAMES}
     )

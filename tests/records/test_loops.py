@@ -23,6 +23,7 @@ from tests.records.conftest import compiled, pure
 from tests.support.scale import scale
 from tidelog.records import _pure
 from tidelog.records._pure import MalformedRecords
+from tidelog.records._pure_check import CheckedBatch
 from tidelog.records.batch import Record, build_batch
 from tidelog.records.partitioning import partition_for_id, partition_for_key
 
@@ -113,9 +114,14 @@ def test_twins_agree_on_mutated_batches() -> None:
         rebuilt = raw_batch(payload, count if -(2**31) <= count < 2**31 else 0)
         for candidate in (rebuilt, mutated(rng, batch), batch):
             limit = rng.choice((len(candidate), 10, 10**6))
-            arguments = (candidate, 0, len(candidate), limit, rng.random() < 0.8, need_key, low, high)
-            agree("check_batch", *arguments)
-            accepted += pure().check_batch(*arguments)[0] == _pure.OK
+            rules = (
+                limit, rng.random() < 0.8, rng.random() < 0.8, need_key, rng.choice((0, 2**63 - 1)),
+                rng.choice((0, 2**63 - 1)), rng.random() < 0.2, rng.random() < 0.8,
+            )  # fmt: skip
+            view = memoryview(bytearray(candidate) if rng.random() < 0.8 else candidate)
+            found = pure().BatchRules(*rules).look(view, NOW)
+            assert compiled().BatchRules(*rules).look(view, NOW) == found
+            accepted += isinstance(found, CheckedBatch)
     assert accepted > 100
 
 
@@ -125,7 +131,8 @@ def test_twins_agree_on_garbage_and_ranges(data: bytes, start: int, end: int, co
     agree("walk", data, start, end, count, 0, False, 0, 0)
     agree("walk_columns", data, start, end, count)
     agree("make_records", Record, data, start, end, count, 0, 0, None)
-    agree("check_batch", data, start, end, 1000, True, False, 0, 0)
+    rules = (1000, True, True, False, 0, 0, False, True)
+    assert compiled().BatchRules(*rules).look(data, 0) == pure().BatchRules(*rules).look(data, 0)
     agree("read_varint", data, start, end)
 
 

@@ -99,7 +99,7 @@ class Life:
     def append(self) -> None:
         log, rng = self.log, self.rng
         producer_id = rng.choice([-1, -1, 7, 8])
-        if producer_id == 8 and 8 in log.producers.ongoing_transactions() and rng.random() < 0.5:
+        if producer_id == 8 and 8 in log.producers.ongoing and rng.random() < 0.5:
             self.write(marker(8, commit=rng.random() < 0.5), AppendOrigin.COORDINATOR)
             return
         producer = None

@@ -115,7 +115,7 @@ def test_topic_ids_come_from_partition_metadata(manager: LogManager) -> None:
 
 def test_the_open_transaction_holds_back_the_last_stable_offset(manager: LogManager) -> None:
     log = manager.logs["txn", 0]
-    assert log.producers.ongoing_transactions() == {2: 48}
+    assert log.producers.ongoing == {2: 48}
     assert (log.last_stable_offset, log.log_end_offset) == (48, 49)
 
 

@@ -137,8 +137,7 @@ def make_entry(
     pid: int, epoch: int, last: BatchMetadata, coordinator: int, start: int | None
 ) -> ProducerEntry:
     entry = ProducerEntry(pid, epoch)
-    entry.batches = (last,)
-    entry.last_timestamp = last.timestamp
+    entry.note(*last)
     entry.coordinator_epoch = coordinator
     entry.transaction_start = start
     return entry

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.storage.helpers import batch
 from tidelog.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequenceNumber
+from tidelog.records.check import CheckedBatch
 from tidelog.storage.producer_state import AppendOrigin, ProducerStates
 
 PRODUCER, EPOCH = 7, 3
@@ -17,8 +19,8 @@ def producers() -> ProducerStates:
 
 
 def write(producers: ProducerStates, offset: int, *, epoch: int = EPOCH, transactional: bool = True) -> None:
-    producers.append(PRODUCER, epoch, offset, offset, offset, 1_000, transactional)
-    producers.end_verification(PRODUCER)
+    data = batch(producer=(PRODUCER, epoch, offset), timestamp=1_000, transactional=transactional)
+    producers.append(CheckedBatch.of(memoryview(data)), offset, offset)
 
 
 def end(producers: ProducerStates, offset: int, *, epoch: int = EPOCH) -> None:

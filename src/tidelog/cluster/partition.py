@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Protocol
 
 from tidelog.cluster.worker import Worker
@@ -19,18 +19,11 @@ from tidelog.errors import (
     MessageTooLarge,
     NotEnoughReplicas,
     NotLeaderOrFollower,
-    OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
 from tidelog.metadata.state import PartitionState
-from tidelog.records.check import CheckedBatch, ProduceRules, check_produced, look_at, plain_batch
-from tidelog.storage.append import (
-    AppendOrigin,
-    AppendResult,
-    DuplicateBatch,
-    PendingAppend,
-    write_together,
-)
+from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
+from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
 from tidelog.storage.log import Log
 from tidelog.storage.producer_state import Verification
 
@@ -51,14 +44,13 @@ class Append:
 
     __slots__ = (
         "allow_zstd",
-        "checked",
+        "batch",
         "data",
         "done",
         "guard",
         "heavy",
         "now_ms",
         "origin",
-        "pending",
         "transaction_version",
     )
 
@@ -81,8 +73,7 @@ class Append:
         self.origin = origin
         self.now_ms = now_ms
         self.done = done
-        self.checked: CheckedBatch | None = None
-        self.pending: PendingAppend | None = None
+        self.batch: CheckedBatch | None = None  # once it is checked
 
 
 class PartitionWatcher(Protocol):
@@ -104,30 +95,39 @@ class Replica:
 
 
 class AppendRules:
-    """What a topic asks of batches: in all, and of those that are checked on the loop."""
+    """What a topic asks of batches, by who checks them and where they come from."""
 
-    __slots__ = ("full", "on_loop", "on_loop_without_zstd", "own")
+    __slots__ = ("_every", "on_loop", "on_loop_without_zstd")
 
     def __init__(self, rules: ProduceRules) -> None:
-        self.full = rules
-        self.on_loop = replace(rules, max_unpacked=min(rules.max_unpacked, UNPACKED_ON_LOOP))
+        small = replace(rules, max_unpacked=min(rules.max_unpacked, UNPACKED_ON_LOOP))
+        self._every = {
+            (on_loop, allow_zstd, from_client): replace(
+                small if on_loop else rules, allow_zstd=allow_zstd, from_client=from_client
+            )
+            for on_loop in (False, True)
+            for allow_zstd in (False, True)
+            for from_client in (False, True)
+        }
+        self.on_loop = self.of(on_loop=True)
         # Produce below version 7 does not know zstd.
-        self.on_loop_without_zstd = replace(self.on_loop, allow_zstd=False)
-        # What the broker writes itself: control batches, and batches without sequences.
-        self.own = replace(self.on_loop, from_client=False)
+        self.on_loop_without_zstd = self.of(on_loop=True, allow_zstd=False)
+
+    def of(self, *, on_loop: bool, allow_zstd: bool = True, from_client: bool = True) -> ProduceRules:
+        """What the broker writes itself (not `from_client`): control batches, batches without sequences."""
+        return self._every[on_loop, allow_zstd, from_client]
 
 
 class AppendRulesTable:
     """One AppendRules for all partitions that ask for the same, so that it is near when it is looked at."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], AppendRules] = {}
+        self._known: dict[ProduceRules, AppendRules] = {}
 
     def of(self, rules: ProduceRules) -> AppendRules:
-        key = astuple(rules)
-        found = self._known.get(key)
+        found = self._known.get(rules)
         if found is None:
-            found = self._known[key] = AppendRules(rules)
+            found = self._known[rules] = AppendRules(rules)
         return found
 
 
@@ -150,7 +150,6 @@ class Partition:
         "log",
         "offline",
         "on_high_watermark",
-        "on_write_error",
         "partition_epoch",
         "replicas",
         "rules",
@@ -186,7 +185,6 @@ class Partition:
         self._rules_table = rules_table or AppendRulesTable()
         # Called when the high watermark moved: waiting produces and fetches look again.
         self.on_high_watermark: Callable[[Partition], None] | None = None
-        self.on_write_error: Callable[[Partition, OSError], None] | None = None
         # Told once of the next change; those who read to the log end are told of appends too.
         self.watchers: dict[PartitionWatcher, None] = {}
         self.end_watchers: dict[PartitionWatcher, None] = {}
@@ -287,38 +285,22 @@ class Partition:
             and (acks != -1 or (len(self.replicas) == 1 and self.flushing is None))
         )
 
-    def append_now(
-        self, data: memoryview, now_ms: int, allow_zstd: bool, guard: Verification | None = None
-    ) -> AppendResult:
-        """Append a small batch in this turn of the loop; the caller has seen `can_append_now`.
-
-        MessageTooLarge where it is not small enough: `submit` can tell whether it is for the log too.
-        """
-        log = self.log
-        assert log is not None
+    def check_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> CheckedBatch:
+        """A client's batch, checked on the loop; a KafkaError where it is wrong, or unpacks to too much."""
         assert self.rules is not None
         rules = self.rules.on_loop if allow_zstd else self.rules.on_loop_without_zstd
-        look = look_at(data, rules, now_ms)
-        plain = plain_batch(look, data, rules)
-        if plain is not None:
-            result = log.append_plain(data, *plain, self.leader_epoch, now_ms)
-        else:
-            checked = check_produced(data, rules, now_ms, look)
-            prepared = log.prepare(checked, leader_epoch=self.leader_epoch, now_ms=now_ms, guard=guard)
-            if isinstance(prepared, DuplicateBatch):
-                return prepared.result
-            try:
-                prepared.write()
-            except OSError as error:
-                raise self._write_failed(prepared, error) from error
-            result = log.finish(prepared, now_ms)
+        return check_produced(data, rules, now_ms)
+
+    def append_now(self, batch: CheckedBatch, now_ms: int, guard: Verification | None = None) -> AppendResult:
+        """Append a small batch in this turn of the loop; the caller has seen `can_append_now`."""
+        log = self.log
+        assert log is not None
+        prepared = log.prepare(batch, self.leader_epoch, now_ms, guard=guard)
+        if isinstance(prepared, DuplicateBatch):
+            return prepared.result
+        result = log.write(prepared, now_ms)
         if not result.needs_flush:
-            if self.flushing is None and len(self.replicas) == 1:
-                log.commit_all()
-                if self.on_high_watermark is not None:
-                    self.on_high_watermark(self)
-            else:
-                self.advance_high_watermark()
+            self.advance_high_watermark()
         return result
 
     def append_own_now(
@@ -327,21 +309,21 @@ class Partition:
         """Append batches that this broker made, with one write; the caller has seen `can_append_now(-1)`.
 
         A batch that is refused is left out. `versions` are those of the transactions that markers end.
-        `commit_now` is to follow.
+        The high watermark is to be advanced by the caller.
         """
         log = self.log
         assert log is not None
         assert self.rules is not None
+        rules = self.rules.of(on_loop=True, from_client=False)
         outcomes: list[AppendResult | KafkaError] = []
         pending: list[PendingAppend] = []
         for batch, version in zip(batches, versions, strict=True):
             try:
-                checked = check_produced(batch, self.rules.own, now_ms)
                 prepared = log.prepare(
-                    checked,
-                    leader_epoch=self.leader_epoch,
+                    check_produced(batch, rules, now_ms),
+                    self.leader_epoch,
+                    now_ms,
                     origin=AppendOrigin.COORDINATOR,
-                    now_ms=now_ms,
                     transaction_version=version,
                 )
             except KafkaError as error:
@@ -357,45 +339,34 @@ class Partition:
         if not pending:
             return outcomes
         try:
-            write_together(pending)
-        except OSError as error:
-            failure = self._write_failed(pending[0], error)
+            results = iter(log.write_all(pending, now_ms))
+        except KafkaError as failure:
             return [failure if outcome is NOT_WRITTEN else outcome for outcome in outcomes]
-        results = iter([log.finish(prepared, now_ms) for prepared in pending])
         return [next(results) if outcome is NOT_WRITTEN else outcome for outcome in outcomes]
 
-    def commit_now(self) -> None:
-        """What was appended in this turn of the loop is on every replica in sync: there is no other."""
-        assert self.log is not None
-        self.log.commit_all()
-        if self.on_high_watermark is not None:
-            self.on_high_watermark(self)
-
     def submit(self, append: Append) -> None:
-        """Append with the heavy parts off the loop; `append.done` is called with the outcome."""
-        rules = self.rules
-        assert rules is not None
+        """Append with the heavy parts off the loop; `append.done` is called once, with the outcome."""
         if not append.heavy:
             try:
-                self._check(append, rules.on_loop)
+                self._check(append)
             except MessageTooLarge:
                 append.heavy = True
             except Exception as error:
                 append.done(None, error)
                 return
         if append.heavy:
-            self._worker.submit(
-                lambda: self._check(append, rules.full), lambda _, error: self._checked(append, error)
-            )
-            return
-        self._queue.append(append)
-        self._drain()
+            self._worker.submit(lambda: self._check(append), lambda _, error: self._checked(append, error))
+        else:
+            self._checked(append, None)
 
-    def _check(self, append: Append, rules: ProduceRules) -> None:
-        from_client = append.origin is AppendOrigin.CLIENT
-        if not append.allow_zstd or not from_client:
-            rules = replace(rules, allow_zstd=append.allow_zstd, from_client=from_client)
-        append.checked = check_produced(append.data, rules, append.now_ms)
+    def _check(self, append: Append) -> None:
+        assert self.rules is not None
+        rules = self.rules.of(
+            on_loop=not append.heavy,
+            allow_zstd=append.allow_zstd,
+            from_client=append.origin is AppendOrigin.CLIENT,
+        )
+        append.batch = check_produced(append.data, rules, append.now_ms)
 
     def _checked(self, append: Append, error: BaseException | None) -> None:
         if error is not None:
@@ -424,79 +395,62 @@ class Partition:
         while self._queue and not self.writing:
             append = self._queue.popleft()
             try:
-                if not self._prepare(append):
-                    continue
-                assert append.pending is not None
-                if append.heavy:
-                    self.writing = True
-                    self._worker.submit(
-                        append.pending.write,
-                        lambda _, error, append=append: self._written(append, error),  # type: ignore[misc]
-                    )
-                    return
-                self._write(append)
+                result = self._begin(append)
             except Exception as error:
                 append.done(None, error)
+            else:
+                if result is not None:
+                    append.done(result, None)
 
-    def _prepare(self, append: Append) -> bool:
-        assert append.checked is not None
+    def _begin(self, append: Append) -> AppendResult | None:
+        """Append a batch whose turn it is; None where the worker writes it."""
+        assert append.batch is not None
         log = self.leader_log()
         prepared = log.prepare(
-            append.checked,
-            leader_epoch=self.leader_epoch,
+            append.batch,
+            self.leader_epoch,
+            append.now_ms,
             origin=append.origin,
-            now_ms=append.now_ms,
             guard=append.guard,
             transaction_version=append.transaction_version,
         )
         if isinstance(prepared, DuplicateBatch):
-            append.done(prepared.result, None)
-            return False
-        append.pending = prepared
-        return True
+            return prepared.result
+        if not append.heavy:
+            return log.write(prepared, append.now_ms)
+        self.writing = True
+        self._worker.submit(prepared.write, lambda _, error: self._written(append, prepared, error))
+        return None
 
-    def _write(self, append: Append) -> None:
-        assert self.log is not None
-        assert append.pending is not None
-        try:
-            append.pending.write()
-        except OSError as error:
-            raise self._write_failed(append.pending, error) from error
-        self._finish(append)
-
-    def _written(self, append: Append, error: BaseException | None) -> None:
+    def _written(self, append: Append, pending: PendingAppend, error: BaseException | None) -> None:
         self.writing = False
-        if error is None:
-            try:
-                self._finish(append)
-            except Exception as failure:
-                append.done(None, failure)
-        else:
-            assert append.pending is not None
-            append.done(None, self._write_failed(append.pending, error))
+        result: AppendResult | None = None
+        try:
+            result = self._finish(append, pending, error)
+        except Exception as failure:
+            error = failure
+        append.done(result, error)
         self._drain()
 
-    def _write_failed(self, pending: PendingAppend, error: BaseException) -> KafkaError:
-        """Cut the file back to where it was; a disk that is full is not a disk that failed."""
-        assert self.log is not None
-        self.log.abandon(pending)
-        if isinstance(error, OSError) and self.on_write_error is not None:
-            self.on_write_error(self, error)
-        return KafkaStorageError(f"{self.name} could not be written: {error}")
-
-    def _finish(self, append: Append) -> None:
-        assert self.log is not None
-        assert append.pending is not None
-        if self.log.closed:
+    def _finish(self, append: Append, pending: PendingAppend, error: BaseException | None) -> AppendResult:
+        log = self.log
+        assert log is not None
+        if error is not None:
+            raise log.abandon(pending, error)
+        if log.closed:
             self.leader_log()  # deleted or offline since the write began: this says which
-        result = self.log.finish(append.pending, append.now_ms)
-        append.done(result, None)
+        return log.finish(pending, append.now_ms)
 
     # -- watermarks --------------------------------------------------------------------------------
 
     def advance_high_watermark(self) -> bool:
         """The high watermark is the smallest log end offset of the replicas in sync; it never falls."""
         assert self.log is not None
+        if len(self.replicas) == 1 and self.flushing is None and not self._next_flush:
+            self.log.commit_all()
+            if self.on_high_watermark is not None:
+                self.on_high_watermark(self)
+            return True
         offset = self._flushed_up_to(self.log.log_end_offset)
         for broker_id in self.isr:
             if broker_id != self.broker_id:
@@ -548,12 +502,4 @@ class Partition:
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log start offset; -1 stands for the high watermark. Gives the offset that is asked for."""
-        log = self.leader_log()
-        wanted = log.high_watermark if offset == -1 else offset
-        if wanted < 0 or wanted > log.high_watermark:
-            raise OffsetOutOfRange(
-                f"records of {self.name} can be deleted up to the high watermark {log.high_watermark}, "
-                f"not to {offset}"
-            )
-        log.delete_records_before(wanted)
-        return wanted
+        return self.leader_log().delete_records_before(offset)

@@ -106,7 +106,6 @@ class ReplicaManager:
         if partition is None:
             partition = Partition(topic, index, topic_id, self.broker_id, self._worker, self._append_rules)
             partition.on_high_watermark = self.high_watermark_moved
-            partition.on_write_error = self._io_failed
             hosted.partitions[index] = partition
         if (topic, index) in self.logs.unmade:
             raise KafkaStorageError(f"there is no room for the log of {topic}-{index} at present")
@@ -299,7 +298,7 @@ class ReplicaManager:
             self.flush_then(partition, results[0].base_offset, lambda error: told(_as_kafka_error(error)))
         else:
             if results:
-                partition.commit_now()
+                partition.advance_high_watermark()
             told(None)
 
     def high_watermark_moved(self, partition: Partition) -> None:

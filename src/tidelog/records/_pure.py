@@ -29,7 +29,7 @@ SMALLEST_RECORD = 7  # size, attributes, two deltas, key and value length, heade
 INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
 
-# What `check_batch` and `walk` say of a batch; the order is the order in which rules are checked.
+# What `BatchRules.look` and `walk` say of a batch; the order is the order in which rules are checked.
 OK = 0
 COMPRESSED = 1  # good so far; the records have to be unpacked before they can be walked
 NO_BATCH = 2
@@ -52,6 +52,7 @@ BYTES_LEFT = 18
 OFFSET_DELTA = 19
 UNKNOWN_MAGIC = 20
 RECORD_ERRORS = 21  # some records lack a key or lie outside the allowed times
+OLD_ZSTD = 22  # packed with zstd by a client whose protocol does not know that codec
 
 
 class MalformedRecords(ValueError):
@@ -234,83 +235,6 @@ def walk(
     if status == OK and first_error >= 0:
         return RECORD_ERRORS, first_error, greatest, delta_of_greatest
     return status, index, greatest, delta_of_greatest
-
-
-def check_batch(
-    buf: Buffer, start: int, end: int, max_bytes: int, from_client: bool, need_key: bool, low: int, high: int
-) -> tuple[int, HeaderFields | None, int, int]:
-    """Everything that can be said of the one batch in `buf[start:end]` without a codec.
-
-    Gives (status, header fields where there are any, greatest timestamp or index of the bad record,
-    offset delta of the greatest timestamp).
-    """
-    _require(buf, start, end)
-    status, fields = _framing(buf, start, end)
-    if fields is None or status != OK:
-        return status, fields, 0, 0
-    total = fields[1] + LENGTH_OVERHEAD
-    status = _header_rules(fields, total, max_bytes, from_client)
-    checked_before_crc = status in (BASE_OFFSET, TOO_LARGE)
-    if not checked_before_crc and crc(buf, start + CRC_START, start + total) != fields[4]:
-        return BAD_CRC, fields, 0, 0
-    if status != OK:
-        return status, fields, 0, 0
-    status, index, greatest, delta = walk(
-        buf, start + HEADER_SIZE, start + total, fields[12], fields[7], need_key, low, high
-    )
-    return status, fields, greatest if status == OK else index, delta
-
-
-def _framing(buf: Buffer, start: int, end: int) -> tuple[int, HeaderFields | None]:
-    """One whole batch of magic 2 and no other; a cut batch behind it does not count as one."""
-    status, length = _next_length(buf, start, end)
-    if status != OK:
-        return status, None
-    if buf[start + 16] != 2:
-        return OLD_MAGIC, None
-    if length < HEADER_SIZE - LENGTH_OVERHEAD:
-        return BAD_LENGTH, None
-    fields: HeaderFields = HEADER.unpack_from(buf, start)
-    status, _ = _next_length(buf, start + length + LENGTH_OVERHEAD, end)
-    return (OK if status == NO_BATCH else SECOND_BATCH if status == OK else status), fields
-
-
-def _next_length(buf: Buffer, start: int, end: int) -> tuple[int, int]:
-    size = end - start
-    if size < LENGTH_OVERHEAD:
-        return NO_BATCH, 0
-    length: int = struct.unpack_from(">i", buf, start + 8)[0]
-    if length < 14:  # the smallest of any magic
-        return BAD_LENGTH, 0
-    if size < 17:
-        return NO_BATCH, 0
-    if buf[start + 16] > 2:
-        return UNKNOWN_MAGIC, 0
-    return (OK if length <= size - LENGTH_OVERHEAD else NO_BATCH), length
-
-
-def _header_rules(fields: HeaderFields, total: int, max_bytes: int, from_client: bool) -> int:
-    attributes, last_delta, count = fields[5], fields[6], fields[12]
-    if from_client and fields[0] != 0:
-        return BASE_OFFSET
-    if total > max_bytes:
-        return TOO_LARGE
-    if attributes & 7 > 4:
-        return UNKNOWN_CODEC
-    if from_client:
-        if last_delta < 0:
-            return BAD_OFFSET_RANGE
-        if count <= 0:
-            return BAD_COUNT
-        if count != last_delta + 1:
-            return COUNT_MISMATCH
-        if attributes & 0x20:
-            return CONTROL_BATCH
-        if fields[9] >= 0 and fields[11] < 0:
-            return BAD_SEQUENCE
-    if attributes & 0x08:
-        return APPEND_TIME
-    return COMPRESSED if attributes & 7 else OK
 
 
 def walk_columns(buf: Buffer, start: int, end: int, count: int) -> Columns:

@@ -15,13 +15,27 @@ from cpython.buffer cimport (
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from cython cimport no_gc
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport (
+    INT64_MAX,
+    INT64_MIN,
+    int8_t,
+    int16_t,
+    int32_t,
+    int64_t,
+    uint8_t,
+    uint16_t,
+    uint32_t,
+    uint64_t,
+)
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from tidelog.records._pure import MalformedRecords
+from tidelog.records._pure_check import CheckedBatch
+from tidelog.records._pure_producer import BatchMetadata
 
 # The numbers of `_pure`, where their meaning stands.
 cdef enum:
@@ -47,6 +61,7 @@ cdef enum:
     OFFSET_DELTA = 19
     UNKNOWN_MAGIC = 20
     RECORD_ERRORS = 21
+    OLD_ZSTD = 22
 
 cdef enum:
     HEADER_SIZE = 61
@@ -62,6 +77,7 @@ include "_speed_hashes.pxi"
 # Batches on their way through a broker
 include "_speed_walk.pxi"
 include "_speed_check.pxi"
+include "_speed_producer.pxi"
 include "_speed_records.pxi"
 include "_speed_produce.pxi"
 include "_speed_cleaner.pxi"

@@ -8,7 +8,7 @@ holding the GIL.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidelog.errors import (
     CorruptMessage,
@@ -21,16 +21,14 @@ from tidelog.errors import (
 )
 from tidelog.records import _pure as status
 from tidelog.records import loops
-from tidelog.records._pure import INT64_MAX, INT64_MIN
+from tidelog.records._pure import INT64_MAX, INT64_MIN, HeaderFields
+from tidelog.records._pure_check import CheckedBatch
 from tidelog.records.batch import (
-    ATTRIBUTES_POSITION,
     CODEC_MASK,
     CONTROL_FLAG,
     HEADER_SIZE,
-    LENGTH_OVERHEAD,
     LOG_APPEND_TIME_FLAG,
     MAGIC,
-    MAGIC_POSITION,
     NO_TIMESTAMP,
     TRANSACTIONAL_FLAG,
     BatchHeader,
@@ -40,11 +38,13 @@ from tidelog.records.batch import (
 )
 from tidelog.records.codecs import DEFAULT_MAX_UNPACKED, Buffer, Codec, compress, decompress
 
+__all__ = ["CheckedBatch", "NotOneBatch", "ProduceRules", "check_produced"]
+
 # More record errors than a producer can use would make a small bad batch into a large answer.
 MAX_RECORD_ERRORS = 1000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class ProduceRules:
     """What a topic asks of batches; `target_codec` None keeps the producer's."""
 
@@ -58,34 +58,20 @@ class ProduceRules:
     from_client: bool = True
     allow_zstd: bool = True
     max_unpacked: int = DEFAULT_MAX_UNPACKED
+    batch: loops.BatchRules = field(init=False, repr=False, compare=False)  # what needs no codec
 
-    def bounds(self, now_ms: int) -> tuple[int, int]:
-        """The first and the last timestamp that a record may have at `now_ms`."""
-        if self.log_append_time:
-            return INT64_MIN, INT64_MAX
-        low = now_ms - self.timestamp_before_max_ms
-        high = now_ms + self.timestamp_after_max_ms
-        if high > INT64_MAX:
-            high = INT64_MAX
-            if self.timestamp_before_max_ms == INT64_MAX:
-                low = INT64_MIN  # without a bound on either side every timestamp is one
-        return (low if low >= INT64_MIN else INT64_MIN), high
-
-
-@dataclass(slots=True)
-class CheckedBatch:
-    """A batch that may be appended once offset and leader epoch are patched in.
-
-    `data` is writable and holds just the batch: the input, or a copy where it was read-only or had to be
-    compressed anew. `offset_of_max_timestamp` is a delta to the base offset.
-    """
-
-    header: BatchHeader
-    data: memoryview
-    max_timestamp: int
-    offset_of_max_timestamp: int
-    record_count: int
-    codec: Codec
+    def __post_init__(self) -> None:
+        rules = loops.BatchRules(
+            self.max_message_bytes,
+            self.from_client,
+            self.allow_zstd,
+            self.compacted,
+            self.timestamp_before_max_ms,
+            self.timestamp_after_max_ms,
+            self.log_append_time,
+            self.target_codec is None or self.target_codec is Codec.NONE,
+        )
+        object.__setattr__(self, "batch", rules)
 
 
 class NotOneBatch(InvalidRecord):
@@ -93,106 +79,47 @@ class NotOneBatch(InvalidRecord):
 
 
 _CODECS = tuple(Codec)
-OK = status.OK
-COMPRESSED = status.COMPRESSED
 
 
-# What one look at a batch shows: status, header fields, greatest timestamp and its offset delta.
-Look = tuple[int, tuple[int, ...] | None, int, int]
-
-
-def look_at(batch: memoryview, rules: ProduceRules, now_ms: int) -> Look:
-    """Everything that can be seen without unpacking: header, checksum, records that are not compressed."""
-    if not rules.allow_zstd:
-        _refuse_zstd(batch)
-    low, high = rules.bounds(now_ms)
-    return loops.check_batch(
-        batch, 0, len(batch), rules.max_message_bytes, rules.from_client, rules.compacted, low, high
-    )
-
-
-def plain_batch(look: Look, batch: memoryview, rules: ProduceRules) -> tuple[int, int] | None:
-    """Last offset delta and greatest timestamp of a batch that goes into the log as it came; else None.
-
-    That is: no codec, no flag, no producer id, a right header, just the batch, and nothing that the topic
-    would have changed. What a broker gets most needs no more than this.
-    """
-    found, fields, greatest, _ = look
-    if found != OK or fields is None:
-        return None
-    target = rules.target_codec
-    if (
-        fields[5]  # attributes
-        or fields[9] >= 0  # producer id
-        or fields[8] != greatest
-        or fields[1] + LENGTH_OVERHEAD != len(batch)
-        or rules.log_append_time
-        or (target is not None and target is not Codec.NONE)
-        or batch.readonly
-    ):
-        return None
-    return fields[6], greatest
-
-
-def check_produced(
-    batch: memoryview, rules: ProduceRules, now_ms: int, look: Look | None = None
-) -> CheckedBatch:
+def check_produced(batch: memoryview, rules: ProduceRules, now_ms: int) -> CheckedBatch:
     """The batch of one partition of a produce request, checked and, where the topic asks for it, changed:
     compressed anew, or stamped with `now_ms`. Raises the Kafka error of the first rule that is broken."""
-    size = len(batch)
-    found, fields, greatest, delta = look_at(batch, rules, now_ms) if look is None else look
-    if fields is None or (found and found != COMPRESSED and found not in _ABOUT_RECORDS):
-        raise _broken(found, batch, rules)
-    header = tuple.__new__(BatchHeader, fields)  # a third of the time that the constructor takes
-    total = fields[1] + LENGTH_OVERHEAD
-    target = rules.target_codec
-    # What a broker sees most: an uncompressed batch that is stored just as it came.
-    as_sent = total == size and greatest == fields[8] and (target is None or target is Codec.NONE)
-    if found == OK and as_sent and not rules.log_append_time and not batch.readonly:
-        return CheckedBatch(header, batch, greatest, delta, fields[12], Codec.NONE)
-    return _finish(batch[:total], header, found, greatest, delta, rules, now_ms)
+    found = rules.batch.look(batch, now_ms)
+    return found if isinstance(found, CheckedBatch) else _finish(batch, rules, now_ms, *found)
 
 
 def _finish(
-    data: memoryview,
-    header: BatchHeader,
-    found: int,
-    greatest: int,
-    delta: int,
+    batch: memoryview,
     rules: ProduceRules,
     now_ms: int,
+    found: int,
+    fields: HeaderFields | None,
+    greatest: int,
 ) -> CheckedBatch:
-    """The rest of the way: unpack, stamp, compress, copy what is read-only."""
+    """What is not stored just as it came: refuse, unpack, stamp, compress, copy what is read-only."""
+    if fields is None or (found and found != status.COMPRESSED and found not in _ABOUT_RECORDS):
+        raise _broken(found, batch, rules)
+    header = BatchHeader._make(fields)
+    data = batch[: header.total_size]
     codec = _CODECS[header.attributes & CODEC_MASK]
     payload: Buffer | None = None
-    if found != OK:
-        payload, greatest, delta = _look_inside(data, header, codec, rules, now_ms)
+    if found != status.OK:
+        payload, greatest = _look_inside(data, header, codec, rules, now_ms)
     if data.readonly:
         data = memoryview(bytearray(data))
     if rules.log_append_time:
-        greatest, delta = now_ms, 0
-    checked = CheckedBatch(header, data, greatest, delta, header.record_count, codec)
+        greatest = now_ms
     if rules.target_codec is not None and rules.target_codec is not codec:
-        _recompress(checked, payload, rules)
+        data = _recompressed(data, header._replace(max_timestamp=greatest), payload, rules)
     elif greatest != header.max_timestamp or rules.log_append_time or header.is_log_append_time:
         set_max_timestamp(data, 0, greatest, log_append_time=rules.log_append_time)
-        checked.header = read_header(data)
-    return checked
-
-
-def _refuse_zstd(batch: memoryview) -> None:
-    """Clients of old versions would not be able to read it; this goes before every other rule."""
-    if len(batch) < HEADER_SIZE or batch[MAGIC_POSITION] != MAGIC:
-        return
-    whole = int.from_bytes(batch[8:12], "big", signed=True) <= len(batch) - LENGTH_OVERHEAD
-    if whole and batch[ATTRIBUTES_POSITION + 1] & CODEC_MASK == Codec.ZSTD:
-        raise UnsupportedCompressionType("zstd needs version 7 or later of Produce")
+    return CheckedBatch.of(data)
 
 
 def _look_inside(
     data: memoryview, header: BatchHeader, codec: Codec, rules: ProduceRules, now_ms: int
-) -> tuple[Buffer, int, int]:
-    """Unpack the records if need be and walk them: (payload, greatest timestamp, its offset delta)."""
+) -> tuple[Buffer, int]:
+    """Unpack the records if need be and walk them: (payload, greatest timestamp)."""
     payload: Buffer = data[HEADER_SIZE:]
     if codec is not Codec.NONE:
         try:
@@ -201,15 +128,15 @@ def _look_inside(
             raise UnknownServerError(error.message) from None
     # Where the producer claims LogAppendTime, all records have the header's greatest timestamp as theirs.
     stamped = header.is_log_append_time
-    low, high = (INT64_MIN, INT64_MAX) if stamped else rules.bounds(now_ms)
-    found, index, greatest, delta = loops.walk(
+    low, high = (INT64_MIN, INT64_MAX) if stamped else rules.batch.bounds(now_ms)
+    found, index, greatest, _ = loops.walk(
         payload, 0, len(payload), header.record_count, header.base_timestamp, rules.compacted, low, high
     )
     if found not in (status.OK, status.RECORD_ERRORS):
         raise InvalidRecord(f"record {index} of {header.record_count}: {_RECORD_REASONS[found]}")
     if found == status.RECORD_ERRORS or stamped:
         _raise_record_errors(payload, header, rules, now_ms)
-    return (payload, header.max_timestamp, 0) if stamped else (payload, greatest, delta)
+    return payload, header.max_timestamp if stamped else greatest
 
 
 def _raise_record_errors(payload: Buffer, header: BatchHeader, rules: ProduceRules, now_ms: int) -> None:
@@ -241,26 +168,25 @@ def _time_reason(timestamp: int, header: BatchHeader, rules: ProduceRules, now_m
     elif not INT64_MIN <= timestamp <= INT64_MAX:
         timestamp = (timestamp - INT64_MIN) % (1 << 64) + INT64_MIN
     if not rules.log_append_time and timestamp != NO_TIMESTAMP:
-        low, high = rules.bounds(now_ms)
+        low, high = rules.batch.bounds(now_ms)
         return None if low <= timestamp <= high else f"timestamp {timestamp} is not within {low} to {high}"
     return "the timestamp type LogAppendTime is the broker's to set" if stamped else None
 
 
-def _recompress(checked: CheckedBatch, payload: Buffer | None, rules: ProduceRules) -> None:
-    """Put the records into the topic's codec; the result has to keep to the size limit too."""
+def _recompressed(
+    data: memoryview, header: BatchHeader, payload: Buffer | None, rules: ProduceRules
+) -> memoryview:
+    """The batch in the topic's codec; the result has to keep to the size limit too."""
     codec = rules.target_codec
     assert codec is not None
-    header = checked.header
-    packed = compress(codec, checked.data[HEADER_SIZE:] if payload is None else payload, rules.target_level)
+    packed = compress(codec, data[HEADER_SIZE:] if payload is None else payload, rules.target_level)
     attributes = header.attributes & (TRANSACTIONAL_FLAG | CONTROL_FLAG) | codec
     if rules.log_append_time:
         attributes |= LOG_APPEND_TIME_FLAG
-    data = assemble(header._replace(attributes=attributes, max_timestamp=checked.max_timestamp), packed)
-    if len(data) > rules.max_message_bytes:
-        raise _too_large(len(data), rules)
-    checked.data = memoryview(data)
-    checked.header = read_header(data)
-    checked.codec = codec
+    batch = assemble(header._replace(attributes=attributes), packed)
+    if len(batch) > rules.max_message_bytes:
+        raise _too_large(len(batch), rules)
+    return memoryview(batch)
 
 
 def _too_large(size: int, rules: ProduceRules) -> MessageTooLarge:
@@ -299,6 +225,8 @@ def _broken(found: int, batch: memoryview, rules: ProduceRules) -> KafkaError:
         return _too_large(read_header(batch).total_size, rules)
     if found == status.UNKNOWN_CODEC:
         return UnknownServerError(f"codec {read_header(batch).attributes & CODEC_MASK} is unknown")
+    if found == status.OLD_ZSTD:
+        return UnsupportedCompressionType("zstd needs version 7 or later of Produce")
     if found in _CORRUPT:
         return CorruptMessage(_CORRUPT[found])
     if found in _NOT_ONE_BATCH:

@@ -14,15 +14,16 @@ try:
         ArrowColumn,
         ArrowColumns,
         BatchBuffer,
+        BatchRules,
         Block,
         BufferPool,
         ColumnSink,
         OpenBatches,
+        ProducerEntry,
         Record,
         RecordFuture,
         RecordReader,
         RowSink,
-        check_batch,
         crc,
         encode_records,
         encode_varint,
@@ -46,7 +47,6 @@ try:
     COMPILED = True
 except ImportError:
     from tidelog.records._pure import (
-        check_batch,
         crc,
         encode_records,
         encode_varint,
@@ -58,6 +58,7 @@ except ImportError:
         walk,
         walk_columns,
     )
+    from tidelog.records._pure_check import BatchRules  # type: ignore[assignment]
     from tidelog.records._pure_cleaner import (
         filter_batches,
         index_batches,
@@ -81,6 +82,7 @@ except ImportError:
         RecordReader,
     )
     from tidelog.records._pure_produce import parse_produce, produce_response
+    from tidelog.records._pure_producer import ProducerEntry  # type: ignore[assignment]
     from tidelog.records._pure_rows import RowSink  # type: ignore[assignment]
 
     COMPILED = False
@@ -90,15 +92,16 @@ __all__ = [
     "ArrowColumn",
     "ArrowColumns",
     "BatchBuffer",
+    "BatchRules",
     "Block",
     "BufferPool",
     "ColumnSink",
     "OpenBatches",
+    "ProducerEntry",
     "Record",
     "RecordFuture",
     "RecordReader",
     "RowSink",
-    "check_batch",
     "crc",
     "encode_records",
     "encode_varint",

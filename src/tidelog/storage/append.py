@@ -6,11 +6,11 @@ import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.storage.disk import DiskFile
-from tidelog.storage.producer_state import AppendOrigin, BatchMetadata, ProducerEntry
+from tidelog.storage.producer_state import AppendOrigin, BatchMetadata
 
 if TYPE_CHECKING:
-    from tidelog.records.batch import BatchHeader, EndTransactionMarker
+    from tidelog.records.batch import EndTransactionMarker
+    from tidelog.records.check import CheckedBatch
     from tidelog.storage.segment import Segment
     from tidelog.storage.slices import FileSlice
 
@@ -41,46 +41,38 @@ class PendingAppend:
 
     __slots__ = (
         "base_offset",
+        "batch",
         "cancelled",
         "data",
         "file",
-        "header",
         "last_offset",
         "leader_epoch",
         "marker",
-        "max_timestamp",
         "position",
         "segment",
-        "size",
         "undo",
     )
 
     def __init__(
         self,
-        segment: Segment,
-        file: DiskFile,
-        position: int,
-        data: memoryview,
-        size: int,
-        header: BatchHeader,
+        batch: CheckedBatch,
         base_offset: int,
         last_offset: int,
-        max_timestamp: int,
         leader_epoch: int,
+        segment: Segment,
+        marker: EndTransactionMarker | None,
     ) -> None:
-        self.segment = segment
-        self.file = file
-        self.position = position
-        self.data = data
-        self.size = size
-        self.header = header
+        self.batch = batch
+        self.data = batch.data
         self.base_offset = base_offset
         self.last_offset = last_offset
-        self.max_timestamp = max_timestamp
         self.leader_epoch = leader_epoch
+        self.segment = segment
+        self.file = segment.file
+        self.position = segment.write_position
+        self.marker = marker  # of a control batch that ends a transaction
+        self.undo: bytes | None = None  # the state of its producer before it
         self.cancelled = False
-        self.undo: tuple[int, ProducerEntry | None] | None = None
-        self.marker: EndTransactionMarker | None = None
 
     def write(self) -> None:
         """Put the bytes into the file; may run in any thread. OSError when the disk refuses."""

@@ -1,17 +1,20 @@
 """The log of one partition: batches appended at its end, read from any offset, dropped from its start.
 
-An append has three steps so that its bytes can be written off the loop: `prepare` assigns offsets and a place
-in the file, `PendingAppend.write` writes, `finish` makes the batch part of the log. Appends finish in the
-order in which they were prepared. All but `write` and `FlushJob.run` belongs to the thread that owns the log.
+Every append has three steps, so that its bytes can be written off the loop: `prepare` assigns offsets and a
+place in the file, `PendingAppend.write` writes, and `finish` makes the batch part of the log, or `abandon`
+takes it back. Appends finish in the order in which they were prepared. All but `PendingAppend.write` and
+`FlushJob.run` belongs to the thread that owns the log.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Sequence
 
 from tidelog.errors import CorruptMessage, KafkaError, KafkaStorageError, OffsetOutOfRange
 from tidelog.records.batch import (
+    CONTROL_FLAG,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     EndTransactionMarker,
@@ -31,13 +34,13 @@ from tidelog.storage.append import (
 )
 from tidelog.storage.closing import ClosingLog
 from tidelog.storage.config import LogConfig
-from tidelog.storage.disk import Disk, DiskFile
+from tidelog.storage.disk import Disk
 from tidelog.storage.files import FileCache
 from tidelog.storage.lookup import TimestampAndOffset, first_at_or_after, greatest
 from tidelog.storage.producer_state import BatchMetadata, CompletedTransaction, Verification
 from tidelog.storage.reads import WAITING, Reads
 from tidelog.storage.recovery import load_log, marker_of
-from tidelog.storage.segment import CHECK_NEXT, LOG, Segment
+from tidelog.storage.segment import CHECK_NEXT, Segment
 from tidelog.storage.slices import FileSlice
 from tidelog.storage.txnindex import AbortedTransaction
 
@@ -90,71 +93,64 @@ class Log(ClosingLog):
 
     def prepare(
         self,
-        checked: CheckedBatch,
-        *,
+        batch: CheckedBatch,
         leader_epoch: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
         now_ms: int,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: Verification | None = None,
         transaction_version: int = 0,
+        base_offset: int | None = None,
     ) -> PendingAppend | DuplicateBatch:
         """Assign offsets and a place in the file. Answer a duplicate once the log end offset is past it.
 
         `guard` is what a transaction that begins here was verified with, `transaction_version` that of the
-        transaction that a marker ends.
+        transaction that a marker ends, `base_offset` that of a batch which a leader has stored.
         """
-        header = checked.header
-        data = checked.data
-        size = len(data)
+        data, size, attributes, last_offset_delta, max_timestamp, producer_id, _, _ = batch
+        entry = marker = None
+        if producer_id >= 0:
+            producers = self.producers
+            entry = producers.entries.get(producer_id)
+            if (
+                entry is None
+                or origin is not AppendOrigin.CLIENT
+                or not entry.awaits(batch)
+                or producer_id in producers.verifications
+            ):
+                entry = None  # nothing of what follows goes without saying
+                known, marker = self._check_producer(batch, origin, guard, transaction_version)
+                if known is not None:
+                    needs_flush = known.last_offset + 1 - self.recovery_point >= self.flush_messages
+                    return DuplicateBatch(known, self.log_start_offset, needs_flush)
+        if base_offset is None:
+            base_offset = self._next_offset
+        last_offset = base_offset + last_offset_delta
         segment = self._active
-        base_offset = self._next_offset
-        last_offset = base_offset + header.last_offset_delta
-        max_timestamp = checked.max_timestamp
-        producer_id = header.producer_id
-        marker = None
-        if producer_id >= 0:
-            known, marker = self._check_producer(header, data, origin, guard, transaction_version)
-            if known is not None:
-                needs_flush = known.last_offset + 1 - self.recovery_point >= self.flush_messages
-                return DuplicateBatch(known, self.log_start_offset, needs_flush)
-        if (
-            segment.write_position + size > self._segment_bytes
-            or max_timestamp > segment.roll_timestamp
-            or last_offset > segment.max_offset
-        ):
-            segment = self._segment_for(size, max_timestamp, last_offset, now_ms)
-        position = segment.write_position
-        pending = PendingAppend(
-            segment,
-            self._file_of(segment),
-            position,
-            data,
-            size,
-            header,
-            base_offset,
-            last_offset,
-            max_timestamp,
-            leader_epoch,
-        )
-        if producer_id >= 0:
-            pending.marker = marker
-            if not header.is_control:
-                self._note_batch(pending)
-        patch_header(data, 0, base_offset, leader_epoch)
-        segment.write_position = position + size
+        try:
+            if (
+                segment.write_position + size > self._segment_bytes
+                or max_timestamp > segment.roll_timestamp
+                or last_offset > segment.max_offset
+            ):
+                segment = self._segment_for(size, max_timestamp, base_offset, last_offset, now_ms)
+            pending = PendingAppend(batch, base_offset, last_offset, leader_epoch, segment, marker)
+        except OSError as error:  # its file was closed to spare a descriptor, and now there is none
+            raise self._storage_error(f"{self.dir} cannot be appended to", error) from error
+        # Sequences go on from here at once: the next batch may be prepared before this one is written.
+        if entry is not None:
+            pending.undo = entry.append(batch, last_offset)
+        elif producer_id >= 0 and not attributes & CONTROL_FLAG:
+            pending.undo = self.producers.append(batch, base_offset, last_offset)
+        if origin is not AppendOrigin.REPLICATION:
+            patch_header(data, 0, base_offset, leader_epoch)
+        segment.write_position += size
         self._next_offset = last_offset + 1
         self._outstanding.append(pending)
         return pending
 
-    def _file_of(self, segment: Segment) -> DiskFile:
-        """The file to append to. It may have been closed since the last append, and not open again."""
-        try:
-            return segment.file
-        except OSError as error:
-            raise self._storage_error(f"{segment.path(LOG)} cannot be opened", error) from error
-
     def finish(self, pending: PendingAppend, now_ms: int) -> AppendResult:
-        """The bytes are in the file: the batch becomes part of the log.
+        """The bytes are in the file: the batch becomes part of the log, which now ends behind it.
 
         Nothing here opens or writes a file: there is nothing that may fail once the log end has moved.
         """
@@ -166,72 +162,8 @@ class Log(ClosingLog):
                 f"or finishes before the one at {self.log_end_offset}"
             )
         outstanding.popleft()
-        segment = pending.segment
-        result = self._extend(
-            segment,
-            pending.position,
-            pending.size,
-            base_offset,
-            pending.last_offset,
-            pending.max_timestamp,
-            pending.leader_epoch,
-        )
-        if pending.header.producer_id >= 0:
-            self._finish_producer(pending)
-        if segment is not self._active and segment.size == segment.write_position:
-            following = self.segments.next_base(self.segments.find(segment.base_offset))
-            assert following is not None
-            self._completed(segment, following)
-        return result
-
-    def append_plain(
-        self, data: memoryview, last_offset_delta: int, max_timestamp: int, leader_epoch: int, now_ms: int
-    ) -> AppendResult:
-        """Append a batch without a producer id in one go, as `prepare`, `write` and `finish` would.
-
-        What a broker does most is done here without the values between those steps. The batch was checked
-        (records.check.plain_batch), and no other append is outstanding.
-        """
-        segment = self._active
-        size = len(data)
-        base_offset = self._next_offset
-        last_offset = base_offset + last_offset_delta
-        if (
-            segment.write_position + size > self._segment_bytes
-            or max_timestamp > segment.roll_timestamp
-            or last_offset > segment.max_offset
-        ):
-            segment = self._segment_for(size, max_timestamp, last_offset, now_ms)
-        position = segment.write_position
-        patch_header(data, 0, base_offset, leader_epoch)
-        try:
-            file = segment.file
-        except OSError as error:
-            raise self._storage_error(f"{segment.path(LOG)} cannot be opened", error) from error
-        try:
-            file.pwrite(data, position)
-        except OSError as error:
-            pending = PendingAppend(
-                segment, file, position, data, size, read_header(data), base_offset, last_offset,
-                max_timestamp, leader_epoch,
-            )  # fmt: skip
-            self._outstanding.append(pending)
-            raise self.abandon(pending, error) from error
-        segment.write_position = position + size
-        self._next_offset = last_offset + 1
-        return self._extend(segment, position, size, base_offset, last_offset, max_timestamp, leader_epoch)
-
-    def _extend(
-        self,
-        segment: Segment,
-        position: int,
-        size: int,
-        base_offset: int,
-        last_offset: int,
-        max_timestamp: int,
-        leader_epoch: int,
-    ) -> AppendResult:
-        """A batch is in the file: the segment and the log now end behind it."""
+        segment, position, last_offset = pending.segment, pending.position, pending.last_offset
+        _, size, _, _, max_timestamp, _, _, _ = pending.batch
         if max_timestamp > segment.max_timestamp:
             segment.max_timestamp = max_timestamp
             segment.offset_of_max_timestamp = last_offset
@@ -244,10 +176,16 @@ class Log(ClosingLog):
         if position == 0:
             segment.first_timestamp = max_timestamp
             segment.roll_timestamp = CHECK_NEXT
-        if leader_epoch > self.leader_epochs.latest:
-            self.leader_epochs.assign(leader_epoch, base_offset)
+        if pending.leader_epoch > self.leader_epochs.latest:
+            self.leader_epochs.assign(pending.leader_epoch, base_offset)
         self.log_end_offset = next_offset = last_offset + 1
-        return tuple.__new__(  # a third of the time that the constructor takes
+        if pending.marker is not None:
+            self._end_transaction(pending, pending.marker)
+        if segment is not self._active and segment.size == segment.write_position:
+            following = self.segments.next_base(self.segments.find(segment.base_offset))
+            assert following is not None
+            self._completed(segment, following)
+        return tuple.__new__(  # two thirds of the time that the constructor takes
             AppendResult,
             (
                 base_offset,
@@ -268,14 +206,8 @@ class Log(ClosingLog):
     ) -> AppendResult:
         """Check, write and finish one batch in one go."""
         checked = check_produced(memoryview(batch), self.rules(origin), now_ms)
-        pending = self.prepare(checked, leader_epoch=leader_epoch, origin=origin, now_ms=now_ms)
-        if isinstance(pending, DuplicateBatch):
-            return pending.result
-        try:
-            pending.write()
-        except OSError as error:
-            raise self.abandon(pending, error) from error
-        return self.finish(pending, now_ms)
+        pending = self.prepare(checked, leader_epoch, now_ms, origin=origin)
+        return pending.result if isinstance(pending, DuplicateBatch) else self.write(pending, now_ms)
 
     def append_as_follower(self, data: bytes | bytearray | memoryview, *, now_ms: int) -> AppendResult | None:
         """Whole batches as the leader stored them, offsets and epochs included; None when there are none."""
@@ -283,78 +215,78 @@ class Log(ClosingLog):
         pending: list[PendingAppend] = []
         try:
             for position, header in iter_batches(view):
-                if not crc_is_valid(view, position, header):
-                    raise CorruptMessage(
-                        f"{self.topic}-{self.partition}: bad CRC at offset {header.base_offset}"
-                    )
-                batch = view[position : position + header.total_size]
-                pending.append(self._prepare_copy(header, batch, now_ms))
-            write_together(pending)
-        except OSError as error:
-            raise self.abandon(pending[0], error) from error
+                pending.append(self._prepare_copy(view, position, header, now_ms))
         except KafkaError:
             if pending:
                 self.abandon(pending[0])
             raise
-        results = [self.finish(append, now_ms) for append in pending]
-        return results[-1]._replace(base_offset=results[0].base_offset) if results else None
+        if not pending:
+            return None
+        results = self.write_all(pending, now_ms)
+        return results[-1]._replace(base_offset=results[0].base_offset)
 
-    def _prepare_copy(self, header: BatchHeader, data: memoryview, now_ms: int) -> PendingAppend:
-        if header.base_offset < self._next_offset:
+    def _prepare_copy(
+        self, data: memoryview, position: int, header: BatchHeader, now_ms: int
+    ) -> PendingAppend:
+        name, base_offset = f"{self.topic}-{self.partition}", header.base_offset
+        if not crc_is_valid(data, position, header):
+            raise CorruptMessage(f"{name}: bad CRC at offset {base_offset}")
+        if base_offset < self._next_offset:
             raise CorruptMessage(
-                f"{self.topic}-{self.partition}: the leader's batch at offset {header.base_offset} "
-                f"is not behind the log end offset {self._next_offset}"
+                f"{name}: the leader's batch at offset {base_offset} is not behind the log end offset "
+                f"{self._next_offset}"
             )
-        self._next_offset = header.base_offset
-        segment = self._segment_for(len(data), header.max_timestamp, header.last_offset, now_ms)
-        pending = PendingAppend(
-            segment,
-            self._file_of(segment),
-            segment.write_position,
-            data,
-            len(data),
-            header,
-            header.base_offset,
-            header.last_offset,
-            header.max_timestamp,
+        pending = self.prepare(
+            CheckedBatch.of(data[position : position + header.total_size]),
             header.partition_leader_epoch,
+            now_ms,
+            origin=AppendOrigin.REPLICATION,
+            base_offset=base_offset,
         )
-        if header.producer_id >= 0:
-            _, pending.marker = self._check_producer(header, data, AppendOrigin.REPLICATION)
-            if not header.is_control:
-                self._note_batch(pending)
-        segment.write_position += len(data)
-        self._next_offset = header.last_offset + 1
-        self._outstanding.append(pending)
+        assert isinstance(pending, PendingAppend)  # only clients' batches can be duplicates
         return pending
+
+    def write(self, pending: PendingAppend, now_ms: int) -> AppendResult:
+        """Write an append and finish it; KafkaStorageError where it is given up instead."""
+        try:
+            pending.file.pwrite(pending.data, pending.position)
+        except OSError as error:
+            raise self.abandon(pending, error) from error
+        return self.finish(pending, now_ms)
+
+    def write_all(self, pending: Sequence[PendingAppend], now_ms: int) -> list[AppendResult]:
+        """The same for consecutive appends, which succeed or fail together."""
+        try:
+            write_together(pending)
+        except OSError as error:
+            raise self.abandon(pending[0], error) from error
+        return [self.finish(append, now_ms) for append in pending]
 
     # -- producers
 
     def _check_producer(
         self,
-        header: BatchHeader,
-        data: memoryview,
+        batch: CheckedBatch,
         origin: AppendOrigin,
         guard: Verification | None = None,
         transaction_version: int = 0,
     ) -> tuple[BatchMetadata | None, EndTransactionMarker | None]:
         """Refuse what does not follow from the producer's past; the twin it has, or the marker it holds."""
-        producers, producer_id, epoch = self.producers, header.producer_id, header.producer_epoch
-        if header.is_control:
-            marker = marker_of(data, 0, header)
+        producers, producer_id, epoch = self.producers, batch.producer_id, batch.producer_epoch
+        if batch.attributes & CONTROL_FLAG:
+            marker = marker_of(batch.data, 0, read_header(batch.data))
             if marker is not None:
                 producers.check_marker(
                     producer_id, epoch, marker.coordinator_epoch, origin, transaction_version
                 )
             return None, marker
         if origin is AppendOrigin.CLIENT:
-            entry = producers.entries.get(producer_id)
-            if entry is not None:
-                known = entry.find_duplicate(epoch, header.base_sequence, header.last_sequence)
-                if known is not None:
-                    return known, None
+            known = producers.find_duplicate(batch)
+            if known is not None:
+                return known, None
+        transactional = batch.attributes & TRANSACTIONAL_FLAG != 0
         if (
-            header.attributes & TRANSACTIONAL_FLAG
+            transactional
             and origin is not AppendOrigin.REPLICATION
             and not producers.has_ongoing(producer_id, epoch)
         ):
@@ -363,42 +295,21 @@ class Log(ClosingLog):
                 if origin is AppendOrigin.COORDINATOR:
                     guard = producers.verifications.get(producer_id)  # what it verified is gone with a marker
                 producers.check_verified(producer_id, epoch, guard)
-        producers.check(producer_id, epoch, header.base_sequence, origin)
-        producers.check_transactional(producer_id, header.is_transactional)
+        producers.check(producer_id, epoch, batch.base_sequence, origin)
+        producers.check_transactional(producer_id, transactional)
         return None, None
 
-    def _note_batch(self, pending: PendingAppend) -> None:
-        """Sequences go on from here at once: the next batch may be prepared before this one is written."""
-        header, producers = pending.header, self.producers
-        producer_id = header.producer_id
-        before = producers.entries.get(producer_id)
-        pending.undo = (producer_id, None if before is None else before.copy())
-        producers.append(
-            producer_id,
-            header.producer_epoch,
-            header.last_sequence,
-            pending.base_offset,
-            pending.last_offset,
-            pending.max_timestamp,
-            header.is_transactional,
-        )
-        if producers.verifications and header.is_transactional:
-            producers.end_verification(producer_id)
-
-    def _finish_producer(self, pending: PendingAppend) -> None:
-        header, producers = pending.header, self.producers
-        producers.map_end_offset = self.log_end_offset
-        if pending.marker is None:
-            return
+    def _end_transaction(self, pending: PendingAppend, marker: EndTransactionMarker) -> None:
+        batch, producers = pending.batch, self.producers
         if producers.verifications:
-            producers.end_verification(header.producer_id, header.producer_epoch)
+            producers.end_verification(batch.producer_id, batch.producer_epoch)
         completed = producers.append_marker(
-            header.producer_id,
-            header.producer_epoch,
-            pending.marker.coordinator_epoch,
-            not pending.marker.commit,
+            batch.producer_id,
+            batch.producer_epoch,
+            marker.coordinator_epoch,
+            not marker.commit,
             pending.last_offset,
-            pending.max_timestamp,
+            batch.max_timestamp,
         )
         if completed is not None:
             self._complete_transaction(completed, pending.segment)

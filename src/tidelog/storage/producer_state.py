@@ -18,14 +18,16 @@ from tidelog.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
-from tidelog.records.loops import crc
+from tidelog.records._pure_producer import LAST_SEQUENCE, NO_PRODUCER_EPOCH, BatchMetadata
+from tidelog.records.batch import TRANSACTIONAL_FLAG
+from tidelog.records.check import CheckedBatch
+from tidelog.records.loops import ProducerEntry, crc
 
-NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
-REMEMBERED_BATCHES = 5  # a producer may have five requests in flight, so a retry is never older than that
-SEQUENCE_LIMIT = 1 << 31
+__all__ = ["AppendOrigin", "BatchMetadata", "ProducerEntry", "ProducerStates", "Verification"]
+
 EPOCH_BUMP = 2  # the version of transactions from which on every end raises the epoch
 
+WAS_UNKNOWN = b""  # instead of a producer's state
 _SNAPSHOT_HEAD = struct.Struct(">hIi")  # version, CRC of all that follows it, number of producers
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 SNAPSHOT_VERSION = 1
@@ -41,83 +43,11 @@ class AppendOrigin(IntEnum):
     REPLICATION = 2
 
 
-class BatchMetadata(NamedTuple):
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def first_offset(self) -> int:
-        return self.last_offset - self.offset_delta
-
-    @property
-    def first_sequence(self) -> int:
-        first = self.last_sequence - self.offset_delta
-        return first if first >= 0 or self.last_sequence < 0 else first + SEQUENCE_LIMIT
-
-
 class CompletedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
     aborted: bool
-
-
-class ProducerEntry:
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "epoch",
-        "last_timestamp",
-        "producer_id",
-        "transaction_start",
-    )
-
-    def __init__(self, producer_id: int, epoch: int = NO_PRODUCER_EPOCH) -> None:
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.batches: tuple[BatchMetadata, ...] = ()
-        self.last_timestamp = -1
-        self.coordinator_epoch = -1
-        self.transaction_start: int | None = None
-
-    @property
-    def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
-
-    @property
-    def last_offset(self) -> int:
-        return self.batches[-1].last_offset if self.batches else -1
-
-    def copy(self) -> ProducerEntry:
-        twin = ProducerEntry(self.producer_id, self.epoch)
-        twin.batches = self.batches
-        twin.last_timestamp = self.last_timestamp
-        twin.coordinator_epoch = self.coordinator_epoch
-        twin.transaction_start = self.transaction_start
-        return twin
-
-    def take_epoch(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self.batches = ()
-
-    def end_transaction(self, epoch: int, coordinator_epoch: int, timestamp: int) -> int | None:
-        """A marker came: where the transaction began that it ends, None where none was open."""
-        self.take_epoch(epoch)
-        start, self.transaction_start = self.transaction_start, None
-        self.coordinator_epoch = coordinator_epoch
-        self.last_timestamp = timestamp
-        return start
-
-    def find_duplicate(self, epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
-        if epoch != self.epoch:
-            return None
-        for batch in self.batches:
-            if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
-                return batch
-        return None
 
 
 class Verification:
@@ -144,35 +74,41 @@ class Verification:
 
 
 def _in_sequence(last: int, following: int) -> bool:
-    return following == last + 1 or (following == 0 and last == SEQUENCE_LIMIT - 1)
+    return following == (last + 1) & LAST_SEQUENCE
 
 
 class ProducerStates:
-    """The producers of one log. `map_end_offset`: the state covers every batch below it."""
+    """The producers of one log, up to its end."""
 
     __slots__ = (
         "_expiration_ms",
-        "_ongoing",
-        "_unreplicated",
         "entries",
-        "map_end_offset",
+        "ongoing",
+        "unreplicated",
         "verifications",
     )
 
     def __init__(self, expiration_ms: int) -> None:
         self._expiration_ms = expiration_ms
         self.entries: dict[int, ProducerEntry] = {}
-        self._ongoing: dict[int, int] = {}  # producer id -> first offset, in the order of their offsets
-        self._unreplicated: list[
+        # The first offset of each open transaction by its producer id, in the order of these offsets.
+        self.ongoing: dict[int, int] = {}
+        self.unreplicated: list[
             tuple[int, int]
         ] = []  # (first, last) of ended transactions above the high watermark
         self.verifications: dict[int, Verification] = {}  # by producer id; in no snapshot
-        self.map_end_offset = 0
 
     def set_expiration(self, expiration_ms: int) -> None:
         self._expiration_ms = expiration_ms
 
     # -- checks and changes by appends
+
+    def find_duplicate(self, batch: CheckedBatch) -> BatchMetadata | None:
+        """The first arrival of a client's batch that came before, where it is among the last five."""
+        entry = self.entries.get(batch.producer_id)
+        if entry is None:
+            return None
+        return entry.find_duplicate(batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
 
     def check(self, producer_id: int, epoch: int, first_sequence: int, origin: AppendOrigin) -> None:
         """Refuse a batch that does not continue what its producer wrote; it is no duplicate."""
@@ -218,7 +154,7 @@ class ProducerStates:
     def has_ongoing(self, producer_id: int, epoch: int) -> bool:
         """Whether a transaction of this producer and epoch is open here."""
         entry = self.entries.get(producer_id)
-        return entry is not None and entry.transaction_start is not None and entry.epoch == epoch
+        return entry is not None and entry.epoch == epoch and entry.transaction_start is not None
 
     def start_verification(
         self, producer_id: int, epoch: int, sequence: int, adds_partitions: bool, now_ms: int
@@ -264,26 +200,22 @@ class ProducerStates:
         if entry is not None and entry.transaction_start is not None and not transactional:
             raise InvalidTxnState(f"producer {producer_id} wrote a plain batch inside its transaction")
 
-    def append(
-        self,
-        producer_id: int,
-        epoch: int,
-        last_sequence: int,
-        first_offset: int,
-        last_offset: int,
-        timestamp: int,
-        transactional: bool,
-    ) -> None:
+    def append(self, batch: CheckedBatch, first_offset: int, last_offset: int) -> bytes:
+        """Note a batch, of which nothing may be written yet; `restore` takes it back, given the result."""
+        producer_id = batch.producer_id
         entry = self.entries.get(producer_id)
         if entry is None:
-            entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
-        entry.take_epoch(epoch)
-        batch = BatchMetadata(last_sequence, last_offset, last_offset - first_offset, timestamp)
-        entry.batches = (*entry.batches[1 - REMEMBERED_BATCHES :], batch)
-        entry.last_timestamp = timestamp
-        if transactional and entry.transaction_start is None:
-            entry.transaction_start = first_offset
-            self._ongoing[producer_id] = first_offset
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, batch.producer_epoch)
+            entry.append(batch, last_offset)
+            before = WAS_UNKNOWN
+        else:
+            before = entry.append(batch, last_offset)
+        if batch.attributes & TRANSACTIONAL_FLAG:
+            if entry.transaction_start is None:
+                entry.transaction_start = self.ongoing[producer_id] = first_offset
+            if self.verifications:
+                self.end_verification(producer_id)
+        return before
 
     def check_marker(
         self,
@@ -325,46 +257,39 @@ class ProducerStates:
 
     def stable_offset_after(self, completed: CompletedTransaction) -> int:
         """The last stable offset once `completed` is over: where the next open transaction begins."""
-        for producer_id, first_offset in self._ongoing.items():
+        for producer_id, first_offset in self.ongoing.items():
             if producer_id != completed.producer_id:
                 return first_offset
         return completed.last_offset + 1
 
     def complete(self, completed: CompletedTransaction) -> None:
-        self._ongoing.pop(completed.producer_id, None)
-        self._unreplicated.append((completed.first_offset, completed.last_offset))
+        self.ongoing.pop(completed.producer_id, None)
+        self.unreplicated.append((completed.first_offset, completed.last_offset))
 
-    def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
-        """Take back what an append that never reached the file has changed."""
-        self._ongoing.pop(producer_id, None)
-        if entry is None:
+    def restore(self, producer_id: int, before: bytes) -> None:
+        """Take back what an append that never reached the file has changed; the last one first."""
+        self.ongoing.pop(producer_id, None)
+        if before == WAS_UNKNOWN:
             self.entries.pop(producer_id, None)
             return
-        self.entries[producer_id] = entry
+        entry = self.entries[producer_id]
+        entry.restore(before)
         if entry.transaction_start is not None:
-            self._ongoing[producer_id] = entry.transaction_start
+            self.ongoing[producer_id] = entry.transaction_start
             self._sort_ongoing()
 
     # -- transactions and the high watermark
 
-    @property
-    def has_unstable(self) -> bool:
-        return bool(self._ongoing or self._unreplicated)
+    def stable_offset(self, high_watermark: int) -> int:
+        """The last stable offset now that everything below the high watermark is committed.
 
-    def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction begins that is open, or ended above the high watermark."""
-        first = next(iter(self._ongoing.values()), None)
-        if self._unreplicated:
-            ended = min(start for start, _ in self._unreplicated)
-            first = ended if first is None else min(first, ended)
-        return first
-
-    def high_watermark_moved(self, high_watermark: int) -> None:
-        if self._unreplicated:
-            self._unreplicated = [range_ for range_ in self._unreplicated if range_[1] >= high_watermark]
-
-    def ongoing_transactions(self) -> dict[int, int]:
-        return dict(self._ongoing)
+        The oldest transaction that is open, or ended above the high watermark, begins there.
+        """
+        stable = next(iter(self.ongoing.values()), high_watermark)
+        if self.unreplicated:
+            self.unreplicated = [range_ for range_ in self.unreplicated if range_[1] >= high_watermark]
+            stable = min([stable, *(start for start, _ in self.unreplicated)])
+        return stable if stable < high_watermark else high_watermark
 
     # -- life time
 
@@ -382,29 +307,27 @@ class ProducerStates:
 
     def log_start_moved(self, log_start_offset: int) -> None:
         """Batches below the log start are gone, and so are transactions that ended there."""
-        self._unreplicated = [range_ for range_ in self._unreplicated if range_[1] >= log_start_offset]
-        self.map_end_offset = max(self.map_end_offset, log_start_offset)
+        self.unreplicated = [range_ for range_ in self.unreplicated if range_[1] >= log_start_offset]
 
-    def clear(self, end_offset: int) -> None:
+    def clear(self) -> None:
         self.entries.clear()
         self.verifications.clear()
-        self._ongoing.clear()
-        self._unreplicated.clear()
-        self.map_end_offset = end_offset
+        self.ongoing.clear()
+        self.unreplicated.clear()
 
     # -- snapshots
 
-    def load(self, entries: Iterable[ProducerEntry], end_offset: int, now_ms: int) -> None:
-        self.clear(end_offset)
+    def load(self, entries: Iterable[ProducerEntry], now_ms: int) -> None:
+        self.clear()
         for entry in entries:
             if not self._is_expired(entry, now_ms):
                 self.entries[entry.producer_id] = entry
                 if entry.transaction_start is not None:
-                    self._ongoing[entry.producer_id] = entry.transaction_start
+                    self.ongoing[entry.producer_id] = entry.transaction_start
         self._sort_ongoing()
 
     def _sort_ongoing(self) -> None:
-        self._ongoing = dict(sorted(self._ongoing.items(), key=lambda item: item[1]))
+        self.ongoing = dict(sorted(self.ongoing.items(), key=lambda item: item[1]))
 
     def encode_snapshot(self) -> bytes:
         return encode_snapshot(self.entries.values())
@@ -445,7 +368,7 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
         entry.last_timestamp = timestamp
         entry.coordinator_epoch = coordinator_epoch
         if offset >= 0:
-            entry.batches = (BatchMetadata(sequence, offset, delta, timestamp),)
+            entry.note(sequence, offset, delta, timestamp)
         if transaction_start >= 0:
             entry.transaction_start = transaction_start
         entries.append(entry)

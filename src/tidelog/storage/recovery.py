@@ -25,6 +25,7 @@ from tidelog.records.batch import (
     read_header,
     read_records,
 )
+from tidelog.records.check import CheckedBatch
 from tidelog.storage.checkpoints import (
     PARTITION_METADATA,
     CorruptCheckpoint,
@@ -153,19 +154,11 @@ def replay(
     producers: ProducerStates, header: BatchHeader, buf: bytes | bytearray, at: int
 ) -> AbortedTransaction | None:
     """Let the producers see a batch that is in the log; the transaction that it aborts, if it does."""
-    producers.map_end_offset = header.next_offset
     if header.producer_id < 0:
         return None
     if not header.is_control:
-        producers.append(
-            header.producer_id,
-            header.producer_epoch,
-            header.last_sequence,
-            header.base_offset,
-            header.last_offset,
-            header.max_timestamp,
-            header.is_transactional,
-        )
+        batch = CheckedBatch.of(memoryview(buf)[at : at + header.total_size])
+        producers.append(batch, header.base_offset, header.last_offset)
         return None
     marker = marker_of(buf, at, header)
     if marker is None:
@@ -461,12 +454,13 @@ def reload_producers(
     snapshots.delete_outside(segments[0].base_offset, end)
     latest = snapshots.load_latest(end)
     if latest is not None:
-        producers.load(latest[1], latest[0], now_ms)
+        known_up_to, entries = latest
+        producers.load(entries, now_ms)
     else:
         # A clean stop writes a snapshot of every log that has batches; without any there were no producers.
-        producers.clear(end if assume_none else segments[0].base_offset)
-    _replay_segments(producers, segments, producers.map_end_offset, end)
-    producers.map_end_offset = end
+        known_up_to = end if assume_none else segments[0].base_offset
+        producers.clear()
+    _replay_segments(producers, segments, known_up_to, end)
 
 
 def _recover(
@@ -508,7 +502,6 @@ def _recover(
             segment.load_for_append()
             break
     loaded.log_end_offset = next_offset
-    producers.map_end_offset = next_offset
     loaded.recovery_point = min(loaded.recovery_point, next_offset)
     snapshots.delete_outside(0, next_offset)
 
@@ -538,7 +531,7 @@ def _settle(
             Segment.create(disk, files, directory, start, config.segment_index_bytes, now_ms)
         )
         loaded.log_end_offset = start
-        loaded.producers.clear(start)
+        loaded.producers.clear()
         loaded.snapshots.delete_outside(start, start - 1)  # they speak of transactions whose ends are gone
         loaded.epochs.clear()
         loaded.recovery_point = min(loaded.recovery_point, start)

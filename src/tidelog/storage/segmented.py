@@ -177,7 +177,9 @@ class SegmentedLog:
 
     # -- segments
 
-    def _segment_for(self, size: int, max_timestamp: int, last_offset: int, now_ms: int) -> Segment:
+    def _segment_for(
+        self, size: int, max_timestamp: int, base_offset: int, last_offset: int, now_ms: int
+    ) -> Segment:
         """The close look at whether the batch goes into the active segment or begins a new one."""
         if size > self._segment_bytes:
             raise RecordListTooLarge(
@@ -194,7 +196,7 @@ class SegmentedLog:
             segment.roll_timestamp = NEVER
             if last_offset <= segment.max_offset:
                 return segment
-            return self._roll_to(self._next_offset, now_ms)
+            return self._roll_to(base_offset, now_ms)
         first = segment.first_timestamp
         wait = self.config.max_segment_ms - segment.jitter_ms
         if first is not None and first >= 0:
@@ -210,7 +212,7 @@ class SegmentedLog:
             or last_offset > segment.max_offset
             or segment.indexes_full
         ):
-            return self._roll_to(self._next_offset, now_ms)
+            return self._roll_to(base_offset, now_ms)
         return segment
 
     def roll(self, now_ms: int) -> Segment:
@@ -246,12 +248,12 @@ class SegmentedLog:
         """The producers at the end of a segment, to which markers may still be on their way."""
         ended: dict[int, ProducerEntry] = {}
         for pending in self._outstanding:
-            header, marker = pending.header, pending.marker
+            batch, marker = pending.batch, pending.marker
             if marker is not None:
-                known = ended.get(header.producer_id) or self.producers.entries.get(header.producer_id)
-                entry = ProducerEntry(header.producer_id) if known is None else known.copy()
-                entry.end_transaction(header.producer_epoch, marker.coordinator_epoch, pending.max_timestamp)
-                ended[header.producer_id] = entry
+                known = ended.get(batch.producer_id) or self.producers.entries.get(batch.producer_id)
+                entry = ProducerEntry(batch.producer_id) if known is None else known.copy()
+                entry.end_transaction(batch.producer_epoch, marker.coordinator_epoch, batch.max_timestamp)
+                ended[batch.producer_id] = entry
         return encode_snapshot({**self.producers.entries, **ended}.values())
 
     def _completed(self, segment: Segment, next_base: int) -> None:
@@ -300,7 +302,7 @@ class SegmentedLog:
             paths.append(self.snapshots.path(following))
         return paths
 
-    def abandon(self, pending: PendingAppend, error: OSError | None = None) -> KafkaStorageError:
+    def abandon(self, pending: PendingAppend, error: BaseException | None = None) -> KafkaStorageError:
         """The write failed: cut the file back, and take the error to answer with.
 
         Appends that were prepared after this one fail with it.
@@ -314,7 +316,7 @@ class SegmentedLog:
             last = outstanding.pop()
             last.cancelled = True
             if last.undo is not None:
-                self.producers.restore(*last.undo)
+                self.producers.restore(last.batch.producer_id, last.undo)
         while self._active is not pending.segment:
             self._take_back_roll()
         segment = pending.segment
@@ -325,7 +327,7 @@ class SegmentedLog:
             pending.file.truncate(pending.position)
         except OSError:
             logger.warning("%s has bytes behind its end that could not be cut off", pending.file.path)
-        if error is not None and self.on_storage_error is not None:
+        if isinstance(error, OSError) and self.on_storage_error is not None:
             self.on_storage_error(self, error)
         return failure
 
@@ -351,23 +353,21 @@ class SegmentedLog:
 
     def commit_all(self) -> None:
         """Everything in the log is committed: the high watermark is its end."""
-        if self.producers.has_unstable:
-            self.update_high_watermark(self.log_end_offset)
-        else:
-            self.high_watermark = self.last_stable_offset = self.log_end_offset
+        self._commit(self.log_end_offset)
 
     def update_high_watermark(self, offset: int) -> int:
         """Move the high watermark, within the log; the last stable offset follows it."""
-        offset = min(max(offset, self.log_start_offset), self.log_end_offset)
-        self.high_watermark = offset
-        producers = self.producers
-        if producers.has_unstable:
-            producers.high_watermark_moved(offset)
-            first = producers.first_unstable_offset()
-            if first is not None:
-                offset = min(offset, max(first, self.log_start_offset))
-        self.last_stable_offset = offset
+        self._commit(min(max(offset, self.log_start_offset), self.log_end_offset))
         return self.high_watermark
+
+    def _commit(self, high_watermark: int) -> None:
+        self.high_watermark = stable = high_watermark
+        producers = self.producers
+        if producers.ongoing or producers.unreplicated:
+            stable = producers.stable_offset(high_watermark)
+            if stable < self.log_start_offset:
+                stable = self.log_start_offset
+        self.last_stable_offset = stable
 
     def remove_expired_producers(self, now_ms: int) -> int:
         return self.producers.remove_expired(now_ms)

@@ -24,7 +24,7 @@ class ShortenedLog(SegmentedLog):
     # -- the start of the log moves
 
     def delete_records_before(self, offset: int) -> int:
-        """Let the log start at `offset` (-1: at the high watermark); returns where it starts now."""
+        """Let the log start at `offset` or behind it; returns that offset. -1 is the high watermark."""
         if offset == -1:
             offset = self.high_watermark
         if offset > self.high_watermark or offset < 0:
@@ -33,7 +33,7 @@ class ShortenedLog(SegmentedLog):
                 f"not up to {offset}"
             )
         self._move_log_start(offset)
-        return self.log_start_offset
+        return offset
 
     def _move_log_start(self, offset: int) -> None:
         if offset <= self.log_start_offset:
@@ -235,7 +235,7 @@ class ShortenedLog(SegmentedLog):
         self.log_start_offset = offset
         self._end_at(offset)
         self.leader_epochs.clear()
-        self.producers.clear(offset)
+        self.producers.clear()
         self.high_watermark = self.last_stable_offset = offset
 
     def _lower_recovery_point(self, offset: int) -> None:

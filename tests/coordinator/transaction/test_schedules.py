@@ -14,7 +14,7 @@ from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
 from tidelog.coordinator.transaction.markers import Marker
 from tidelog.coordinator.transaction.state import CLASSIC, State, Transaction, Transition
 from tidelog.storage import producer_state
-from tidelog.storage.producer_state import ProducerEntry, ProducerStates
+from tidelog.storage.producer_state import ProducerStates
 
 GROUPS = 8
 
@@ -84,7 +84,7 @@ def any_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def no_deduplication(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that arrives twice is written twice."""
-    monkeypatch.setattr(ProducerEntry, "find_duplicate", lambda *_: None)
+    monkeypatch.setattr(ProducerStates, "find_duplicate", lambda *_: None)
     monkeypatch.setattr(producer_state, "_in_sequence", lambda *_: True)
 
 

@@ -43,6 +43,7 @@ from tidelog.errors import (
 from tidelog.network.request import Request
 from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.protocol.wire import ProtocolError
+from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.check import NotOneBatch
 from tidelog.records.loops import parse_produce, produce_response
 from tidelog.server.apis.api import Api
@@ -52,8 +53,8 @@ from tidelog.storage.producer_state import Verification
 
 log = logging.getLogger("tidelog.server.apis.produce")
 
-# Where a batch keeps the low byte of its attributes, and the bit in it that makes it transactional.
-ATTRIBUTES, TRANSACTIONAL = 22, 0x10
+# Where a batch keeps the low byte of its attributes, which has the flags.
+ATTRIBUTES = 22
 # Where it keeps its producer: id, epoch and base sequence.
 PRODUCER, _PRODUCER = 43, struct.Struct(">qhi")
 # Kafka's own tools write to internal topics under this client id.
@@ -93,7 +94,7 @@ def produce(services: Services, request: Request) -> None:
     if len(topics) == 1 and len(buffer) < HEAVY_BYTES:
         topic, partitions = topics[0]
         if len(partitions) == 1 and _produce_one(
-            services, request, transactional_id, acks, topic, *partitions[0]
+            services, request, transactional_id, acks, topic, partitions[0]
         ):
             return
     _produce_any(services, request, transactional_id, acks, timeout_ms, topics)
@@ -105,14 +106,13 @@ def _produce_one(
     transactional_id: str | None,
     acks: int,
     topic: str | bytes,
-    index: int,
-    start: int,
-    end: int,
+    records: tuple[int, int, int],
 ) -> bool:
     """One small batch for one partition, appended and answered in this turn of the loop.
 
     False when anything is out of the ordinary: the general way then does and explains it.
     """
+    index, start, end = records
     replicas = services.replicas
     hosted = (replicas.topics if isinstance(topic, str) else replicas.topics_by_id).get(topic)  # type: ignore[arg-type]
     if hosted is None or hosted.is_internal or start < 0 or not -1 <= acks <= 1:
@@ -120,26 +120,29 @@ def _produce_one(
     partition = hosted.partitions.get(index)
     if partition is None or not partition.can_append_now(acks):
         return False
-    buffer = request.buffer
     version = request.api_version
+    now_ms = services.clock.ms()
+    try:
+        batch = partition.check_now(request.buffer[start:end], now_ms, version >= 7)
+    except KafkaError:
+        return False
     guard = None
-    if end - start > ATTRIBUTES and buffer[start + ATTRIBUTES] & TRANSACTIONAL:
-        if not transactional_id or end - start < PRODUCER + _PRODUCER.size:
+    if batch.attributes & TRANSACTIONAL_FLAG:
+        if not transactional_id:
             return False
-        producer_id, epoch, sequence = _PRODUCER.unpack_from(buffer, start + PRODUCER)
         assert partition.log is not None
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
         if not partition.log.producers.has_ongoing(producer_id, epoch):
             guard = services.verification.guard_now(
-                transactional_id, producer_id, epoch, sequence, partition, version
+                transactional_id, producer_id, epoch, batch.base_sequence, partition, version
             )
             if guard is None:
                 return False
     try:
-        result = partition.append_now(buffer[start:end], services.clock.ms(), version >= 7, guard)
-    except MessageTooLarge:
-        return False
-    except (KafkaError, OSError) as error:
-        _refused(services, request, acks, topic, hosted, index, error, end - start)
+        result = partition.append_now(batch, now_ms, guard)
+    except KafkaError as error:
+        _count_failed(services, hosted, error, end - start)
+        _send(services, request, acks, [((topic, index), partition, AppendOutcome(None, error))])
         return True
     if result.needs_flush:
         _answer_after_flush(services, request, acks, topic, hosted, partition, result, end - start)
@@ -163,24 +166,6 @@ def _produce_one(
             ]
         )
     return True
-
-
-def _refused(
-    services: Services,
-    request: Request,
-    acks: int,
-    topic: str | bytes,
-    hosted: HostedTopic,
-    index: int,
-    error: KafkaError | OSError,
-    size: int,
-) -> None:
-    partition = hosted.partitions[index]
-    if isinstance(error, OSError):
-        log.error("appending to %s failed", partition.name, exc_info=error)
-        error = KafkaStorageError(str(error))
-    _count_failed(services, hosted, error, size)
-    _send(services, request, acks, [((topic, index), partition, AppendOutcome(None, error))])
 
 
 def _answer_after_flush(
@@ -298,7 +283,7 @@ def _verify(
     found = [
         (target, _PRODUCER.unpack_from(data, PRODUCER) if len(data) >= PRODUCER + _PRODUCER.size else None)
         for target, data in entries
-        if len(data) > ATTRIBUTES and data[ATTRIBUTES] & TRANSACTIONAL
+        if len(data) > ATTRIBUTES and data[ATTRIBUTES] & TRANSACTIONAL_FLAG
     ]
     if not found:
         append({}, {})

@@ -1,0 +1,100 @@
+"""Idempotent and transactional batches are appended with about as many calls as plain ones.
+
+Calls are counted, since times would depend on the machine.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tests.cluster.world import World
+from tests.storage.helpers import batch
+from tidelog.network.request import Part, Request
+from tidelog.records import loops
+from tidelog.server.apis.produce import produce
+from tidelog.server.services import Services
+
+PRODUCER = 4711
+
+
+class FakeRequest:
+    """A request of one batch for partition 0 of topic `t`, and its answer."""
+
+    api_version, body_start, correlation_id, client_id = 9, 0, 1, "client"
+
+    def __init__(self, data: bytearray, transactional_id: bytes | None) -> None:
+        name = b"\0" if transactional_id is None else bytes([len(transactional_id) + 1]) + transactional_id
+        head = name + struct.pack(">hi", -1, 1000) + b"\x02\x02t\x02" + struct.pack(">i", 0)
+        size = len(data) + 1
+        varint = bytes([size & 0x7F | 0x80, size >> 7])
+        self.buffer = memoryview(bytearray(head + varint + data + b"\0\0\0"))
+        self.answer: bytes | None = None
+
+    def respond(self, parts: list[Part]) -> None:
+        (self.answer,) = cast("list[bytes]", parts)
+
+    def error_code(self) -> int:
+        assert self.answer is not None
+        code: int = struct.unpack_from(">h", self.answer, 13)[0]
+        return code
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    made.partition("t")
+    yield made
+    made.close()
+
+
+def services(world: World) -> Services:
+    def guard_now(_: str, producer_id: int, epoch: int, sequence: int, *__: object) -> object:
+        log = world.replicas.partition("t", 0).leader_log()
+        return log.producers.start_verification(producer_id, epoch, sequence, True, 0)
+
+    made = SimpleNamespace(
+        replicas=world.replicas,
+        clock=world.scheduler.clock,
+        verification=SimpleNamespace(guard_now=guard_now),
+    )
+    return cast("Services", made)
+
+
+def calls_of_one(world: World, *, idempotent: bool = False, transactional: bool = False) -> int:
+    """The calls, of Python and of C functions, that the tenth of ten requests takes."""
+    count = 0
+
+    def counted(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    given, value = services(world), b"v" * 100
+    for sequence in range(10):
+        producer = (PRODUCER + transactional, 0, sequence) if idempotent or transactional else None
+        data = batch(
+            producer=producer, transactional=transactional, value=value, timestamp=world.scheduler.clock.ms()
+        )
+        request = FakeRequest(data, b"id" if transactional else None)
+        count = 0
+        sys.setprofile(counted)
+        try:
+            produce(given, cast("Request", request))
+        finally:
+            sys.setprofile(None)
+        assert request.error_code() == 0
+    return count
+
+
+@pytest.mark.skipif(not loops.COMPILED, reason="the interpreted twins make calls of their own")
+def test_idempotent_and_transactional_batches_take_few_calls_more_than_plain_ones(world: World) -> None:
+    plain = calls_of_one(world)
+    assert calls_of_one(world, idempotent=True) <= plain + 4
+    assert calls_of_one(world, transactional=True) <= plain + 9
+    assert plain <= 45
