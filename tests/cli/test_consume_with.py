@@ -209,10 +209,10 @@ def test_a_setting_that_nobody_knows_warns_with_the_nearest(shop: Shop) -> None:
     )
 
 
-def failed_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line of a failure."""
+def failed_line(done: subprocess.CompletedProcess[str], *, traced: bool = False) -> str:
+    """The one line of a failure; `traced` where the traceback of a handler follows it."""
     assert done.returncode == 1, done.stderr
-    assert "Traceback" not in done.stderr
+    assert ("Traceback" in done.stderr) == traced
     lines = [line for line in done.stderr.splitlines() if line.startswith("tidelog: ")]
     assert len(lines) == 1, done.stderr
     return lines[0]
@@ -224,6 +224,46 @@ def test_a_handler_that_cannot_be_imported_is_told(shop: Shop) -> None:
         assert failed_line(shop.run(*flags)) == (
             f"tidelog: topics.{shop.topic}.handler=nowhere:Handler: nowhere cannot be imported: "
             "ModuleNotFoundError: No module named 'nowhere'"
+        )
+
+
+ASYNC_HANDLERS = """\
+import asyncio
+
+class Handler:
+    def __init__(self, stream):
+        self.file = open(stream.options["file"], "a")
+
+    async def on_message(self, record):
+        await asyncio.sleep(0)
+        self.file.write(f"{record.offset}\\n")
+        self.file.flush()
+"""
+
+
+def test_check_and_run_agree_on_coroutine_functions(shop: Shop) -> None:
+    shop.make()
+    (shop.file.parent / "async_handlers.py").write_text(ASYNC_HANDLERS)
+    shop.declare(module="async_handlers")
+    produce(shop.bootstrap, {(shop.topic, 0): [b"a", b"b"]})
+    assert shop.run("--check").returncode == 0
+    process = shop.start()
+    eventually(lambda: shop.lines() == ["0", "1"], "both are handled", 30)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+
+
+def test_check_and_run_agree_on_generators(shop: Shop) -> None:
+    shop.make()
+    (shop.file.parent / "lazy_handlers.py").write_text(
+        ASYNC_HANDLERS.replace("await asyncio.sleep(0)", "yield")
+    )
+    shop.declare(module="lazy_handlers")
+    for flags in (["--check"], []):
+        assert failed_line(shop.run(*flags)) == (
+            f"tidelog: topics.{shop.topic}.handler: is an asynchronous generator function; "
+            "expected a function, or a coroutine function, of a record"
         )
 
 
@@ -246,11 +286,14 @@ def test_a_record_that_nobody_can_take_ends_it_with_one_line(shop: Shop) -> None
     shop.make()
     shop.file.write_text(shop.file.read_text().replace("dead_letter_topic", "# dead_letter_topic"))
     produce(shop.bootstrap, {(shop.topic, 0): [b"a", b"poison", b"b"]})
-    line = failed_line(shop.run())
+    done = shop.run()
+    line = failed_line(done, traced=True)
+    number = 1 + HANDLERS.splitlines().index('            raise ValueError("not to be taken")')
     assert (
-        f"{shop.topic}-0 offset 1: its handler failed 2 times: ValueError: not to be taken; there is no dead"
-        in line
-    )
+        f"{shop.topic}-0 offset 1: its handler failed 2 times: ValueError: not to be taken "
+        f"(shop_handlers.py, line {number}); there is no dead"
+    ) in line
+    assert f'shop_handlers.py", line {number}, in on_message' in done.stderr
     assert shop.lines() == ["0", "closed"]
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import doctest
 import logging
+import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from traceback import extract_tb
 
 import pytest
 
@@ -22,6 +26,7 @@ from tidelog.clients.errors import InvalidState, Timeout
 from tidelog.clients.handlers import ErrorPolicy, HandlerConsumer, HandlerFailed, Reject, Stream
 from tidelog.clients.handlers import consumer as consumer_module
 from tidelog.clients.handlers.plan import TopicPlan
+from tidelog.clients.handlers.tracebacks import traceback_text
 from tidelog.clients.handlers.worker import PartitionWork, StreamWorker, WorkerContext
 from tidelog.clients.producer.face import Producer
 from tidelog.config import ConfigError
@@ -400,6 +405,18 @@ def test_a_poison_record_ends_among_the_dead_letters_and_the_stream_goes_on(
     first, second = read_all(bootstrap, dead, 2)
     assert (first.key, first.value) == (b"k1", None)
     assert (second.key, second.value) == (b"k3", b"\xff3")
+    (trace,) = [text for name, text in second.headers if name == "dead-letter.error.traceback"]
+    assert trace is not None
+    assert re.fullmatch(
+        rb"""Traceback \(most recent call last\):
+  File ".*test_handlers.py", line \d+, in .*
+.*
+  File ".*test_handlers.py", line \d+, in fail
+    raise KeyError\(f"no customer {record.offset}"\)
+KeyError: 'no customer 3'""",
+        trace,
+        re.DOTALL,
+    )
     assert list(second.headers) == [
         ("own", b"1"),
         ("dead-letter.topic", topic.encode()),
@@ -409,6 +426,7 @@ def test_a_poison_record_ends_among_the_dead_letters_and_the_stream_goes_on(
         ("dead-letter.group", f"group-{topic}".encode()),
         ("dead-letter.error.class", b"KeyError"),
         ("dead-letter.error.message", b"'no customer 3'"),
+        ("dead-letter.error.traceback", trace),
         ("dead-letter.tries", b"2"),
     ]
 
@@ -464,7 +482,7 @@ def test_without_a_dead_letter_topic_nothing_is_passed_over(bootstrap: str, new_
     notes.before = fail
     with running(bootstrap, topic, notes, errors=NO_RETRY) as consumer:
         with pytest.raises(
-            HandlerFailed, match="offset 3: its handler failed: ValueError: no; there is no dead"
+            HandlerFailed, match=r"offset 3: its handler failed: ValueError: no \(.*\); there is no dead"
         ):
             consumer.wait(20)
         assert isinstance(consumer.failure, HandlerFailed)
@@ -574,40 +592,165 @@ def test_a_builder_that_fails_keeps_the_consumer_from_starting(bootstrap: str, n
     assert not [thread for thread in threading.enumerate() if topic in thread.name]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "coroutine function",
-        "generator function",
-        "a function that gives a coroutine",
-        "a function that gives a generator",
-        "no function",
-    ],
-)
-def test_a_handler_that_is_no_plain_function_is_refused(bootstrap: str, new_name: NewName, kind: str) -> None:
-    topic = make_topic(bootstrap, new_name("coroutine"))
+@pytest.mark.parametrize("kind", ["generator function", "a function that gives a generator", "no function"])
+def test_a_handler_that_handles_nothing_is_refused(bootstrap: str, new_name: NewName, kind: str) -> None:
+    topic = make_topic(bootstrap, new_name("generator"))
     write(bootstrap, topic, 1)
-
-    async def handle(record: Record) -> None:
-        pass
 
     def several(record: Record) -> Iterator[None]:
         yield
 
     built: dict[str, object] = {
-        "coroutine function": handle,
         "generator function": several,
-        "a function that gives a coroutine": lambda record: handle(record),
         "a function that gives a generator": lambda record: several(record),
         "no function": 7,
     }
     builder = lambda stream: built[kind]  # noqa: E731
     with (
-        pytest.raises((HandlerFailed, InvalidState), match=r"plain|expected a function of a record"),
+        pytest.raises((HandlerFailed, InvalidState), match=r"expected a function"),
         running(bootstrap, topic, builder) as consumer,
     ):
         consumer.wait(20)
     assert committed(bootstrap, f"group-{topic}", topic) == [-1]
+    with pytest.raises(ConfigError, match="handler of topic t: is a generator function; expected a function"):
+        HandlerConsumer(bootstrap_servers=bootstrap, group_id="g").handler("t")(several)
+
+
+class AsyncHandler:
+    """Everything of it runs on one loop, also what it does between two waits."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.offsets: list[int] = []
+        self.tries: Counter[int] = Counter()
+        self.closed_on: object = None
+
+    async def on_message(self, record: Record) -> None:
+        await asyncio.sleep(0)
+        assert asyncio.get_running_loop() is self.loop
+        self.tries[record.offset] += 1
+        if record.offset == 2 and self.tries[2] == 1:
+            raise OSError("not at once")
+        if record.offset == 3:
+            await deep_failure()
+        self.offsets.append(record.offset)
+
+    async def close(self) -> None:
+        self.closed_on = asyncio.get_running_loop()
+
+
+async def deep_failure() -> None:
+    await asyncio.sleep(0)
+    raise LookupError("deep")
+
+
+def test_coroutine_functions_run_on_the_loop_of_their_stream(bootstrap: str, new_name: NewName) -> None:
+    topic, dead = make_topic(bootstrap, new_name("async")), make_topic(bootstrap, new_name("dead"))
+    write(bootstrap, topic, 5)
+    built: list[AsyncHandler] = []
+
+    async def builder(stream: Stream) -> AsyncHandler:
+        built.append(AsyncHandler())
+        return built[0]
+
+    errors = ErrorPolicy(retries=1, backoff_ms=1, dead_letter_topic=dead)
+    with running(bootstrap, topic, builder, errors=errors):
+        eventually(lambda: built and built[0].offsets == [0, 1, 2, 4], "the others are handled", 20)
+    assert committed(bootstrap, f"group-{topic}", topic) == [5]
+    (handler,) = built
+    assert handler.closed_on is handler.loop
+    assert handler.loop.is_closed()
+    (letter,) = read_all(bootstrap, dead, 1)
+    trace = dict(letter.headers)["dead-letter.error.traceback"] or b""
+    assert b"in on_message" in trace.splitlines()[1]
+    assert trace.endswith(b'raise LookupError("deep")\nLookupError: deep')
+
+
+def test_a_plain_coroutine_function_handles_records(bootstrap: str, new_name: NewName) -> None:
+    topic = make_topic(bootstrap, new_name("coroutine"))
+    write(bootstrap, topic, 3)
+    settings = {"bootstrap_servers": bootstrap, "group_id": topic, "auto_offset_reset": "earliest"}
+    consumer = HandlerConsumer(settings)
+    seen: list[int] = []
+
+    @consumer.handler(topic)
+    async def handle(record: Record) -> None:
+        await asyncio.sleep(0)
+        seen.append(record.offset)
+        if len(seen) == 3:
+            consumer.stop()
+
+    consumer.run()
+    assert seen == [0, 1, 2]
+    assert committed(bootstrap, topic, topic) == [3]
+
+
+def test_the_error_of_a_handler_is_the_cause_of_the_failure_and_in_the_log(
+    bootstrap: str, new_name: NewName, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = make_topic(bootstrap, new_name("traced"))
+    write(bootstrap, topic, 1)
+
+    def handle(record: Record) -> None:
+        raise LookupError("nothing there")
+
+    with (
+        pytest.raises(
+            HandlerFailed, match=r"LookupError: nothing there \(test_handlers.py, line \d+\)"
+        ) as found,
+        running(
+            bootstrap, topic, lambda stream: handle, errors=ErrorPolicy(retries=1, backoff_ms=1)
+        ) as consumer,
+    ):
+        consumer.wait(20)
+    assert isinstance(found.value.__cause__, LookupError)
+    assert found.value.__cause__.__traceback__ is not None
+    assert [frame.name for frame in extract_tb(found.value.__cause__.__traceback__)] == ["handle"]
+    (again,) = [line for line in caplog.messages if "try 1 of 2" in line]
+    assert re.search(r"LookupError: nothing there \(test_handlers.py, line \d+\); trying again", again)
+    (failed,) = [record for record in caplog.records if "there is no dead-letter topic" in record.message]
+    assert failed.exc_info is not None
+    assert failed.exc_info[1] is found.value.__cause__
+
+
+def test_a_long_traceback_keeps_its_ends() -> None:
+    def down(depth: int) -> None:
+        if depth == 0:
+            raise ValueError("at the bottom")
+        (up if depth % 2 else down)(depth - 1)  # Python shortens the same frame many times over
+
+    def up(depth: int) -> None:
+        down(depth)
+
+    try:
+        down(100)
+    except ValueError as error:
+        text = traceback_text(error, 1000)
+    assert len(text) <= 1000
+    assert text.startswith("Traceback (most recent call last):")
+    assert "\n  ...\n" in text
+    assert text.endswith("ValueError: at the bottom")
+
+
+def test_a_letter_that_is_too_large_with_its_traceback_goes_without(
+    bootstrap: str, new_name: NewName
+) -> None:
+    topic, dead = make_topic(bootstrap, new_name("large")), new_name("dead")
+    with Admin(bootstrap) as admin:
+        admin.create_topic(NewTopic(dead, 1, configs={"max.message.bytes": "4000"}))
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send(topic, b"x" * 1000)
+
+    def handle(record: Record) -> None:
+        raise LookupError("nothing there") from ValueError("v" * 5000)
+
+    errors = ErrorPolicy(retries=0, dead_letter_topic=dead)
+    with running(bootstrap, topic, lambda stream: handle, errors=errors) as consumer:
+        eventually(lambda: consumer.progress().dead_letters == 1, "it is a dead letter", 20)
+    (letter,) = read_all(bootstrap, dead, 1)
+    headers = dict(letter.headers)
+    assert headers["dead-letter.error.message"] == b"nothing there"
+    assert "dead-letter.error.traceback" not in headers
 
 
 def test_settings_are_checked_before_anything_starts(bootstrap: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -174,9 +175,10 @@ def test_the_file_in_the_documentation_is_in_order(tmp_path: Path, monkeypatch: 
 
 
 def test_the_code_in_the_documentation_declares_a_consumer() -> None:
-    first, second, _ = blocks("python")
+    first, second, asynchronous, _ = blocks("python")
     names: dict[str, object] = {}
-    exec(first.replace("consumer.run()", "") + second, names)
+    exec(first.replace("consumer.run()", "") + second + asynchronous, names)
+    assert inspect.iscoroutinefunction(names["build"])
     consumer = names["consumer"]
     assert isinstance(consumer, HandlerConsumer)
     assert {plan.topic: plan.streams for plan in consumer.plans.values()} == {"orders": 4, "clicks": 2}

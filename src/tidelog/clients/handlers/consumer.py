@@ -28,7 +28,16 @@ from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.errors import InvalidState, Timeout
 from tidelog.clients.handlers.dead_letters import DeadLetters
 from tidelog.clients.handlers.dispatcher import Dispatcher, DispatcherSettings
-from tidelog.clients.handlers.plan import Builder, ErrorPolicy, Handle, HandlerFailed, Stream, TopicPlan
+from tidelog.clients.handlers.plan import (
+    Builder,
+    ErrorPolicy,
+    Handle,
+    HandlerFailed,
+    Stream,
+    TopicPlan,
+    check_declared,
+)
+from tidelog.clients.handlers.tracebacks import place_of
 from tidelog.clients.handlers.worker import StreamWorker, WorkerContext, told
 from tidelog.clients.legacy_settings import translate
 from tidelog.clients.serialization import deserializer
@@ -159,9 +168,13 @@ class HandlerConsumer:
         self.plans[topic] = TopicPlan(topic, builder, streams, errors or self.errors, dict(options or {}))
 
     def handler(self, topic: str, *, streams: int = 1, errors: ErrorPolicy | None = None) -> Callable[[T], T]:
-        """Decorates a function of a record, which all streams share, or a class, one object per stream."""
+        """Decorates a function of a record, which all streams share, or a class, one object per stream.
+
+        Coroutine functions run on the loop of their stream.
+        """
 
         def declare(given: T) -> T:
+            check_declared(f"handler of topic {topic}", given)
             if isinstance(given, type):
                 builder: Builder = given
             else:
@@ -295,7 +308,7 @@ class HandlerConsumer:
             error = worker.build_error
             if error is not None:
                 raise HandlerFailed(
-                    f"the handler of stream {worker.stream} cannot be built: {told(error)}"
+                    f"the handler of stream {worker.stream} cannot be built: {told(error)}{place_of(error)}"
                 ) from error
 
     def _wake(self) -> None:

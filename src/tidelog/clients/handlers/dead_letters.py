@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidelog.clients.errors import Timeout
+from tidelog.clients.handlers.tracebacks import traceback_text
 from tidelog.clients.producer.face import Producer
-from tidelog.errors import KafkaError, UnknownTopicOrPartition
+from tidelog.errors import KafkaError, MessageTooLarge, UnknownTopicOrPartition
 from tidelog.records.loops import Record
 
 PREFIX = "dead-letter."
@@ -22,10 +23,13 @@ TIMESTAMP = PREFIX + "timestamp"
 GROUP = PREFIX + "group"
 ERROR_CLASS = PREFIX + "error.class"
 ERROR_MESSAGE = PREFIX + "error.message"
+ERROR_TRACEBACK = PREFIX + "error.traceback"
 TRIES = PREFIX + "tries"
 
 # A message may hold the whole value that was wrong; the header is to be read by people.
 LONGEST_MESSAGE = 2_000
+# Some thirty frames; of more, the first and the last ones are kept.
+LONGEST_TRACEBACK = 8_000
 
 # As large as a request may be by default: whether a record fits is for the topic to say, as it was before.
 LARGEST_REQUEST = 104_857_600
@@ -57,6 +61,7 @@ def reason_headers(
         GROUP: group_id,
         ERROR_CLASS: name,
         ERROR_MESSAGE: str(error)[:LONGEST_MESSAGE],
+        ERROR_TRACEBACK: traceback_text(error, LONGEST_TRACEBACK),
         TRIES: str(tries),
     }
     return [(name, text.encode(errors="replace")) for name, text in texts.items()]
@@ -91,8 +96,13 @@ class DeadLetters:
         tries: int,
     ) -> None:
         """Raises the KafkaError that kept a record from being written."""
-        headers = [*record.headers, *reason_headers(record, error, tries, self._group_id)]
-        self._producer.send(topic, value, key, headers).result()
+        reasons = reason_headers(record, error, tries, self._group_id)
+        try:
+            self._producer.send(topic, value, key, [*record.headers, *reasons]).result()
+        except MessageTooLarge:
+            # What was added may be too much for a topic whose limit the record is close to.
+            short = [(name, text) for name, text in reasons if name != ERROR_TRACEBACK]
+            self._producer.send(topic, value, key, [*record.headers, *short]).result()
 
     def close(self, timeout: float | None = None) -> None:
         try:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import cast
 
 from tidelog.clients.handlers.consumer import HandlerConsumer
-from tidelog.clients.handlers.plan import Builder, ErrorPolicy, Stream
+from tidelog.clients.handlers.plan import Builder, ErrorPolicy, Stream, check_declared
 from tidelog.clients.handlers.worker import told
 from tidelog.config import ConfigError
 from tidelog.config.properties import read_properties
@@ -88,6 +88,7 @@ def add_topic(consumer: HandlerConsumer, name: str, declared: Mapping[str, objec
         raise ConfigError(
             f"{prefix}function", str(declared[kind]), "expected a function of a record; handler names a class"
         )
+    check_declared(f"{prefix}{kind}", found)
     consumer.add(
         name,
         cast(Builder, found) if kind == "handler" else shared(found),

@@ -97,7 +97,7 @@ class Dispatcher(RebalanceListener):
         if self.failure is None:
             self.failure = error
             # Here, since nobody may be waiting for the end to be told of it.
-            log.error("%s", told(error))
+            log.error("%s", told(error), exc_info=error.__cause__)
         self.stop()
 
     def stop(self, seconds: float | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -22,7 +22,10 @@ class HandlerFailed(ClientError):
 
 @runtime_checkable
 class MessageHandler(Protocol):
-    """A handler with state of its own. Where it has `close()`, that is called when its stream ends."""
+    """A handler with state of its own. Where it has `close()`, that is called when its stream ends.
+
+    Both may be coroutine functions.
+    """
 
     def on_message(self, record: Record) -> object: ...
 
@@ -44,8 +47,8 @@ class Stream:
         return f"{self.topic}/{self.number}"
 
 
-Builder: TypeAlias = Callable[[Stream], "Handle | MessageHandler"]
-"""Called once for each stream, by the stream's own thread."""
+Builder: TypeAlias = Callable[[Stream], "Handle | MessageHandler | Awaitable[Handle | MessageHandler]"]
+"""Called once for each stream, by the stream's own thread; a coroutine function runs on the stream's loop."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -103,6 +106,23 @@ class TopicPlan:
         return [Stream(self.topic, number, self.options) for number in range(self.streams)]
 
 
+WHAT_HANDLES = "expected a function, or a coroutine function, of a record"
+
+
+def kind_of_generator(function: object) -> str | None:
+    """What a function is that would only make a generator of a record; None for one that handles it."""
+    if inspect.isgeneratorfunction(function):
+        return "a generator function"
+    return "an asynchronous generator function" if inspect.isasyncgenfunction(function) else None
+
+
+def check_declared(name: str, declared: object) -> None:
+    """ConfigError for a function or class that could handle no record, before any stream is built."""
+    function = getattr(declared, "on_message", None) if isinstance(declared, type) else declared
+    if (kind := kind_of_generator(function)) is not None:
+        raise ConfigError(name, None, f"is {kind}; {WHAT_HANDLES}")
+
+
 def handle_of(built: object, stream: Stream) -> Handle:
     """The function that takes the records of a stream, out of what its builder gave."""
     function: object = built
@@ -113,8 +133,6 @@ def handle_of(built: object, stream: Stream) -> Handle:
             f"the builder of stream {stream} gave {built!r}: expected a function of a record, "
             "or an object with on_message(record)"
         )
-    if inspect.iscoroutinefunction(function):
-        raise InvalidState(f"the handler of stream {stream} is a coroutine function: expected a plain one")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidState(f"the handler of stream {stream} is a generator function: expected a plain one")
+    if (kind := kind_of_generator(function)) is not None:
+        raise InvalidState(f"the handler of stream {stream} is {kind}: {WHAT_HANDLES}")
     return function

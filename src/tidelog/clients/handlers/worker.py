@@ -2,22 +2,25 @@
 
 A partition belongs to one worker at a time, so its records are handled in order. The dispatcher writes
 `offered`, `full` and `revoked`, the worker everything else; numbers have one writer each and need no lock.
+What a handler gives to await is run to its end on an event loop that the stream keeps for itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.errors import InvalidState, SerializationError
 from tidelog.clients.handlers.dead_letters import DeadLetters
 from tidelog.clients.handlers.plan import (
+    WHAT_HANDLES,
     ErrorPolicy,
     Handle,
     HandlerFailed,
@@ -26,6 +29,7 @@ from tidelog.clients.handlers.plan import (
     TopicPlan,
     handle_of,
 )
+from tidelog.clients.handlers.tracebacks import place_of, without_callers
 from tidelog.clients.network import Backoff
 from tidelog.clients.serialization import Deserialize
 from tidelog.errors import KafkaError
@@ -91,6 +95,7 @@ class StreamWorker:
         self._queue: deque[tuple[PartitionWork, list[Record]]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
+        self._runner: asyncio.Runner | None = None
         # A handler that never returns must not keep the program from ending.
         self._thread = threading.Thread(target=self._main, name=f"stream {stream}", daemon=True)
 
@@ -142,31 +147,49 @@ class StreamWorker:
         handler: object = None
         try:
             try:
-                handler = self._builder(self.stream)
+                handler = self._finished(self._builder(self.stream))
                 handle = handle_of(handler, self.stream)
             except BaseException as error:
-                self.build_error = error
+                self.build_error = without_callers(error)
                 return
             finally:
                 self.built.set()
             self._work(handle)
         except BaseException as error:
             failed = HandlerFailed(f"stream {self.stream} was ended by its handler: {told(error)}")
-            failed.__cause__ = error
+            failed.__cause__ = without_callers(error)
             self._context.fail(failed)
         finally:
             self._close(handler)
 
+    def _finished(self, result: object) -> object:
+        """What a call gave, after what it gave to await has run on the loop of this stream."""
+        if result is None or not inspect.isawaitable(result):
+            return result
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(_awaited(result))
+
     def _close(self, handler: object) -> None:
+        try:
+            self._close_handler(handler)
+        finally:
+            if self._runner is not None:
+                self._runner.close()
+
+    def _close_handler(self, handler: object) -> None:
         # A function has no close, and one handler for several streams is closed by whoever made it.
         if self.build_error is not None or inspect.isroutine(handler):
             return
         close = getattr(handler, "close", None)
         if callable(close):
             try:
-                close()
+                self._finished(close())
             except Exception as error:
-                log.error("stream %s: closing its handler failed: %s", self.stream, told(error))
+                log.error(
+                    "stream %s: closing its handler failed: %s",
+                    self.stream, told(error), exc_info=without_callers(error),
+                )  # fmt: skip
 
     def _work(self, handle: Handle) -> None:
         while True:
@@ -211,24 +234,26 @@ class StreamWorker:
                 if tries == 1:
                     self._deserialize(record)
                 result = handle(record)
-                if result is not None and (kind := unfinished(result)) is not None:
+                if result is not None and is_generator(self._finished(result)):
                     return self._give_up(
                         InvalidState(
-                            f"the handler of stream {self.stream} is a {kind}: expected a plain function"
+                            f"the handler of stream {self.stream} gave a generator, which nobody runs: "
+                            f"{WHAT_HANDLES}"
                         )
                     )
                 return True
             except Exception as error:
                 if self._stopping:
                     return False  # what its end broke is for the next start
+                without_callers(error)
                 hopeless = isinstance(error, Reject | SerializationError)
                 if hopeless or tries > self.errors.retries:
                     return self._bury(record, key, value, error, tries)
                 pause = self._backoff.delay(tries - 1)
                 self.retried += 1
                 log.warning(
-                    "%s: its handler failed, try %d of %d: %s; trying again in %.1f s",
-                    place(record), tries, self.errors.retries + 1, told(error), pause,
+                    "%s: its handler failed, try %d of %d: %s%s; trying again in %.1f s",
+                    place(record), tries, self.errors.retries + 1, told(error), place_of(error), pause,
                 )  # fmt: skip
             if self._pause(work, pause):
                 return False
@@ -260,36 +285,36 @@ class StreamWorker:
     ) -> bool:
         """Put a record that cannot be handled among the dead letters; without them nothing goes on."""
         topic = self.errors.dead_letter_topic
-        reason = (
-            f"{place(record)}: its handler failed{'' if tries == 1 else f' {tries} times'}: {told(error)}"
-        )
+        times = "" if tries == 1 else f" {tries} times"
+        reason = f"{place(record)}: its handler failed{times}: {told(error)}{place_of(error)}"
         self.at = None
         if topic is None or self._context.dead_letters is None:
-            return self._give_up(HandlerFailed(f"{reason}; there is no dead-letter topic to put it"))
+            return self._give_up(HandlerFailed(f"{reason}; there is no dead-letter topic to put it"), error)
         try:
             self._context.dead_letters.write(topic, record, key, value, error, tries)
         except KafkaError as problem:
             return self._give_up(
-                HandlerFailed(f"{reason}; dead-letter topic {topic} did not take it: {told(problem)}")
+                HandlerFailed(f"{reason}; dead-letter topic {topic} did not take it: {told(problem)}"), error
             )
         self.dead += 1
-        log.warning("%s; it is in dead-letter topic %s now", reason, topic)
+        log.warning("%s; it is in dead-letter topic %s now", reason, topic, exc_info=error)
         return True
 
-    def _give_up(self, error: KafkaError) -> bool:
+    def _give_up(self, error: KafkaError, cause: Exception | None = None) -> bool:
+        error.__cause__ = cause
         # At once: the records behind this one must not be handled and committed before it.
         self._stopping = True
         self._context.fail(error)
         return False
 
 
-def unfinished(result: object) -> str | None:
-    """What a handler gave whose body has not run, if it is that: its record is not handled."""
-    if inspect.iscoroutine(result):
-        result.close()
-    if inspect.isawaitable(result):
-        return "coroutine"
-    return "generator" if inspect.isgenerator(result) or inspect.isasyncgen(result) else None
+async def _awaited(result: Awaitable[object]) -> object:
+    return await result
+
+
+def is_generator(result: object) -> bool:
+    """Whether a handler gave something whose body has not run: its record is not handled."""
+    return inspect.isgenerator(result) or inspect.isasyncgen(result)
 
 
 def place(record: Record) -> str:
