@@ -15,8 +15,15 @@ from tests.support.scale import scale
 from tests.support.simdisk import Crash, SimulatedDisk
 from tidelog.clock import ManualClock, SimulatedScheduler
 from tidelog.errors import KafkaStorageError
-from tidelog.records.batch import crc_is_valid, iter_batches, read_header, read_records
-from tidelog.storage.append import AppendOrigin
+from tidelog.records.batch import (
+    crc_is_valid,
+    iter_batches,
+    read_control_record,
+    read_header,
+    read_records,
+)
+from tidelog.records.check import check_produced
+from tidelog.storage.append import AppendOrigin, PendingAppend, write_together
 from tidelog.storage.config import LogConfig
 from tidelog.storage.log import Log
 from tidelog.storage.manager import LogManager
@@ -24,7 +31,11 @@ from tidelog.storage.manager import LogManager
 RUNS = scale(250, 5000)
 TOPIC_ID = bytes(range(16))
 SETTINGS = LogConfig(
-    segment_bytes=1200, index_interval_bytes=200, retention_bytes=4000, segment_index_bytes=400
+    segment_bytes=1200,
+    index_interval_bytes=200,
+    retention_bytes=4000,
+    segment_index_bytes=400,
+    transaction_verification_enable=False,
 )
 
 
@@ -40,6 +51,7 @@ class Life:
             int, set[bytes]
         ] = {}  # what was ever written at a base offset since it was flushed
         self.flushed_end = 0
+        self.history = History()
 
     def start(self) -> Log:
         self.scheduler = SimulatedScheduler(self.clock) if self.later else None
@@ -69,11 +81,23 @@ class Life:
     def step(self) -> None:
         log, rng = self.log, self.rng
         action = rng.random()
-        if action < 0.6:
+        if action < 0.5:
             self.append()
-        elif action < 0.75:
+        elif action < 0.6:
+            self.append_together()
+        elif action < 0.7:
             log.flush(NOW)
             self.flushed_end = log.log_end_offset
+        elif action < 0.73:
+            self.manager.flush_later(log)
+        elif action < 0.75:  # the recovery point is the log's end, and is known to be
+            log.flush(NOW)
+            self.flushed_end = log.log_end_offset
+            self.manager.checkpoint_recovery_points()
+            if self.scheduler is not None:
+                self.scheduler.advance(0)
+            if rng.random() < 0.5:
+                log.roll(NOW)
         elif action < 0.8:
             log.roll(NOW)
         elif action < 0.84:
@@ -114,10 +138,58 @@ class Life:
         log = self.log
         base_offset = log.log_end_offset
         try:
-            log.append_as_leader(data, leader_epoch=self.rng.randint(0, 3), origin=origin, now_ms=NOW)
+            log.append_as_leader(data, leader_epoch=self.epoch(), origin=origin, now_ms=NOW)
             log.update_high_watermark(log.log_end_offset)
         finally:  # offset and epoch are patched in place, and the bytes may have reached the disk
             self.versions.setdefault(base_offset, set()).add(bytes(data))
+            self.history.note(base_offset, bytes(data))
+
+    def epoch(self) -> int:
+        return max(self.log.leader_epochs.latest, self.rng.choice((0, 1, 2, 3)))
+
+    def append_together(self) -> None:
+        """Several appends on their way at once, as the worker and the coordinators have them."""
+        log, rng = self.log, self.rng
+        pending: list[PendingAppend] = []
+        for _ in range(rng.randint(1, 4)):
+            origin = AppendOrigin.CLIENT
+            if 8 in log.producers.ongoing_transactions() and rng.random() < 0.6:
+                if any(append.marker is not None for append in pending):
+                    continue
+                data, origin = marker(8, commit=rng.random() < 0.5), AppendOrigin.COORDINATOR
+            else:
+                data = batch(rng.randint(1, 5), value=rng.randbytes(rng.randint(0, 120)))
+            checked = check_produced(memoryview(data), log.rules(origin), NOW)
+            prepared = log.prepare(checked, leader_epoch=self.epoch(), origin=origin, now_ms=NOW)
+            assert isinstance(prepared, PendingAppend)
+            pending.append(prepared)
+            # The power may fail before it is written, or before it is finished: it may be there or not.
+            self.versions.setdefault(prepared.base_offset, set()).add(bytes(data))
+            self.history.note(prepared.base_offset, bytes(data))
+        if rng.random() < 0.1:
+            log.abandon(pending[0])
+            self.history.cut(log.log_end_offset)
+            return
+        write_together(pending)
+        self.beside()
+        for append in pending:
+            log.finish(append, NOW)
+            if rng.random() < 0.3:
+                self.beside()
+        log.update_high_watermark(log.log_end_offset)
+
+    def beside(self) -> None:
+        """What may happen while appends are on their way: nothing, a flush, checkpoints, a power failure."""
+        action = self.rng.random()
+        if action < 0.03:
+            raise Crash
+        if action < 0.2:
+            self.log.flush(NOW)
+            self.flushed_end = max(self.flushed_end, self.log.log_end_offset)
+        elif action < 0.3:
+            self.manager.checkpoint_recovery_points()
+        elif action < 0.5 and self.scheduler is not None:
+            self.scheduler.advance(0)
 
     def truncate(self, offset: int) -> None:
         held_by = self.log.read(offset, 1).slice
@@ -125,12 +197,13 @@ class Life:
             self.flushed_end, offset if held_by is None else read_header(held_by.read()).base_offset
         )
         self.log.truncate_to(offset, NOW)
+        self.history.cut(self.log.log_end_offset)
 
     def check(self) -> None:
         """The promise."""
         log = self.log
         assert log.topic_id == TOPIC_ID
-        assert log.log_start_offset <= max(self.flushed_end, log.log_start_offset) <= log.log_end_offset
+        assert log.log_start_offset <= log.high_watermark == log.log_end_offset
         assert log.log_end_offset >= self.flushed_end
         expected = None
         sequences: dict[int, int] = {}
@@ -146,6 +219,8 @@ class Life:
                 if header.producer_id >= 0 and not header.is_control:
                     sequences[header.producer_id] = header.last_sequence
         assert offset == log.log_end_offset
+        self.history.follow(log)
+        self.check_transactions()
         for producer_id, sequence in sequences.items():
             assert log.producers.entries[producer_id].last_sequence == sequence
         # Offsets behind the end will be used again, by other batches.
@@ -153,6 +228,64 @@ class Life:
         for base, stored in list(self.versions.items()):
             read = log.read(base, 1).slice if base >= log.log_start_offset else None
             self.versions[base] = {read.read()} if read is not None else stored
+
+    def check_transactions(self) -> None:
+        """What readers of committed records see is what the batches of the log say."""
+        log = self.log
+        ongoing, aborted = self.history.transactions()
+        start, first = log.log_start_offset, log.segments[0].base_offset
+        assert {pid: max(at, first) for pid, at in log.producers.ongoing_transactions().items()} == {
+            pid: max(at, first) for pid, at in ongoing.items()
+        }
+        stable = min([log.log_end_offset, *ongoing.values()])
+        assert log.last_stable_offset == max(stable, start)
+        assert [
+            (found.producer_id, found.first_offset, found.last_offset)
+            for found in log.aborted_transactions(start, log.log_end_offset)
+        ] == [one for one in aborted if one[2] >= start]
+
+
+class History:
+    """Every batch that the log has or had at its start, by its offset."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, bytes] = {}
+
+    def note(self, base_offset: int, data: bytes) -> None:
+        self._batches[base_offset] = data
+
+    def cut(self, end: int) -> None:
+        self._batches = {base: data for base, data in self._batches.items() if base < end}
+
+    def follow(self, log: Log) -> None:
+        """After a start: what lies before the log's start is known, the rest is what can be read."""
+        self.cut(log.log_start_offset)
+        offset = log.log_start_offset
+        if log.segments[0].base_offset == log.log_end_offset == offset and not log.snapshots:
+            # The crash took the end up to before the log's start, and with it how transactions went on.
+            self._batches.clear()
+        while (found := log.read(offset, 1 << 20).slice) is not None:
+            data = found.read()
+            for position, header in iter_batches(data):
+                self.note(header.base_offset, data[position : position + header.total_size])
+                offset = header.next_offset
+
+    def transactions(self) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
+        """Where open ones began; producer, first and last offset of the aborted ones."""
+        ongoing: dict[int, int] = {}
+        aborted: list[tuple[int, int, int]] = []
+        for base in sorted(self._batches):
+            data = self._batches[base]
+            header = read_header(data)
+            if header.is_control:
+                ended = read_control_record(read_records(data)[0])
+                assert ended is not None
+                began = ongoing.pop(header.producer_id, None)
+                if began is not None and not ended.commit:
+                    aborted.append((header.producer_id, began, header.last_offset))
+            elif header.is_transactional:
+                ongoing.setdefault(header.producer_id, base)
+        return ongoing, aborted
 
 
 def play(seed: int) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
+from typing import Protocol
 
 from tidelog.storage.disk import Disk, DiskFile, SyncFailed
 from tidelog.storage.epochs import LeaderEpochs
@@ -59,11 +60,19 @@ class Syncs:
                 raise
 
 
+class FlushedLog(Protocol):
+    """The log that a flush is made for; both may be called in any thread."""
+
+    def write_file(self, completed: CompletedSegment, truncations: int, suffix: str, data: bytes) -> bool: ...
+
+    def files_synced(self, completed: CompletedSegment, truncations: int) -> None: ...
+
+
 class FlushJob:
     """Makes everything below `up_to` durable; once `run` has returned the recovery point may move there.
 
-    Files of complete segments are written by `write_file`, which refuses (False) where the log was cut back,
-    closed or given another folder meanwhile: then what the job does no longer counts.
+    Files of complete segments are written by the log, which refuses where it was cut back, closed or given
+    another folder meanwhile: then what the job does no longer counts.
     """
 
     __slots__ = (
@@ -71,11 +80,11 @@ class FlushJob:
         "_disk",
         "_epochs",
         "_files",
+        "_log",
         "_paths",
         "_removal",
         "_save_epochs",
         "_syncs",
-        "_write_file",
         "completed",
         "linked",
         "loose_names",
@@ -92,11 +101,11 @@ class FlushJob:
         epochs: LeaderEpochs,
         truncations: int,
         syncs: Syncs,
-        write_file: Callable[[CompletedSegment, int, str, bytes], bool],
+        log: FlushedLog,
     ) -> None:
         self._disk = disk
         self._syncs = syncs
-        self._write_file = write_file
+        self._log = log
         self.up_to = up_to
         self.truncations = truncations
         self.seconds = 0.0  # how long it took
@@ -135,7 +144,7 @@ class FlushJob:
             self._removal.rename()
         for completed in self.completed:
             for suffix, data in completed.files:
-                if not self._write_file(completed, self.truncations, suffix, data):
+                if not self._log.write_file(completed, self.truncations, suffix, data):
                     return
         while self._files:
             # Let go of here: where the segment is dropped meanwhile, this is the last to hold its file open.
@@ -149,4 +158,6 @@ class FlushJob:
             self._epochs.write(*self._save_epochs)
         if self._directory is not None:
             self._disk.fsync_dir(self._directory)
+        for completed in self.completed:
+            self._log.files_synced(completed, self.truncations)
         self.seconds = time.perf_counter() - began

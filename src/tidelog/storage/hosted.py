@@ -71,7 +71,7 @@ class HostedLogs:
         self._unsynced: dict[str, LogFolder] = {}  # folders whose deletions are not on the disk yet
         self._timers: dict[str, TimerHandle] = {}
         self._leftovers: list[str] = []  # folders that were being deleted when the last broker stopped
-        self._settled: set[TopicPartition] = set()  # logs that were flushed while they were loaded
+        self._settled: set[TopicPartition] = set()  # logs whose recovery point has changed
         self._flushing: set[TopicPartition] = set()
         self._rolled: set[TopicPartition] = set()  # logs that rolled while a flush was under way
         self._retaining = False  # another turn of it is due

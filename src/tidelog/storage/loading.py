@@ -67,12 +67,17 @@ class LoadedLogs(KeptLogs):
         self._checkpoint_settled()
 
     def _checkpoint_settled(self) -> None:
-        """Logs with gaps were flushed: that has to be known before anything is written to them."""
-        for log in [self.logs[key] for key in self._settled if key in self.logs]:
+        """What the logs of a crash say now has to be known before anything is written to them.
+
+        Those with gaps were flushed. Others may be rolled at the very offset that was their recovery point:
+        recovery would then begin behind the segment whose indexes it has just made.
+        """
+        settled = [self._folder_of[key] for key in self._settled if key in self.logs]
+        for folder in {folder.path: folder for folder in settled}.values():
             try:
-                self._write_recovery_points(self._folder_of[log.topic, log.partition])
+                self._write_recovery_points(folder)
             except KafkaStorageError as error:
-                logger.error("%s-%d: %s", log.topic, log.partition, error)
+                logger.error("%s", error)
         self._settled.clear()
 
     def _list(self, folder: LogFolder) -> list[_ToLoad]:
@@ -129,5 +134,6 @@ class LoadedLogs(KeptLogs):
             logger.error("partition %s is not served: %s", item.name, error)
         else:
             self._add(log, item.folder)
-            if not item.folder.had_clean_shutdown and log.recovery_point > (item.recovery_point or 0):
+            known = item.recovery_point or 0
+            if not item.folder.had_clean_shutdown and log.recovery_point_to_keep != known:
                 self._settled.add(item.key)

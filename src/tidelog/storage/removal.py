@@ -21,10 +21,11 @@ logger = logging.getLogger("tidelog.storage")
 class Removal:
     """What leaves one log. `rename` may run in any thread; the rest belongs to the loop."""
 
-    __slots__ = ("_disk", "_held", "_lock", "_renamed", "_waiting", "delay_ms", "failed")
+    __slots__ = ("_before", "_disk", "_held", "_lock", "_renamed", "_waiting", "delay_ms", "failed")
 
     def __init__(self, disk: Disk, delay_ms: int, failed: Callable[[OSError], None]) -> None:
         self._disk = disk
+        self._before: deque[Callable[[], None]] = deque()
         self._waiting: deque[str] = deque()
         self._renamed: list[str] = []
         self._held: list[DiskFile] = []
@@ -37,12 +38,24 @@ class Removal:
         self._waiting.extend(paths)
         self._held.extend(held)
 
+    def do_before(self, work: Callable[[], None]) -> None:
+        """Something that is to be on disk before the files that were given so far lose their names."""
+        self._before.append(work)
+
     @property
     def is_done(self) -> bool:
         return not self._waiting
 
+    @property
+    def syncs(self) -> bool:
+        """Whether `rename` waits for the disk."""
+        return bool(self._before)
+
     def rename(self) -> None:
         with self._lock:
+            while self._before:
+                self._before[0]()
+                self._before.popleft()
             while self._waiting:
                 path = self._waiting[0]
                 try:
@@ -56,6 +69,7 @@ class Removal:
     def give_up(self) -> None:
         """On return nothing is renamed any more: other files may get these names."""
         with self._lock:
+            self._before.clear()
             self._waiting.clear()
 
     def take(self) -> tuple[list[str], list[DiskFile]]:

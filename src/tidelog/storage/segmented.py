@@ -267,12 +267,13 @@ class SegmentedLog:
 
     @property
     def recovery_point_to_keep(self) -> int:
-        """The recovery point as checkpoints may say it: such that recovery begins in a segment that grows.
+        """The recovery point as checkpoints may say it: such that recovery begins in a segment that may grow.
 
-        It might be complete, and not yet have its indexes on disk, when the checkpoint is read.
+        It may have been rolled at this offset when the checkpoint is read, without its indexes on disk.
         """
         point = self.recovery_point
-        return point if self.closed or point <= self._active.base_offset else point - 1
+        is_inside = point > self.segments[self.segments.find(point)].base_offset
+        return point - 1 if is_inside and not self.closed else point
 
     def write_file(self, completed: CompletedSegment, truncations: int, suffix: str, data: bytes) -> bool:
         """For a flush, in any thread: write one of the small files of a segment that is complete.
@@ -283,16 +284,26 @@ class SegmentedLog:
         with self._writing:
             if self.closed or truncations != self._truncations:
                 return False
-            if segment is self._active or segment.size != completed.size:
-                pass  # its roll was taken back
+            if segment.synced or not self._is_still(completed):
+                pass  # another flush was first, or its roll was taken back
             elif suffix == SNAPSHOT:
-                if segment.snapshot_to_write is not None:  # else another flush was first
+                if segment.snapshot_to_write is not None:  # else it is kept where the segment is removed
                     self._disk.write(self.snapshots.path(completed.next_base), data)
             elif suffix == LOG:
                 self._disk.open(segment.path(LOG)).truncate(completed.size)
             elif segment.is_growing:
                 segment.write_index(suffix, data)
             return True
+
+    def files_synced(self, completed: CompletedSegment, truncations: int) -> None:
+        """For a flush, in any thread: from here on no other flush writes these files again."""
+        with self._writing:
+            if truncations == self._truncations and self._is_still(completed):
+                completed.segment.synced = True
+
+    def _is_still(self, completed: CompletedSegment) -> bool:
+        """Whether the segment is as it was when a flush began, and its roll was not taken back."""
+        return completed.segment is not self._active and completed.segment.size == completed.size
 
     def _small_files(self, segment: Segment, following: int | None) -> list[str]:
         paths = [segment.path(OFFSET_INDEX), segment.path(TIME_INDEX)]
@@ -388,7 +399,7 @@ class SegmentedLog:
         up_to = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)
         if up_to <= self.recovery_point:
             return None
-        job = FlushJob(self._disk, up_to, self.leader_epochs, self._truncations, self._syncs, self.write_file)
+        job = FlushJob(self._disk, up_to, self.leader_epochs, self._truncations, self._syncs, self)
         if self._topic_id_is_loose:
             job.add_path(f"{self.dir}/{PARTITION_METADATA}")
             job.add_directory(self.dir)
@@ -445,8 +456,8 @@ class SegmentedLog:
     def _note_synced(self, synced: list[CompletedSegment]) -> None:
         for completed in synced:
             segment = completed.segment
-            if segment is self._active or segment.size != completed.size:
-                continue  # its roll was taken back
+            if not self._is_still(completed):
+                continue
             with self._writing:
                 segment.indexes_written()
                 segment.snapshot_to_write = None

@@ -62,18 +62,58 @@ class ShortenedLog(SegmentedLog):
             if count == len(self.segments):
                 self._roll_to(self.log_end_offset, now_ms)
             self._move_log_start(self.segments[count].base_offset)
-            self._remove_later(self.segments.remove_first(count))
+            removed = self.segments.remove_first(count)
+            self._keep_producers(removed)
+            self._remove_later(removed)
         elif self._removal is not None:
             self._rename_later(self._removal)  # what was in its way may have passed
         return count
 
+    def _keep_producers(self, removed: list[Segment]) -> None:
+        """Segments leave at the log's start: what comes first then needs the snapshot of those before it.
+
+        Without it a crash would forget transactions that began in what is gone, and that they were aborted.
+        Each of them may be the last that goes before the crash.
+        """
+        bases = [*(segment.base_offset for segment in removed[1:]), self.segments[0].base_offset]
+        snapshots: list[tuple[int, bytes | None]] = []
+        for segment, base in zip(removed, bases, strict=True):
+            if segment.synced and segment.snapshot_to_write is None:
+                continue
+            snapshots.append((base, segment.snapshot_to_write))
+            if segment.snapshot_to_write is not None:
+                self.snapshots.note(base)
+                with self._writing:
+                    segment.snapshot_to_write = None  # a flush that began before must not write it once more
+        if snapshots:
+            self._pending_removal().do_before(lambda: self._write_snapshots(snapshots))
+
+    def _write_snapshots(self, snapshots: list[tuple[int, bytes | None]]) -> None:
+        """In any thread: make snapshots durable that nobody else writes; None is written already."""
+        for base, data in snapshots:
+            with self._writing:
+                if self.closed:
+                    return
+                path = self.snapshots.path(base)
+                if data is not None:
+                    self._disk.write(path, data)
+            try:
+                self._disk.fsync(path)
+            except FileNotFoundError:
+                pass  # there was no need for one
+        self._disk.fsync_dir(path.rpartition("/")[0])
+
     def _remove_later(self, segments: list[Segment]) -> None:
-        if self._removal is None or self._removal.is_done:
-            self._removal = Removal(self._disk, self.config.file_delete_delay_ms, self._removal_failed)
+        removal = self._pending_removal()
         for segment in segments:
             held = segment.close()
-            self._removal.add(self._leaving(segment), held)
-        self._rename_later(self._removal)
+            removal.add(self._leaving(segment), held)
+        self._rename_later(removal)
+
+    def _pending_removal(self) -> Removal:
+        if self._removal is None or (self._removal.is_done and not self._removal.syncs):
+            self._removal = Removal(self._disk, self.config.file_delete_delay_ms, self._removal_failed)
+        return self._removal
 
     def _rename_later(self, removal: Removal) -> None:
         if removal.is_done:
@@ -153,6 +193,8 @@ class ShortenedLog(SegmentedLog):
         same = len(present) == len(old) and all(a is b for a, b in zip(present, old, strict=True))
         if self.closed or not same or old[-1] is self._active:
             return False
+        if self._removal is not None and self._removal.syncs:
+            return False  # that is not waited for here, and soon over
         # Records that retention dropped must not come back without the tombstones that cleaning drops.
         self._rename_removed()
         new = Segment.of_cleaned(self._disk, self._files, self.dir, cleaned, self.config.segment_index_bytes)
@@ -203,6 +245,7 @@ class ShortenedLog(SegmentedLog):
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
+        self._rename_removed()
         at = self.segments.find(offset)
         self.segments[at].load_for_append()
         held_by = self.segments[at].position_of(offset)
@@ -240,7 +283,7 @@ class ShortenedLog(SegmentedLog):
 
     def _lower_recovery_point(self, offset: int) -> None:
         """Before offsets are used anew, nothing on disk may say that what is below them is synced."""
-        if offset < self.recovery_point:
+        if offset <= self.recovery_point:
             self.recovery_point = offset
             if self.on_truncate is not None:
                 self.on_truncate(self)
