@@ -19,11 +19,11 @@ from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 
 class SlowDisk(FaultyDisk):
-    """Every sync waits while `slow()`; counts the syncs beneath its folder."""
+    """Every sync waits while `slow()`; `asked` counts them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.syncs = 0
+        self.asked = 0
         self.waiting = 0
         self._go = threading.Event()
         self._go.set()
@@ -47,7 +47,7 @@ class SlowDisk(FaultyDisk):
         super().atomic_write(path, data)
 
     def _wait(self) -> None:
-        self.syncs += 1
+        self.asked += 1
         self.waiting += 1
         assert self._go.wait(60)
         self.waiting -= 1
@@ -125,11 +125,11 @@ def test_a_hundred_partitions_cost_as_many_syncs_as_one(broker: InProcess, disk:
     with Client(broker.address) as client:
         costs = []
         for name, partitions in (("one", 1), ("hundred", 100)):
-            before = disk.syncs
+            before = disk.asked
             assert client.create_topic(name, partitions) == 0
-            created = disk.syncs
+            created = disk.asked
             assert client.delete_topic(name) == 0
-            costs.append((created - before, disk.syncs - created))
+            costs.append((created - before, disk.asked - created))
         assert costs == [(1, 1), (1, 1)]
 
 
