@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.client_tools import NewName, Tool, make_topic, start, tool
 from tests.support.wait import eventually
+from tidelog.cli import existing
 from tidelog.cli.console_producer import Line, LineReader, ended
 from tidelog.cli.record_format import DefaultFormat, as_json, formatter, readable
 from tidelog.records.loops import Record
@@ -75,6 +76,58 @@ def test_a_partition_is_read_from_an_offset(tool: Tool, new_name: NewName) -> No
     assert tool("console-consumer", *where, "2", "--offset", "1").stdout == "b\nc\n"
     assert tool("console-consumer", *where, "3", "--offset", "earliest").stdout == "a\nb\nc\n"
     assert tool("console-consumer", *where, "1", "--timeout-ms", "300").stdout == ""
+
+
+@pytest.mark.parametrize("name", ["console-consumer", "consumer-perf-test"])
+def test_a_topic_that_is_not_there_is_told_of_and_not_made(
+    tool: Tool, new_name: NewName, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(existing, "UNKNOWN_TOPIC_SECONDS", 0.5)
+    topic = new_name("typo")
+    flags = {"console-consumer": ("--timeout-ms", "100"), "consumer-perf-test": ("--num-records", "1")}
+    result = tool(name, "--topic", topic, *flags[name])
+    assert result.exit_code == 1
+    assert f"tidelog: topic '{topic}' does not exist\n" in result.stderr
+    assert topic not in tool("topics", "--list").stdout.split()
+
+
+def test_a_topic_is_made_where_the_settings_say_so(tool: Tool, new_name: NewName) -> None:
+    topic = new_name("wanted")
+    result = tool(
+        "console-consumer", "--topic", topic, "--timeout-ms", "100",
+        "--command-property", "allow.auto.create.topics=true",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert topic in tool("topics", "--list").stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--partition", "9"), "topic '{topic}' has no partition 9: it has partitions 0 to 1"),
+        (("--partition", "9", "--offset", "0"), "topic '{topic}' has no partition 9: it has partitions 0"),
+        (
+            ("--partition", "0", "--offset", "99999"),
+            "offset 99999 of {topic}-0 is out of range: its log goes",
+        ),
+    ],
+)
+def test_a_partition_or_an_offset_that_is_not_there_is_told_of(
+    tool: Tool, new_name: NewName, flags: tuple[str, ...], words: str
+) -> None:
+    topic = make_topic(tool, new_name("absent"), 2)
+    result = tool("console-consumer", "--topic", topic, "--timeout-ms", "100", *flags)
+    assert result.exit_code == 1
+    assert "tidelog: " + words.format(topic=topic) in result.stderr
+
+
+def test_the_next_offset_may_be_waited_for(tool: Tool, new_name: NewName) -> None:
+    topic = make_topic(tool, new_name("next"))
+    flags = ("--topic", topic, "--partition", "0", "--timeout-ms", "100")
+    assert tool("console-consumer", *flags, "--offset", "0").exit_code == 0
+    # Whoever says what to do with an offset that is not there has it done.
+    reset = ("--offset", "99999", "--command-property", "auto.offset.reset=earliest")
+    assert tool("console-consumer", *flags, *reset).exit_code == 0
 
 
 def test_a_group_goes_on_where_it_was(tool: Tool, new_name: NewName) -> None:

@@ -85,6 +85,8 @@ class FakeBroker:
         self.metadata_topics: list[list[str] | None] = []
         """The topics that each request for metadata asked for, None for all."""
         self.unknown_topics: set[str] = set()
+        self.on_metadata: Callable[[], object] = lambda: None
+        """Called after each answer with metadata was made."""
         self.metadata_answer: Answer | None = None
         """Instead of metadata: an error, or SILENCE."""
         self.topic_ids: dict[str, bytes] = {}
@@ -177,7 +179,9 @@ class FakeBroker:
             self.metadata_topics.append(
                 None if request.topics is None else [topic.name or "" for topic in request.topics]
             )
-            return self._metadata(request)
+            answer = self._metadata(request)
+            self.on_metadata()
+            return answer
         if key == 22:
             self.producer_ids += 1
             return InitProducerIdResponse(producer_id=100 + self.producer_ids, producer_epoch=0)

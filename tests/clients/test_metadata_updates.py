@@ -10,10 +10,13 @@ import pytest
 from tests.clients.fake_broker import FakeBroker
 from tests.support.wait import eventually
 from tidelog.clients.backoff import Backoff
+from tidelog.clients.consumer.face import Consumer
+from tidelog.clients.errors import UnknownTopic
 from tidelog.clients.metadata_updates import MetadataUpdates
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.producer.face import Producer
 from tidelog.clients.producer.producer import AsyncProducer
+from tidelog.clients.repeated_warnings import RepeatedWarnings
 from tidelog.clients.settings import consumer_settings
 
 TOPICS = [f"topic-{number:03}" for number in range(200)]
@@ -169,3 +172,53 @@ def test_a_topic_that_came_while_an_answer_was_on_its_way_is_still_new(updates: 
     updates.succeeded(update, ["late"], MAX_AGE)
     assert updates.due() == 0.0
     assert updates.take(MAX_AGE, everything=False).topics == {"late"}
+
+
+def test_a_consumer_of_an_unknown_topic_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with FakeBroker() as broker:
+        broker.unknown_topics = {"typo"}
+        settings = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 10}
+        with Consumer("typo", "there", bootstrap_servers=broker.bootstrap, **settings) as consumer:
+            consumer.poll(0)
+            eventually(lambda: broker.metadata_topics.count(["typo"]) >= 4, "the topic is asked for again")
+            with pytest.raises(UnknownTopic, match="topic 'typo' is not in the metadata after 20 ms: UNKN"):
+                consumer.partitions_for("typo", 0.02)
+    said = [line for line in caplog.messages if "topic" in line]
+    assert said == ["topic 'typo' does not exist (UNKNOWN_TOPIC_OR_PARTITION); asking again"]
+
+
+def test_a_topic_that_is_being_made_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(broker: FakeBroker) -> None:
+        broker.unknown_topics = {"new"}
+        broker.on_metadata = broker.unknown_topics.clear
+        async with AsyncProducer(bootstrap_servers=broker.bootstrap, retry_backoff_ms=5) as producer:
+            await (await producer.send("new", b"v"))
+
+    with FakeBroker() as broker:
+        asyncio.run(main(broker))
+        assert broker.metadata_requests >= 2
+    assert not [line for line in caplog.messages if "topic" in line]
+
+
+def test_a_partition_that_is_not_there_is_said_to_be_missing(caplog: pytest.LogCaptureFixture) -> None:
+    with FakeBroker(partitions=2) as broker:
+        settings = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 10}
+        with Consumer(bootstrap_servers=broker.bootstrap, **settings) as consumer:
+            consumer.assign([("t", 9)])
+            consumer.seek(("t", 9), 0)
+            consumer.poll(0)
+            eventually(lambda: broker.metadata_requests >= 4, "it is asked for again")
+    said = [line for line in caplog.messages if "t-9" in line]
+    assert said == ["t-9 does not exist: its topic has 2 partitions; asking again"]
+
+
+def test_what_stays_wrong_is_said_again_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    warnings = RepeatedWarnings(lambda: now)
+    for _ in range(100):
+        now += 1.0
+        warnings.say("a", f"a at {now:.0f}")
+    assert caplog.messages == ["a at 1", "a at 31", "a at 61", "a at 91"]
+    warnings.keep(["b"])
+    warnings.say("a", "a is back")
+    assert caplog.messages[-1] == "a is back"

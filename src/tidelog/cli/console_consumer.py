@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.existing import check_offset, check_topic
 from tidelog.cli.flags import WrongUsage, not_both, switch, valued
 from tidelog.cli.output import (
     Signals,
@@ -162,6 +163,7 @@ def settings_of(flags: Mapping[str, object]) -> dict[str, object]:
         bootstrap_servers=flags["bootstrap_server"],
     )
     given.setdefault("client.id", "console-consumer")
+    given.setdefault("allow.auto.create.topics", "false")  # a misspelled name must not make a topic
     reset = given.get("auto.offset.reset")
     if flags["from_beginning"]:
         if reset not in (None, "earliest"):
@@ -281,12 +283,17 @@ def rewind(consumer: Consumer, records: list[Record]) -> None:
 
 
 def choose(consumer: Consumer, reading: Reading) -> None:
+    """Begin with what is asked for; an error says what of it is not there."""
+    if reading.topic is not None:
+        check_topic(consumer, reading.topic, reading.partition)
     if reading.include is not None:
         consumer.subscribe(pattern=topic_pattern(reading.include))
     elif reading.partition is None:
         consumer.subscribe([reading.topic or ""])
     else:
         partition = (reading.topic or "", reading.partition)
+        if reading.offset.isdigit() and "auto.offset.reset" not in reading.settings:
+            check_offset(consumer, partition, int(reading.offset))
         consumer.assign([partition])
         if reading.offset == "earliest":
             consumer.seek_to_beginning(partition)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.existing import check_topic
 from tidelog.cli.flags import WrongUsage, not_both, switch, valued
 from tidelog.cli.output import (
     failing,
@@ -96,6 +97,7 @@ def consumer_perf_test(
     with failing():
         settings: dict[str, object] = {
             "auto.offset.reset": "latest" if from_latest else "earliest",
+            "allow.auto.create.topics": False,
             "check.crcs": False,
             "client.id": "perf-consumer-client",
             "group.id": group or f"perf-consumer-{random.randrange(100_000)}",
@@ -217,6 +219,8 @@ class Test:
                 test.join_ms_in_interval += took
 
         with Consumer(settings) as consumer:
+            if topic is not None:
+                check_topic(consumer, topic)
             self.started = self.joining_since = time.time()
             if include is not None:
                 consumer.subscribe(pattern=topic_pattern(include), listener=Joined())

@@ -31,6 +31,7 @@ __all__ = [
     "Timeout",
     "TlsFailed",
     "TransactionAborted",
+    "UnknownTopic",
 ]
 
 
@@ -52,6 +53,10 @@ class BufferExhausted(Timeout):
 
 class NoBroker(Timeout):
     """None of the brokers that are known can be reached."""
+
+
+class UnknownTopic(Timeout):
+    """The cluster says that a topic does not exist, and nobody made it in time."""
 
 
 class SerializationError(ClientError):

@@ -17,13 +17,21 @@ from tidelog.clients.backoff import Backoff
 from tidelog.clients.connection import api_name
 from tidelog.clients.controllers import learn_controllers
 from tidelog.clients.coordinators import GROUP, TRANSACTION, KnownCoordinators
-from tidelog.clients.errors import REFUSED, Closed, Timeout
+from tidelog.clients.errors import REFUSED, Closed, Timeout, UnknownTopic
 from tidelog.clients.links import Link, Links
 from tidelog.clients.metadata import ClusterView, TopicView
 from tidelog.clients.metadata_updates import MetadataUpdate, MetadataUpdates
 from tidelog.clients.network_metrics import NetworkMetrics
+from tidelog.clients.repeated_warnings import RepeatedWarnings
 from tidelog.clients.settings import ClientSettings
-from tidelog.errors import KafkaError, NetworkException, RebootstrapRequired, error_class
+from tidelog.errors import (
+    KafkaError,
+    NetworkException,
+    RebootstrapRequired,
+    UnknownTopicOrPartition,
+    error_class,
+    error_name,
+)
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -73,6 +81,8 @@ class NetworkClient:
         self._refresher: asyncio.Task[None] | None = None
         self._updates = MetadataUpdates(self.retry_backoff, min(settings.metadata_max_age_ms / 1000, FOREVER))
         self._update_wanted = asyncio.Event()
+        self._warnings = RepeatedWarnings()
+        self._missing: set[str] = set()
         self._waiters: list[asyncio.Future[None]] = []
         self._unreachable = False
         self._trying_since: float | None = None
@@ -189,7 +199,12 @@ class NetworkClient:
 
         if not known():
             self.request_refresh((name,))
-            await self.wait_for(known, timeout, f"topic {name!r} is not in the metadata")
+            try:
+                await self.wait_for(known, timeout, f"topic {name!r} is not in the metadata")
+            except Timeout as error:
+                if self.view.errors.get(name) != UnknownTopicOrPartition.code or self.last_error is not None:
+                    raise
+                raise UnknownTopic(f"{error}: {UnknownTopicOrPartition()}") from None
         return self.view.topics[name]
 
     async def wait_for(self, condition: Callable[[], bool], timeout: float | None, missing: str) -> None:
@@ -224,7 +239,9 @@ class NetworkClient:
                 updates.failed(update, self._links.now())
                 self._refresh_failed(error)
             else:
-                updates.succeeded(update, self._unresolved(update), self._links.now())
+                unresolved = self._unresolved(update)
+                updates.succeeded(update, unresolved, self._links.now())
+                self._warn_of(unresolved)
                 self._changed()
 
     async def _until_due(self) -> None:
@@ -244,6 +261,17 @@ class NetworkClient:
             asked = view.errors
         codes = {name: view.errors.get(name) for name in asked if name not in view.topics}
         return [name for name, code in codes.items() if code is None or error_class(code).retriable]
+
+    def _warn_of(self, unresolved: Iterable[str]) -> None:
+        """Say which topics cannot be used, unless that passes by itself, as for one that is being made."""
+        still = {name for name in self._missing | set(unresolved) if name not in self.view.topics}
+        for name in still.intersection(self._missing, unresolved):
+            code = self.view.errors.get(name)
+            if code is not None:
+                reason = "does not exist" if code == UnknownTopicOrPartition.code else "cannot be used yet"
+                self._warnings.say(name, f"topic {name!r} {reason} ({error_name(code)}); asking again")
+        self._missing = still
+        self._warnings.keep(still)
 
     async def _refresh_in_time(self, update: MetadataUpdate) -> None:
         """Refresh, for no longer than the brokers that are known may take before they are given up."""

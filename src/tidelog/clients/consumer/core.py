@@ -37,6 +37,7 @@ from tidelog.clients.errors import Closed, ConfigError, Interrupted, InvalidStat
 from tidelog.clients.fair_turns import FairTurns
 from tidelog.clients.network import REFUSED, NetworkClient
 from tidelog.clients.producer.transaction_values import OffsetToCommit, checked_offset
+from tidelog.clients.repeated_warnings import RepeatedWarnings
 from tidelog.clients.serialization import Deserialize, deserializer
 from tidelog.clients.settings import ConsumerSettings
 from tidelog.clients.telemetry import Telemetry
@@ -109,6 +110,7 @@ class ConsumerCore:
         self._committing: set[asyncio.Task[None]] = set()
         self._known_at = -1
         self._turns = FairTurns()
+        self._warnings = RepeatedWarnings()
 
     def _set_up_group(self, group_id: str) -> None:
         # Joins and heartbeats have connections of their own: they must not wait behind a fetch.
@@ -338,12 +340,28 @@ class ConsumerCore:
     def _metadata_changed(self) -> None:
         if self.closed:
             return
+        self._warn_of_missing_partitions()
         self._find_topics()
         if self.group is not None:
             self.group.metadata_changed()
         elif self.subscription.is_subscribed:
             self._assign_everything()
         self.fetcher.send()
+
+    def _warn_of_missing_partitions(self) -> None:
+        """Partitions that were assigned by hand may not exist; those of a group do."""
+        if not self.subscription.by_hand:
+            return
+        view = self.client.view
+        missing = [
+            name
+            for name in self.subscription.states
+            if name.topic in view.topics and name.partition not in view.topics[name.topic].partitions
+        ]
+        for name in missing:
+            count = view.partition_count(name.topic)
+            self._warnings.say(name, f"{name} does not exist: its topic has {count} partitions; asking again")
+        self._warnings.keep(missing)
 
     def _find_topics(self) -> None:
         """Match the pattern against the topics that are known."""

@@ -539,7 +539,11 @@ class Fetcher:
             state.retry_at = asyncio.get_running_loop().time() + 1.0
             self._wake()
             return
-        log.info("%s: offset %d is not in the log; it is reset", state.name, state.fetch_offset)
+        policy = self._settings.auto_offset_reset
+        log.warning(
+            "%s: offset %d is not in the log; reading goes on from auto.offset.reset=%s",
+            state.name, state.fetch_offset, policy,
+        )  # fmt: skip
         state.seek_time(self.reset_policy())
         self._needs_position()
 

@@ -1,0 +1,30 @@
+"""Warnings about things that stay as they are: each is logged once, and again at most every 30 seconds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Hashable
+
+log = logging.getLogger("tidelog.clients")
+
+REPEAT_SECONDS = 30.0
+
+
+class RepeatedWarnings:
+    """`say` logs a text unless the same thing was said a moment ago; `keep` forgets what is over."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._again_at: dict[Hashable, float] = {}
+
+    def say(self, about: Hashable, text: str) -> None:
+        now = self._clock()
+        if now >= self._again_at.get(about, now):
+            self._again_at[about] = now + REPEAT_SECONDS
+            log.warning("%s", text)
+
+    def keep(self, still: Collection[Hashable]) -> None:
+        """Only these things are still so; any other is said at once when it comes back."""
+        for about in [about for about in self._again_at if about not in still]:
+            del self._again_at[about]
