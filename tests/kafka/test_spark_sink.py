@@ -12,7 +12,9 @@ import pytest
 from tests.kafka.servers import new_kafka
 from tests.spark.conftest import spark
 from tests.spark.hands import Hands
+from tests.spark.test_decisions import *  # noqa: F403
 from tests.spark.test_exactly_once import *  # noqa: F403
+from tests.spark.test_exactly_once_fenced import *  # noqa: F403
 from tests.spark.test_exactly_once_stories import test_every_row_is_there_once_whoever_dies_and_whenever
 from tests.spark.test_sink import *  # noqa: F403
 

@@ -76,6 +76,10 @@ class Hands:
         self, topic: str, *, isolation_level: str = "read_committed", seconds: float = 20
     ) -> list[str]:
         """Every value of a topic, as texts, sorted."""
+        return sorted(self.log(topic, isolation_level=isolation_level, seconds=seconds))
+
+    def log(self, topic: str, *, isolation_level: str = "read_committed", seconds: float = 20) -> list[str]:
+        """Every value of a topic, as texts; those of a partition in the order of their offsets."""
         partitions = self.admin.describe_topics([topic])[topic].partitions
         keys = [(topic, each.partition) for each in partitions]
         found: list[str] = []
@@ -87,7 +91,7 @@ class Hands:
             )
             while any(consumer.position(key) < ends[key].offset for key in keys):
                 found += [(record.value or b"").decode() for record in consumer.poll(timeout=seconds)]
-        return sorted(found)
+        return found
 
     def read(self, spark: SparkSession, **options: object) -> DataFrameReader:
         reader = spark.read.format("tidelog").option("kafka.bootstrap.servers", self.bootstrap)

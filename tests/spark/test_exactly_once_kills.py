@@ -82,11 +82,12 @@ class Query:
         self.process.wait()
         return "driver"
 
-    def kill_one(self, words: str, chance: random.Random) -> str:
+    def kill_one(self, words: str, chance: random.Random) -> bool:
+        """Kill one of the processes with these words in their command; False where there is none."""
         found = self.family(words)
         if found:
             _kill(chance.choice(found))
-        return f"{words} ({len(found)} there)"
+        return bool(found)
 
     def close(self) -> None:
         for pid in [*self.family(""), self.process.pid]:
@@ -109,11 +110,19 @@ class Killing:
         self.chance = random.Random(seed)
         self.master = master
         self.source, self.target = hands.topic(partitions=2), hands.topic(partitions=3)
-        self.rows = [f"{number:06}" for number in range(ROWS_PER_BATCH * BATCHES)]
+        self.rows: list[str] = []
         self.lines: list[str] = []
-        hands.produce(self.source, self.rows[::2], partition=0)
-        hands.produce(self.source, self.rows[1::2], partition=1)
+        self.struck: list[str] = []
         self._starts = 0
+        self.send()
+
+    def send(self) -> None:
+        """Rows for some batches more."""
+        first = len(self.rows)
+        rows = [f"{number:06}" for number in range(first, first + ROWS_PER_BATCH * BATCHES)]
+        self.hands.produce(self.source, rows[::2], partition=0)
+        self.hands.produce(self.source, rows[1::2], partition=1)
+        self.rows += rows
 
     def start(self) -> Query:
         partitions = str(self.chance.choice((2, 3, 5)))
@@ -123,34 +132,44 @@ class Killing:
         self.lines.append(f"start {self._starts} with {partitions} tasks")
         return Query(self.folder, self._starts, [self.master, *places, partitions, str(ROWS_PER_BATCH)])
 
-    def kill(self, query: Query, whom: str) -> None:
-        """Kill somebody at a moment that nobody knows."""
+    def kill(self, query: Query, whom: str) -> bool:
+        """Kill somebody at a moment that nobody knows; False where nobody was there to be killed."""
         query.wait_for_batches(query.batches + self.chance.randint(1, 2))
         time.sleep(self.chance.uniform(0.0, 0.6))
         if query.ended:
-            return
+            return False
         if whom == "broker":
             self.broker.kill()
             time.sleep(self.chance.uniform(0.0, 0.5))
             self.broker.start()
         elif whom == "driver":
             query.kill_driver(self.chance)
-        else:
-            whom = query.kill_one(whom, self.chance)
+        elif not query.kill_one(whom, self.chance):
+            return False
         self.lines.append(f"killed: {whom}")
+        self.struck.append(whom)
+        return True
 
     def run(self, *kills: str) -> None:
+        """Kill everybody once, in this order, and let the query come to its end."""
         query = self.start()
         try:
             for whom in kills:
-                if query.ended:
-                    query = self.start()
-                self.kill(query, whom)
+                while not self.kill(query, whom):
+                    if query.ended:
+                        query = self.start_again(query, len(kills))
             while query.process.wait(PATIENCE) != 0:
-                assert self._starts < len(kills) + 6, query.output.read_text()[-3000:]
-                query = self.start()
+                query = self.start_again(query, len(kills))
         finally:
             query.close()
+        assert self.struck == list(kills), "everybody who was to be killed was"
+
+    def start_again(self, query: Query, kills: int) -> Query:
+        """Another start after one that failed, or that came to its end before somebody was killed."""
+        assert self._starts < 2 * kills + 6, query.output.read_text()[-3000:]
+        if query.process.returncode == 0:
+            self.send()
+        return self.start()
 
     def check(self) -> None:
         settled(self.hands, self.target)

@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 import threading
+import urllib.parse
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from tidelog.spark.pipelines.report_readers import LocalReader
 from tidelog.testing import Broker
 
 SECONDS = 400.0
+SUCCESS = {"Reason": "Success"}
 SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -118,6 +121,24 @@ def cluster(folder: Path) -> Iterator[tuple[str, str]]:
         yield address, page
 
 
+def tasks_by_worker(events: Path) -> Counter[str]:
+    """How many tasks ended well on each worker, by the worker's address, from the event logs of a folder.
+
+    An executor names its worker in the address of its logs. Tasks of the driver itself count for `driver`.
+    """
+    workers: dict[str, str] = {"driver": "driver"}
+    found: Counter[str] = Counter()
+    for file in sorted(events.rglob("events_*")):
+        for line in file.read_text().splitlines():
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("Event") == "SparkListenerExecutorAdded":
+                address = urllib.parse.urlsplit(event["Executor Info"]["Log Urls"]["stdout"]).netloc
+                workers[event["Executor ID"]] = address
+            elif event.get("Event") == "SparkListenerTaskEnd" and event["Task End Reason"] == SUCCESS:
+                found[workers[event["Task Info"]["Executor ID"]]] += 1
+    return found
+
+
 def master_state(page: str) -> dict[str, list[dict[str, object]]]:
     with urllib.request.urlopen(f"{page.rstrip('/')}/json/") as answer:
         found: dict[str, list[dict[str, object]]] = json.load(answer)
@@ -131,6 +152,8 @@ def hands() -> Iterator[Hands]:
 
 
 def test_a_pipeline_runs_on_a_standalone_cluster(tmp_path: Path, hands: Hands) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
     app = App(hands.bootstrap, 11, users=20)
     app.make_topics()
     app.send(300)
@@ -146,6 +169,12 @@ def test_a_pipeline_runs_on_a_standalone_cluster(tmp_path: Path, hands: Hands) -
             "spark.executor.extraJavaOptions": SMALL,
             "spark.sql.shuffle.partitions": "2",
             "spark.local.dir": str(tmp_path / "local"),
+            # No task begins before both workers are there, so that each gets one of the first two.
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{SECONDS:.0f}s",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": events.as_uri(),
+            "spark.eventLog.compress": "false",
         }
         confs = [text for name, value in settings.items() for text in ("--spark-conf", f"{name}={value}")]
         done = subprocess.run(
@@ -162,10 +191,41 @@ def test_a_pipeline_runs_on_a_standalone_cluster(tmp_path: Path, hands: Hands) -
         )
         spark_log = tmp_path / "data" / "status" / "spark.log"
         assert done.returncode == 0, done.stdout + done.stderr + spark_log.read_text()[-4000:]
-        ran = eventually(lambda: master_state(page)["completedapps"], "the master saw it end", 60)
-        assert [app["cores"] for app in ran] == [2], "it ran on both workers"
+        eventually(lambda: master_state(page)["completedapps"], "the master saw it end", 60)
+        workers = {worker["webuiaddress"] for worker in master_state(page)["workers"]}
+        ran = tasks_by_worker(events)
+        assert {f"http://{address}" for address in ran} == workers, f"tasks ran on both workers: {ran}"
     rows = LocalReader(tmp_path / "data" / "tables").counts(
         "user_regions", ("user_id", "country", "number_type")
     )
     assert set(rows) == app.regions()
     assert set(rows.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("executors", "counted"),
+    [
+        (["0", "1", "1"], {"127.0.0.1:81": 1, "127.0.0.1:82": 2}),
+        (["0", "0", "0"], {"127.0.0.1:81": 3}),
+        (["driver", "driver"], {"driver": 2}),
+    ],
+    ids=["on both", "on one of two", "in the driver"],
+)
+def test_tasks_are_counted_where_they_ran_and_not_where_they_might_have(
+    tmp_path: Path, executors: list[str], counted: dict[str, int]
+) -> None:
+    """Two workers give their cores in each case."""
+    events: list[dict[str, object]] = [
+        {
+            "Event": "SparkListenerExecutorAdded",
+            "Executor ID": name,
+            "Executor Info": {"Log Urls": {"stdout": f"http://127.0.0.1:{port}/logPage?x=1"}},
+        }
+        for name, port in (("0", 81), ("1", 82))
+    ]
+    for name in executors:
+        task = {"Event": "SparkListenerTaskEnd", "Task Info": {"Executor ID": name}}
+        events.append({**task, "Task End Reason": SUCCESS})
+        events.append({**task, "Task End Reason": {"Reason": "ExceptionFailure"}})
+    (tmp_path / "events_1_app").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    assert tasks_by_worker(tmp_path) == counted

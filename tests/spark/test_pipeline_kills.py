@@ -12,8 +12,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -111,20 +110,38 @@ class Story:
         return found + self.topic_faults()
 
     def topic_faults(self) -> list[str]:
-        """Each balance in the topic is newer than the one before, and the last one is right."""
-        found: list[str] = []
-        counts: dict[str, list[int]] = defaultdict(list)
-        last: dict[str, tuple[str, ...]] = {}
-        for value in map(json.loads, self.hands.values("ml_balances")):
-            counts[value["user_id"]].append(value["events"])
-            if value["events"] == max(counts[value["user_id"]]):
-                last[value["user_id"]] = (value["user_id"], str(value["balance"]), str(value["events"]))
-        for user, events in counts.items():
-            if len(events) != len(set(events)):
-                found.append(f"ml_balances: {user} has the counts {sorted(events)}, some twice")
-        if set(last.values()) != {row[:3] for row in self.app.balances()}:
-            found.append(f"ml_balances: the last values are {sorted(last.values())}")
-        return found
+        return balance_faults(map(json.loads, self.hands.log("ml_balances")), self.app.balances())
+
+
+def balance_faults(values: Iterable[Mapping[str, object]], expected: Iterable[tuple[str, ...]]) -> list[str]:
+    """Each balance in the topic is newer than the one before it, and the last one is right."""
+    found: list[str] = []
+    last: dict[object, tuple[str, ...]] = {}
+    for value in values:
+        user, events = value["user_id"], str(value["events"])
+        if user in last and int(events) <= int(last[user][2]):
+            found.append(f"ml_balances: {user} has {events} events after {last[user][2]}")
+        last[user] = (str(user), str(value["balance"]), events)
+    if set(last.values()) != {row[:3] for row in expected}:
+        found.append(f"ml_balances: the last values are {sorted(last.values())}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("counts", "fault"),
+    [
+        ([1, 2, 5], None),
+        ([1, 2, 2, 5], "u has 2 events after 2"),
+        ([2, 1, 5], "u has 1 events after 2"),
+        ([1, 2, 5, 2], "the last values are"),
+        ([1, 2], "the last values are"),
+    ],
+    ids=["right", "twice", "out of order", "an old value last", "the last one missing"],
+)
+def test_balances_that_are_wrong_are_found(counts: list[int], fault: str | None) -> None:
+    values = [{"user_id": "u", "balance": 10 * events, "events": events} for events in counts]
+    found = balance_faults(values, [("u", "50", "5", "2026-01-31")])
+    assert any(fault in each for each in found) if fault is not None else found == []
 
 
 @pytest.fixture
