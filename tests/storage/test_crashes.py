@@ -153,7 +153,7 @@ class Life:
         pending: list[PendingAppend] = []
         for _ in range(rng.randint(1, 4)):
             origin = AppendOrigin.CLIENT
-            if 8 in log.producers.ongoing_transactions() and rng.random() < 0.6:
+            if 8 in log.producers.ongoing and rng.random() < 0.6:
                 if any(append.marker is not None for append in pending):
                     continue
                 data, origin = marker(8, commit=rng.random() < 0.5), AppendOrigin.COORDINATOR
@@ -234,7 +234,7 @@ class Life:
         log = self.log
         ongoing, aborted = self.history.transactions()
         start, first = log.log_start_offset, log.segments[0].base_offset
-        assert {pid: max(at, first) for pid, at in log.producers.ongoing_transactions().items()} == {
+        assert {pid: max(at, first) for pid, at in log.producers.ongoing.items()} == {
             pid: max(at, first) for pid, at in ongoing.items()
         }
         stable = min([log.log_end_offset, *ongoing.values()])

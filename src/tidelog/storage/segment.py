@@ -245,7 +245,7 @@ class Segment:
         if self._growing_offsets is None:
             offsets = GrowingOffsetIndex(self._index_bytes, self._index_bytes_of(OFFSET_INDEX))
             times = GrowingTimeIndex(self._index_bytes, self._index_bytes_of(TIME_INDEX))
-            self.aborted()
+            self.has_aborted = bool(self.aborted())  # the file may be there and be empty
             self._load_timestamps()
             self._grow(offsets, times)
         if self.first_timestamp is None and self.size:
