@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tidelog.controller.interface import ConfigChange, ConfigEntity, ConfigOperation, ConfigRules
@@ -57,6 +58,6 @@ def _items(value: str) -> list[str]:
 
 
 def _refuse_twice(names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise InvalidRequest(f"Error due to duplicate config keys: {', '.join(twice)}")

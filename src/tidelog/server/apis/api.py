@@ -20,6 +20,7 @@ class Api:
     min_version: int
     max_version: int
     # Called with (services, request, body); a raw one with (services, request), the body left undecoded.
+    # What a raw one returns is work that answers the request in slices, or None.
     handle: Handler
     raw: bool = False
     # The lowest version to announce, where that is not the lowest that is served.

@@ -48,6 +48,7 @@ from tidelog.records.check import NotOneBatch
 from tidelog.records.loops import parse_produce, produce_response
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
+from tidelog.slices import Slices
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.producer_state import Verification
 
@@ -83,8 +84,11 @@ _EXPLAINED = (
 
 Slot = tuple[str | bytes, int]
 
+IN_ONE_GO = 1_000
+"""More partitions than this are handled in slices, between the requests of others."""
 
-def produce(services: Services, request: Request) -> None:
+
+def produce(services: Services, request: Request) -> Slices[None] | None:
     buffer = request.buffer
     version = request.api_version
     try:
@@ -96,8 +100,13 @@ def produce(services: Services, request: Request) -> None:
         if len(partitions) == 1 and _produce_one(
             services, request, transactional_id, acks, topic, partitions[0]
         ):
-            return
-    _produce_any(services, request, transactional_id, acks, timeout_ms, topics)
+            return None
+    work = _produce_any(services, request, transactional_id, acks, timeout_ms, topics)
+    if sum(len(partitions) for _, partitions in topics) > IN_ONE_GO:
+        return work
+    for _ in work:
+        pass
+    return None
 
 
 def _produce_one(
@@ -200,20 +209,21 @@ def _produce_any(
     acks: int,
     timeout_ms: int,
     topics: list[tuple[str | bytes, list[tuple[int, int, int]]]],
-) -> None:
+) -> Slices[None]:
     """Any number of topics and partitions, of any size."""
     buffer = request.keep()
     # As in Kafka the last batch counts where a partition is named more than once.
-    batches: dict[Slot, memoryview] = {
-        (topic, index): buffer[start:end] if start >= 0 else buffer[:0]
-        for topic, partitions in topics
-        for index, start, end in partitions
-    }
+    batches: dict[Slot, memoryview] = {}
+    for topic, partitions in topics:
+        for index, start, end in partitions:
+            batches[topic, index] = buffer[start:end] if start >= 0 else buffer[:0]
+        yield
     slots = list(batches)
-    entries: list[tuple[Partition | KafkaError, memoryview]] = [
-        (_target(services, request, topic, index, acks), data) for (topic, index), data in batches.items()
-    ]
-
+    entries: list[tuple[Partition | KafkaError, memoryview]] = []
+    for (topic, index), data in batches.items():
+        entries.append((_target(services, request, topic, index, acks), data))
+        yield
+    del batches
     # Only this is kept while the answer waits for the disk or for replicas: the frame's memory goes back.
     targets: list[tuple[Partition | KafkaError, int]] = []
     is_heavy = len(buffer) >= HEAVY_BYTES
@@ -345,20 +355,30 @@ def _send(
             # Without an answer only a closed connection tells the producer to look for the leader anew.
             request.close_connection(f"a produce with acks=0 failed: {failed!r}")
         return
+    answer = ProduceResponse()
+    work = _fill(answer, answers)
+    if len(answers) > IN_ONE_GO:
+        services.respond(request, work)
+        return
+    for _ in work:
+        pass
+    services.respond(request, answer)
+
+
+def _fill(
+    answer: ProduceResponse, answers: list[tuple[Slot, Partition | None, AppendOutcome]]
+) -> Slices[ProduceResponse]:
     by_topic: dict[str | bytes, list[ProduceResponse.PartitionProduceResponse]] = {}
     for (topic, index), partition, outcome in answers:
         by_topic.setdefault(topic, []).append(_partition_answer(index, partition, outcome))
-    services.respond(
-        request,
-        ProduceResponse(
-            responses=[
-                ProduceResponse.TopicProduceResponse(name=topic, partition_responses=partitions)
-                if isinstance(topic, str)
-                else ProduceResponse.TopicProduceResponse(topic_id=topic, partition_responses=partitions)
-                for topic, partitions in by_topic.items()
-            ]
-        ),
-    )
+        yield
+    answer.responses = [
+        ProduceResponse.TopicProduceResponse(name=topic, partition_responses=partitions)
+        if isinstance(topic, str)
+        else ProduceResponse.TopicProduceResponse(topic_id=topic, partition_responses=partitions)
+        for topic, partitions in by_topic.items()
+    ]
+    return answer
 
 
 def _partition_answer(

@@ -52,7 +52,9 @@ class Router:
         api = self._apis[request.api_key]
         try:
             if api.raw:
-                api.handle(self._services, request)
+                work = api.handle(self._services, request)
+                if work is not None:
+                    self._slices.start(self._ended(request, cast("Slices[None]", work)))
                 return
             if request.size - request.body_start > SMALL_BYTES and api.serves(request.api_version):
                 self._slices.start(self._ended(request, self._handle_large(api, request)))
@@ -138,7 +140,8 @@ class Router:
         """Encode the answer in the version that was asked for and send it; it may be made in slices."""
         if isinstance(answer, Generator):
             self._slices.start(self._ended(request, self._make_answer(request, answer)))
-        elif request.size > SMALL_BYTES:  # the answer may well be as large
+        elif request.size > SMALL_BYTES and not self._apis[request.api_key].raw:
+            # The answer may well have as many elements. A raw handler knows how many it has.
             self._slices.start(self._ended(request, self._respond_in_slices(request, answer)))
         else:
             self._respond_now(request, answer)
