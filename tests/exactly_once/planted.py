@@ -46,7 +46,7 @@ def markers_dropped() -> list[Change]:
 
 def everything_is_stable() -> list[Change]:
     """Readers of committed records are not held back by open transactions."""
-    return [Change(ProducerStates, "stable_offset", lambda _, high_watermark: high_watermark)]
+    return [Change(ProducerStates, "_transactions_changed", lambda _: None)]
 
 
 def aborted_left_out() -> list[Change]:

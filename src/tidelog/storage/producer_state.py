@@ -27,6 +27,7 @@ __all__ = ["AppendOrigin", "BatchMetadata", "ProducerEntry", "ProducerStates", "
 
 EPOCH_BUMP = 2  # the version of transactions from which on every end raises the epoch
 
+NEVER = (1 << 63) - 1  # above every offset
 WAS_UNKNOWN = b""  # instead of a producer's state
 _SNAPSHOT_HEAD = struct.Struct(">hIi")  # version, CRC of all that follows it, number of producers
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
@@ -83,6 +84,7 @@ class ProducerStates:
     __slots__ = (
         "_expiration_ms",
         "entries",
+        "first_unstable",
         "ongoing",
         "unreplicated",
         "verifications",
@@ -93,9 +95,10 @@ class ProducerStates:
         self.entries: dict[int, ProducerEntry] = {}
         # The first offset of each open transaction by its producer id, in the order of these offsets.
         self.ongoing: dict[int, int] = {}
-        self.unreplicated: list[
-            tuple[int, int]
-        ] = []  # (first, last) of ended transactions above the high watermark
+        # The first and last offset of transactions that ended above the high watermark.
+        self.unreplicated: list[tuple[int, int]] = []
+        # Where the first of all these begins; NEVER without any.
+        self.first_unstable = NEVER
         self.verifications: dict[int, Verification] = {}  # by producer id; in no snapshot
 
     def set_expiration(self, expiration_ms: int) -> None:
@@ -156,6 +159,13 @@ class ProducerStates:
         entry = self.entries.get(producer_id)
         return entry is not None and entry.epoch == epoch and entry.transaction_start is not None
 
+    def begins_transaction(self, batch: CheckedBatch) -> bool:
+        """Whether a transactional batch is the first of a transaction here."""
+        entry = self.entries.get(batch.producer_id)
+        if entry is not None and entry.awaits(batch):
+            return False
+        return not self.has_ongoing(batch.producer_id, batch.producer_epoch)
+
     def start_verification(
         self, producer_id: int, epoch: int, sequence: int, adds_partitions: bool, now_ms: int
     ) -> Verification | None:
@@ -213,6 +223,7 @@ class ProducerStates:
         if batch.attributes & TRANSACTIONAL_FLAG:
             if entry.transaction_start is None:
                 entry.transaction_start = self.ongoing[producer_id] = first_offset
+                self._transactions_changed()
             if self.verifications:
                 self.end_verification(producer_id)
         return before
@@ -265,31 +276,30 @@ class ProducerStates:
     def complete(self, completed: CompletedTransaction) -> None:
         self.ongoing.pop(completed.producer_id, None)
         self.unreplicated.append((completed.first_offset, completed.last_offset))
+        self._transactions_changed()
 
     def restore(self, producer_id: int, before: bytes) -> None:
         """Take back what an append that never reached the file has changed; the last one first."""
         self.ongoing.pop(producer_id, None)
         if before == WAS_UNKNOWN:
             self.entries.pop(producer_id, None)
-            return
-        entry = self.entries[producer_id]
-        entry.restore(before)
-        if entry.transaction_start is not None:
-            self.ongoing[producer_id] = entry.transaction_start
-            self._sort_ongoing()
+        else:
+            entry = self.entries[producer_id]
+            entry.restore(before)
+            if entry.transaction_start is not None:
+                self.ongoing[producer_id] = entry.transaction_start
+        self._sort_ongoing()
 
     # -- transactions and the high watermark
 
-    def stable_offset(self, high_watermark: int) -> int:
-        """The last stable offset now that everything below the high watermark is committed.
+    def high_watermark_moved(self, high_watermark: int) -> None:
+        """Transactions that ended below the high watermark hold back no reader any more."""
+        self.unreplicated = [range_ for range_ in self.unreplicated if range_[1] >= high_watermark]
+        self._transactions_changed()
 
-        The oldest transaction that is open, or ended above the high watermark, begins there.
-        """
-        stable = next(iter(self.ongoing.values()), high_watermark)
-        if self.unreplicated:
-            self.unreplicated = [range_ for range_ in self.unreplicated if range_[1] >= high_watermark]
-            stable = min([stable, *(start for start, _ in self.unreplicated)])
-        return stable if stable < high_watermark else high_watermark
+    def _transactions_changed(self) -> None:
+        first = next(iter(self.ongoing.values()), NEVER)
+        self.first_unstable = min([first, *(start for start, _ in self.unreplicated)])
 
     # -- life time
 
@@ -307,13 +317,14 @@ class ProducerStates:
 
     def log_start_moved(self, log_start_offset: int) -> None:
         """Batches below the log start are gone, and so are transactions that ended there."""
-        self.unreplicated = [range_ for range_ in self.unreplicated if range_[1] >= log_start_offset]
+        self.high_watermark_moved(log_start_offset)  # it lies at the log start or behind
 
     def clear(self) -> None:
         self.entries.clear()
         self.verifications.clear()
         self.ongoing.clear()
         self.unreplicated.clear()
+        self.first_unstable = NEVER
 
     # -- snapshots
 
@@ -328,6 +339,7 @@ class ProducerStates:
 
     def _sort_ongoing(self) -> None:
         self.ongoing = dict(sorted(self.ongoing.items(), key=lambda item: item[1]))
+        self._transactions_changed()
 
     def encode_snapshot(self) -> bytes:
         return encode_snapshot(self.entries.values())

@@ -374,10 +374,11 @@ class SegmentedLog:
     def _commit(self, high_watermark: int) -> None:
         self.high_watermark = stable = high_watermark
         producers = self.producers
-        if producers.ongoing or producers.unreplicated:
-            stable = producers.stable_offset(high_watermark)
-            if stable < self.log_start_offset:
-                stable = self.log_start_offset
+        if producers.unreplicated:
+            producers.high_watermark_moved(high_watermark)
+        first = producers.first_unstable
+        if first < stable:
+            stable = first if first > self.log_start_offset else self.log_start_offset
         self.last_stable_offset = stable
 
     def remove_expired_producers(self, now_ms: int) -> int:

@@ -140,10 +140,14 @@ def _produce_one(
         if not transactional_id:
             return False
         assert partition.log is not None
-        producer_id, epoch = batch.producer_id, batch.producer_epoch
-        if not partition.log.producers.has_ongoing(producer_id, epoch):
+        if partition.log.producers.begins_transaction(batch):
             guard = services.verification.guard_now(
-                transactional_id, producer_id, epoch, batch.base_sequence, partition, version
+                transactional_id,
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                partition,
+                version,
             )
             if guard is None:
                 return False
