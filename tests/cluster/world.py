@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -94,6 +94,9 @@ class _FailingFile(RealFile):
                 super().pwrite(memoryview(data)[: len(data) // 2], position)
                 raise OSError(number, os.strerror(number), self.path)
         super().pwrite(data, position)
+
+    def pwritev(self, parts: Sequence[Bytes], position: int) -> None:
+        self.pwrite(b"".join(parts), position)
 
     def fsync(self) -> None:
         if self.path.endswith(".log"):

@@ -28,6 +28,7 @@ class FakeRequest:
     """A request of one batch for partition 0 of topic `t`, and its answer."""
 
     api_version, body_start, correlation_id, client_id = 9, 0, 1, "client"
+    channel = SimpleNamespace(has_company=False)
 
     def __init__(self, data: bytearray, transactional_id: bytes | None) -> None:
         name = b"\0" if transactional_id is None else bytes([len(transactional_id) + 1]) + transactional_id

@@ -24,6 +24,7 @@ from tidelog.errors import (
 from tidelog.metadata.state import PartitionState
 from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
 from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
+from tidelog.storage.config import LONG_MAX
 from tidelog.storage.log import Log
 from tidelog.storage.producer_state import Verification
 
@@ -155,6 +156,7 @@ class Partition:
         "rules",
         "topic",
         "topic_id",
+        "unwritten",
         "watchers",
         "writing",
     )
@@ -196,6 +198,7 @@ class Partition:
         self._hold: Callable[[], None] | None = None
         self._is_held = False
         self.writing = False  # or held: in both cases later appends wait
+        self.unwritten: list[PendingAppend] = []  # of this turn of the loop, whose end writes them
 
     @property
     def name(self) -> str:
@@ -285,6 +288,15 @@ class Partition:
             and (acks != -1 or (len(self.replicas) == 1 and self.flushing is None))
         )
 
+    def can_append_own_now(self) -> bool:
+        """The same for batches that this broker made, with acks=all; they join no others."""
+        return not self.unwritten and self.can_append_now(-1)
+
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether an append is answered when it is written, and does not wait for the disk."""
+        return self.log is not None and self.log.flush_messages == LONG_MAX
+
     def check_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> CheckedBatch:
         """A client's batch, checked on the loop; a KafkaError where it is wrong, or unpacks to too much."""
         assert self.rules is not None
@@ -303,10 +315,38 @@ class Partition:
             self.advance_high_watermark()
         return result
 
+    def append_in_turn(
+        self, batch: CheckedBatch, now_ms: int, guard: Verification | None = None
+    ) -> PendingAppend | DuplicateBatch:
+        """Take a small batch that `write_turn` writes, with the others of this turn of the loop.
+
+        The caller has seen `can_append_now`. A duplicate may be one of a batch that is still to be written.
+        """
+        assert self.log is not None
+        prepared = self.log.prepare(batch, self.leader_epoch, now_ms, guard=guard)
+        if isinstance(prepared, PendingAppend):
+            prepared.data = bytes(prepared.data)  # the buffer that it came in is used for the next frame
+            self.unwritten.append(prepared)
+        return prepared
+
+    def write_turn(self, now_ms: int) -> list[AppendResult]:
+        """Write what `append_in_turn` took, all or nothing; `turn_written` is to follow in both cases."""
+        pending, self.unwritten = self.unwritten, []
+        log = self.log
+        assert log is not None
+        if log.closed:
+            self.leader_log()  # deleted or offline since: this says which
+        return log.write_all(pending, now_ms)
+
+    def turn_written(self) -> None:
+        """Let readers see what was written, and those appends go on that came behind."""
+        self.advance_high_watermark()
+        self._drain()
+
     def append_own_now(
         self, batches: Sequence[memoryview], now_ms: int, versions: Sequence[int]
     ) -> list[AppendResult | KafkaError]:
-        """Append batches that this broker made, with one write; the caller has seen `can_append_now(-1)`.
+        """Append batches that this broker made, with one write; the caller has seen `can_append_own_now`.
 
         A batch that is refused is left out. `versions` are those of the transactions that markers end.
         The high watermark is to be advanced by the caller.
@@ -387,6 +427,8 @@ class Partition:
             self._drain()
 
     def _drain(self) -> None:
+        if self.unwritten:
+            return  # `turn_written` goes on
         if self._hold is not None and not self.writing:
             held, self._hold = self._hold, None
             self._is_held = self.writing = True

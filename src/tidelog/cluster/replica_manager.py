@@ -220,7 +220,7 @@ class ReplicaManager:
         or with the error. Where the error comes without `written`, nothing was appended.
         """
 
-        if len(batch) < HEAVY_BYTES and partition.can_append_now(ACKS_ALL):
+        if len(batch) < HEAVY_BYTES and partition.can_append_own_now():
             self._append_own_now(
                 partition, [batch], [transaction_version], written, lambda _, error: done(error)
             )
@@ -252,7 +252,7 @@ class ReplicaManager:
 
         `done` is called for each, by its place, when it is committed, or with the error.
         """
-        if sum(map(len, batches)) < HEAVY_BYTES and partition.can_append_now(ACKS_ALL):
+        if sum(map(len, batches)) < HEAVY_BYTES and partition.can_append_own_now():
             self._append_own_now(partition, batches, versions, None, done)
             return
         for slot, (batch, version) in enumerate(zip(batches, versions, strict=True)):

@@ -29,14 +29,19 @@ PARKED: Final = 32  # the gate is closed
 CORKED: Final = 64  # more frames are at hand: answers are gathered and leave together
 CLOSED: Final = 128
 DRAINING: Final = 256  # no new request is taken, the connection closes after the present one
+DEFERRED: Final = 512  # answers come at the end of this turn of the loop, and others wait for them
 
 CORKED_BYTES: Final = 64 * 1024
+
+LateAnswer = tuple[Request, Sequence[Part], int]  # a request, its answer, and when it was given
 
 
 class AnsweringChannel(ABC):
     __slots__ = (
+        "_behind",
         "_corked",
         "_corked_bytes",
+        "_deferred",
         "_interest",
         "_output",
         "_send",
@@ -72,6 +77,9 @@ class AnsweringChannel(ABC):
         self._corked_bytes = 0
         self._output = Output(sock)
         self._sending: tuple[Request, Sequence[Part], int, int] | None = None
+        # How many requests are deferred, and the answer that waits for theirs.
+        self._deferred = 0
+        self._behind: LateAnswer | None = None
 
     @abstractmethod
     def close(self) -> None:
@@ -88,7 +96,7 @@ class AnsweringChannel(ABC):
     @property
     def is_busy(self) -> bool:
         """A request is being worked on, or its answer is not yet sent."""
-        return bool(self._state & (BUSY | SENDING))
+        return bool(self._state & (BUSY | SENDING | DEFERRED))
 
     @property
     def is_sending(self) -> bool:
@@ -114,11 +122,23 @@ class AnsweringChannel(ABC):
             if self.context.closed:
                 self.context.update_gate()
 
+    @property
+    def has_company(self) -> bool:
+        """Whether other requests are at hand in this turn of the loop, of this connection or of others."""
+        return self.context.clock.crowded or self._state & (CORKED | DEFERRED) != 0
+
+    def now_deferred(self) -> None:
+        self._deferred += 1
+        self._state |= DEFERRED
+
     # Answering
 
     def answer_frame(self, request: Request, frame: bytes) -> None:
         if request.done:
             raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        if request.deferred:
+            self._answer_deferred(request, frame)
+            return
         responded = perf_counter_ns()
         if self._state or request.memory is not None:
             self._answer_late(request, (frame,), responded)
@@ -170,13 +190,22 @@ class AnsweringChannel(ABC):
         if request.done:
             raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
         responded = perf_counter_ns()
+        if request.deferred:
+            self._end_deferral(request)
         self._end(request)
         self._account(request, (), responded)
         self._flush_corked()
         self._drop(reason)
+        self._after_deferred()
 
     def _answer_late(self, request: Request, parts: Sequence[Part], responded: int) -> None:
         """An answer that comes after the handler's return, that is corked, or that has several parts."""
+        if self._state & DEFERRED:
+            # Those before it are answered first, and until then no other request is taken.
+            self._state |= BUSY
+            self._behind = (request, parts, responded)
+            request.done = True
+            return
         was_busy = self._end(request)
         if self._state & CLOSED:
             self._account(request, parts, responded)
@@ -191,6 +220,35 @@ class AnsweringChannel(ABC):
         self._flush_corked()
         self._send_rest(request, parts, responded)
         if was_busy and not self._state & SENDING:
+            self._go_on()
+
+    def _answer_deferred(self, request: Request, frame: bytes) -> None:
+        """The answers of one connection in one turn leave together, and then those that wait for them."""
+        self._end_deferral(request)
+        if not self._state and not self._corked:
+            self.answer_frame(request, frame)
+        else:
+            request.done = True
+            self._corked.append(frame)
+            self._corked_bytes += len(frame)
+            if not self._state & DEFERRED:
+                self._flush_corked()
+            self._account(request, (frame,), perf_counter_ns())
+        self._after_deferred()
+
+    def _end_deferral(self, request: Request) -> None:
+        request.deferred = False
+        self._deferred -= 1
+        if not self._deferred:
+            self._state &= ~DEFERRED
+
+    def _after_deferred(self) -> None:
+        if self._state & DEFERRED:
+            return
+        behind, self._behind = self._behind, None
+        if behind is not None:
+            self._answer_late(*behind)
+        elif self._state & DRAINING:
             self._go_on()
 
     def _end(self, request: Request) -> bool:
@@ -311,4 +369,7 @@ class AnsweringChannel(ABC):
 
     def _drop(self, reason: str) -> None:
         log.warning("closing the connection of %s (listener %s): %s", self.peer, self.listener, reason)
-        self.close()
+        if self._state & DEFERRED:
+            self._state |= DRAINING  # what came before has its answers first
+        else:
+            self.close()

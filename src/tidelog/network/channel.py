@@ -18,6 +18,7 @@ from tidelog.network.answering import (
     BUSY,
     CLOSED,
     CORKED,
+    DEFERRED,
     DRAINING,
     FILLING,
     PARKED,
@@ -176,7 +177,7 @@ class Channel(AnsweringChannel):
             self._handle_frame(buffer, view, position, frame_end)
             position = frame_end
             handled += 1
-            if self._state & ~CORKED or handled == FRAMES_PER_TURN:
+            if self._state & ~(CORKED | DEFERRED) or handled == FRAMES_PER_TURN:
                 break
         self._state &= ~CORKED
         if self._corked:
@@ -184,7 +185,7 @@ class Channel(AnsweringChannel):
         if self._state & CLOSED or position == end:
             self._saved = None
             return
-        if self._state or handled == FRAMES_PER_TURN:
+        if self._state & ~DEFERRED or handled == FRAMES_PER_TURN:
             self._save(buffer, view, position, end)
         else:
             self._begin_partial(view[position:end])
@@ -386,6 +387,9 @@ class Channel(AnsweringChannel):
 
     def _now_busy(self, request: Request) -> None:
         """The handler returned without an answer: it comes later."""
+        if request.deferred:
+            request.release_buffer()
+            return
         self._state |= BUSY
         if not request.kept:
             request.release_buffer()
@@ -455,7 +459,7 @@ class Channel(AnsweringChannel):
 
     def drain(self) -> None:
         """Close as soon as no request is in progress; take no further one."""
-        if self._state & (BUSY | SENDING):
+        if self._state & (BUSY | SENDING | DEFERRED):
             self._state |= DRAINING
         else:
             self.close()

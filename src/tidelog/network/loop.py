@@ -71,6 +71,7 @@ class DirectSelector(selectors.BaseSelector):
         self.turn_ns = time.perf_counter_ns()
         self.now_ns = self.turn_ns
         self.idle_ns = 0
+        self.crowded = False  # whether more than one descriptor is handled in this turn
         # How many waits in a row were short, and how many make it worth to watch instead of to sleep.
         self._quick = 0
         self.bulk_ns = 0  # when a large frame or answer was last under way
@@ -110,6 +111,7 @@ class DirectSelector(selectors.BaseSelector):
         waited = after - before
         self.idle_ns += waited
         self._quick = self._quick + 1 if waited < QUICK_NS else 0
+        self.crowded = len(events) > 1
         direct = self._direct
         others: list[tuple[selectors.SelectorKey, int]] = []
         for fd, mask in events:

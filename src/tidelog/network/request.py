@@ -62,6 +62,7 @@ class Request:
         "client_id",
         "correlation_id",
         "counted",
+        "deferred",
         "description",
         "done",
         "entry",
@@ -104,6 +105,7 @@ class Request:
         self.local_end_ns = 0
         self.done = False
         self.counted = False
+        self.deferred = False
         self.kept = False
         self.memory: FrameBuffer | None = None
         self.throttle_ns = 0
@@ -152,6 +154,18 @@ class Request:
         self.buffer = NO_BYTES
         if self.memory is not None:
             self.channel.release_frame(self)
+
+    def defer(self) -> None:
+        """Say that the answer comes at the end of this turn of the loop (`at_end_of_turn`).
+
+        The connection goes on with its next request meanwhile; later answers wait for this one.
+        """
+        self.deferred = True
+        self.channel.now_deferred()
+
+    def at_end_of_turn(self, callback: Callable[[], None]) -> None:
+        """Call back when the requests that are at hand in this turn of the loop were handled."""
+        self.channel.context.loop.call_soon_in_turn(callback)
 
     def waiting(self) -> None:
         """Say that the request waits for others now (in a purgatory) and is not being worked on."""

@@ -11,6 +11,7 @@ from tidelog.storage.producer_state import AppendOrigin, BatchMetadata
 if TYPE_CHECKING:
     from tidelog.records.batch import EndTransactionMarker
     from tidelog.records.check import CheckedBatch
+    from tidelog.storage.disk import Bytes
     from tidelog.storage.segment import Segment
     from tidelog.storage.slices import FileSlice
 
@@ -63,7 +64,7 @@ class PendingAppend:
         marker: EndTransactionMarker | None,
     ) -> None:
         self.batch = batch
-        self.data = batch.data
+        self.data: Bytes = batch.data
         self.base_offset = base_offset
         self.last_offset = last_offset
         self.leader_epoch = leader_epoch

@@ -11,15 +11,15 @@
   part of it: before v12 the producer has added the partition (or it is INVALID_TXN_STATE, from v11 on
   TRANSACTION_ABORTABLE), from v12 on the broker adds it.
 
-The small request with one batch for one partition is what a broker does most, and has a way of its own
-that makes no objects beyond the request. Frames of 64 KB and more are checked and written by a worker.
+The small request with one batch for one partition is what a broker does most, and has a short way; those that
+come in one turn of the loop share their write. Frames of 64 KB and more are checked and written by a worker.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
@@ -47,9 +47,9 @@ from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.check import NotOneBatch
 from tidelog.records.loops import parse_produce, produce_response
 from tidelog.server.apis.api import Api
-from tidelog.server.services import Services
+from tidelog.server.services import JoinedAppend, Services
 from tidelog.slices import Slices
-from tidelog.storage.append import AppendOrigin, AppendResult
+from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch
 from tidelog.storage.producer_state import Verification
 
 log = logging.getLogger("tidelog.server.apis.produce")
@@ -83,6 +83,8 @@ _EXPLAINED = (
 )
 
 Slot = tuple[str | bytes, int]
+# Up to this size a copy of a batch costs less than a write of its own.
+JOINED_BYTES = 4096
 
 IN_ONE_GO = 1_000
 """More partitions than this are handled in slices, between the requests of others."""
@@ -151,34 +153,125 @@ def _produce_one(
             )
             if guard is None:
                 return False
+    size = end - start
+    small = acks != 0 and batch.size <= JOINED_BYTES
+    joins = small and request.channel.has_company and partition.answers_at_once
+    if partition.unwritten and not joins:
+        return False
     try:
+        if joins:
+            prepared = partition.append_in_turn(batch, now_ms, guard)
+            _join(services, (request, acks, topic, hosted, partition, prepared, size))
+            return True
         result = partition.append_now(batch, now_ms, guard)
     except KafkaError as error:
-        _count_failed(services, hosted, error, end - start)
-        _send(services, request, acks, [((topic, index), partition, AppendOutcome(None, error))])
-        return True
+        _refused(services, request, acks, topic, hosted, partition, error, size)
+    else:
+        _appended(services, request, acks, topic, hosted, partition, result, size)
+    return True
+
+
+def _join(services: Services, append: JoinedAppend) -> None:
+    """Have an append written and answered at the end of this turn of the loop.
+
+    Requests that come together from many connections, or one behind the other on one, share the write.
+    """
+    request = append[0]
+    if not services.joined_appends:
+        request.at_end_of_turn(lambda: _end_turn(services))
+    services.joined_appends.append(append)
+    request.defer()
+
+
+def _end_turn(services: Services) -> None:
+    """Write what was joined, partition by partition, then answer in the order of the requests."""
+    joined, services.joined_appends = services.joined_appends, []
+    now_ms = services.clock.ms()
+    results: dict[Partition, Iterator[AppendResult]] = {}
+    errors: dict[Partition, Exception] = {}
+    for _, _, _, _, partition, _, _ in joined:
+        if partition not in results and partition not in errors:
+            try:
+                results[partition] = iter(partition.write_turn(now_ms))
+            except Exception as error:
+                errors[partition] = error
+    for append in joined:
+        try:
+            _answer_joined(services, append, results, errors)
+        except Exception as error:
+            services.failed(append[0], error)
+    for partition in (*results, *errors):
+        try:
+            partition.turn_written()
+        except Exception:
+            log.exception("%s: the end of a turn of the loop failed", partition.name)
+
+
+def _answer_joined(
+    services: Services,
+    append: JoinedAppend,
+    results: Mapping[Partition, Iterator[AppendResult]],
+    errors: Mapping[Partition, Exception],
+) -> None:
+    request, acks, topic, hosted, partition, prepared, size = append
+    if isinstance(prepared, DuplicateBatch):
+        assert partition.log is not None
+        lost = prepared.result.last_offset >= partition.log.log_end_offset  # with its first arrival
+        result = None if lost else prepared.result
+    else:
+        result = None if partition in errors else next(results[partition])
+    if result is not None:
+        _appended(services, request, acks, topic, hosted, partition, result, size)
+    else:
+        _refused(services, request, acks, topic, hosted, partition, errors[partition], size)
+
+
+def _refused(
+    services: Services,
+    request: Request,
+    acks: int,
+    topic: str | bytes,
+    hosted: HostedTopic,
+    partition: Partition,
+    error: Exception,
+    size: int,
+) -> None:
+    _count_failed(services, hosted, error, size)
+    _send(services, request, acks, [((topic, partition.index), partition, AppendOutcome(None, error))])
+
+
+def _appended(
+    services: Services,
+    request: Request,
+    acks: int,
+    topic: str | bytes,
+    hosted: HostedTopic,
+    partition: Partition,
+    result: AppendResult,
+    size: int,
+) -> None:
+    """Answer for a batch that is in the log, unless its topic asks for the disk first."""
     if result.needs_flush:
-        _answer_after_flush(services, request, acks, topic, hosted, partition, result, end - start)
-        return True
-    _count(services, hosted, result, end - start)
+        _answer_after_flush(services, request, acks, topic, hosted, partition, result, size)
+        return
+    _count(services, hosted, result, size)
     if acks == 0:
         request.respond_nothing()
-    else:
-        request.respond(
-            [
-                produce_response(
-                    version,
-                    request.correlation_id,
-                    topic,
-                    index,
-                    0,
-                    result.base_offset,
-                    result.log_append_time,
-                    result.log_start_offset,
-                )
-            ]
-        )
-    return True
+        return
+    request.respond(
+        [
+            produce_response(
+                request.api_version,
+                request.correlation_id,
+                topic,
+                partition.index,
+                0,
+                result.base_offset,
+                result.log_append_time,
+                result.log_start_offset,
+            )
+        ]
+    )
 
 
 def _answer_after_flush(

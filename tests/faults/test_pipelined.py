@@ -1,0 +1,94 @@
+"""Requests that arrive together on one connection or on many: joined writes, each answered by itself."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.faults.client import Client, batch_of, produce_request
+from tests.faults.faulty_disk import FaultyDisk, faulty_broker
+from tests.support.raw import RawConnection
+from tidelog.clients.connection import request_frame
+from tidelog.errors import ErrorCode
+from tidelog.protocol.message import Message
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
+
+VERSION = 9
+STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def ask_at_once(raw: RawConnection, requests: list[Message]) -> list[Message]:
+    """Send all requests with one call, and take the answers in the order they come."""
+    frames = [request_frame(request, VERSION, at, "raw") for at, request in enumerate(requests)]
+    raw.send_bytes(b"".join(frames))
+    answers = []
+    for at, request in enumerate(requests):
+        frame = raw.receive_frame()
+        assert int.from_bytes(frame[:4], "big") == at
+        response = ProduceResponse if isinstance(request, ProduceRequest) else MetadataResponse
+        answers.append(response.decode(frame[5:], VERSION))
+    return answers
+
+
+def outcome(answer: Message) -> tuple[int, int]:
+    assert isinstance(answer, ProduceResponse)
+    share = answer.responses[0].partition_responses[0]
+    return share.error_code, share.base_offset
+
+
+def test_pipelined_requests_are_answered_in_order_and_fail_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, disk = tmp_path / "data", FaultyDisk()
+    with ExitStack() as stack:
+        broker = stack.enter_context(faulty_broker(monkeypatch, disk, {"log.dirs": str(folder)}))
+        client = stack.enter_context(Client(broker.address))
+        raw = stack.enter_context(RawConnection(broker.address))
+        assert client.create_topic("t", 2) == 0
+        producer = client.producer_id()
+
+        def requests(first: int, count: int) -> list[Message]:
+            return [
+                produce_request("t", 0, bytes(batch_of(b"%d" % at, producer=(producer, 0, at))))
+                for at in range(first, first + count)
+            ]
+
+        assert [outcome(answer) for answer in ask_at_once(raw, requests(0, 6))] == [(0, n) for n in range(6)]
+        # Another API in between, a batch for another partition, one that is too large to join, a duplicate.
+        mixed: list[Message] = [
+            *requests(6, 2),
+            MetadataRequest(topics=None),
+            produce_request("t", 1, bytes(batch_of(b"other"))),
+            produce_request("t", 0, bytes(batch_of(b"x" * 6000, producer=(producer, 0, 8)))),
+            *requests(7, 1),
+            *requests(9, 2),
+        ]
+        found = ask_at_once(raw, mixed)
+        assert isinstance(found[2], MetadataResponse)
+        expected = [(0, 6), (0, 7), (0, 0), (0, 8), (0, 7), (0, 9), (0, 10)]
+        assert [outcome(answer) for answer in (*found[:2], *found[3:])] == expected
+        disk.fail(folder, errno.ENOSPC)
+        assert [outcome(answer)[0] for answer in ask_at_once(raw, requests(11, 5))] == [STORAGE_ERROR] * 5
+        assert len(client.read_all("t", 0)) == 11
+        disk.heal(folder)
+        found = ask_at_once(raw, requests(11, 5))
+        assert [outcome(answer) for answer in found] == [(0, n) for n in range(11, 16)]
+        assert len(client.read_all("t", 0)) == 16
+
+
+def test_a_gap_in_the_sequences_is_refused_between_good_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        broker = stack.enter_context(faulty_broker(monkeypatch, FaultyDisk(), {"log.dirs": str(tmp_path)}))
+        client = stack.enter_context(Client(broker.address))
+        raw = stack.enter_context(RawConnection(broker.address))
+        assert client.create_topic("t", 1) == 0
+        batches = [batch_of(b"v", producer=(9, 0, sequence)) for sequence in (0, 1, 5, 2)]
+        asked: list[Message] = [produce_request("t", 0, bytes(data)) for data in batches]
+        answers = [outcome(answer) for answer in ask_at_once(raw, asked)]
+        assert answers == [(0, 0), (0, 1), (45, -1), (0, 2)]
