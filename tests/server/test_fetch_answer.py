@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import groupby
 from typing import cast
 
@@ -14,6 +15,7 @@ from tidelog.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from tidelog.protocol.message import encode_parts
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.server.apis.fetch_answer import writer_for
+from tidelog.slices import finished
 from tidelog.storage.disk import DiskFile
 from tidelog.storage.slices import FileSlice
 
@@ -87,6 +89,10 @@ def test_an_answer_has_the_bytes_of_the_declared_message(
             answer.wanted.topic = _id_of(answer.wanted.topic)
     written = writer_for(version).write(b"header", 0, session_id, found)
     assert written == encode_parts(expected, version, b"header")
+    in_slices = writer_for(version).write_in_slices(b"header", 0, session_id, found * 100)
+    assert asyncio.run(finished(in_slices)) == writer_for(version).write(
+        b"header", 0, session_id, found * 100
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -97,7 +97,7 @@ def _struct(cls: type[Struct], version: int, path: Path, count: int, at: int) ->
             number = (count if len(path) == 1 else 1) if on_path else 0
             inner = path[1:] if on_path else ()
             setattr(struct, field.name, [_value(field, cls, version, inner, count, n) for n in range(number)])
-        elif field.kind == "struct" and not on_path:
+        elif (field.kind == "struct" or field.tag is not None) and not on_path:
             continue
         else:
             setattr(struct, field.name, _value(field, cls, version, path[1:] if on_path else (), count, at))

@@ -5,9 +5,10 @@ A consumer reads up to the high watermark or the last stable offset, a follower 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, FetchSession
 from tidelog.cluster.partition import Partition
@@ -20,6 +21,7 @@ from tidelog.errors import (
     OffsetOutOfRange,
     UnknownTopicId,
 )
+from tidelog.slices import Slices
 from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 READ_UNCOMMITTED = 0
@@ -94,6 +96,12 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> tuple[int,
     return None
 
 
+Unknown = Mapping[FetchPartition, FetchedPartition]
+"""Partitions that this broker does not have, with what is answered for them."""
+
+NONE_UNKNOWN: Final[Unknown] = {}
+
+
 class Fetcher:
     """Serves Fetch requests from the partitions of this broker."""
 
@@ -101,11 +109,15 @@ class Fetcher:
         self._replicas = replicas
 
     def read_all(
-        self, wanted: list[FetchPartition], params: FetchParams, reads: CachedReads = CACHED
+        self,
+        wanted: list[FetchPartition],
+        params: FetchParams,
+        reads: CachedReads = CACHED,
+        known_unknown: Unknown = NONE_UNKNOWN,
     ) -> tuple[list[FetchedPartition], int]:
         """One pass over the partitions; gives the answers and how many bytes of records they carry.
 
-        Partitions that are unknown here come last, as in Kafka.
+        Partitions that are unknown here come last, as in Kafka; `known_unknown` are not looked for again.
         Raises NotCached with all that has to come from the disk first.
         """
         replicas = self._replicas
@@ -116,6 +128,9 @@ class Fetcher:
         min_one = True
         cold: list[NotCached] = []
         for want in wanted:
+            if want in known_unknown:
+                unknown.append(known_unknown[want])
+                continue
             try:
                 partition = replicas.partition(want.topic, want.partition)
                 want.name = partition.topic
@@ -126,11 +141,7 @@ class Fetcher:
                 cold.append(missing)
                 continue
             except KafkaError as error:
-                answer = FetchedPartition(want)
-                answer.error = self._gone(want) if isinstance(error, UnknownTopicId) and want.name else error
-                if answer.is_unknown:
-                    # As in Kafka: no list where it looked at a log, an empty one where there is none.
-                    answer.aborted = []
+                answer = self._failed(want, error)
             except OSError as error:
                 answer = FetchedPartition(want)
                 answer.error = KafkaStorageError(str(error))
@@ -146,6 +157,27 @@ class Fetcher:
         if cold:
             raise NotCached(*(missing for found in cold for missing in found.missing))
         return answers + unknown if unknown else answers, total
+
+    def unknown_of(self, wanted: list[FetchPartition]) -> Slices[Unknown]:
+        """Those of the partitions that are unknown here, with their answers, found in slices."""
+        found: dict[FetchPartition, FetchedPartition] = {}
+        for want in wanted:
+            try:
+                self._replicas.partition(want.topic, want.partition)
+            except KafkaError as error:
+                answer = self._failed(want, error)
+                if answer.is_unknown:
+                    found[want] = answer
+            yield
+        return found
+
+    def _failed(self, want: FetchPartition, error: KafkaError) -> FetchedPartition:
+        answer = FetchedPartition(want)
+        answer.error = self._gone(want) if isinstance(error, UnknownTopicId) and want.name else error
+        if answer.is_unknown:
+            # As in Kafka: no list where it looked at a log, an empty one where there is none.
+            answer.aborted = []
+        return answer
 
     def bring_in(
         self,
@@ -181,9 +213,11 @@ class Fetcher:
         params: FetchParams,
         done: Callable[[list[FetchedPartition]], None],
         on_failure: OnFailure | None = None,
+        known_unknown: Unknown = NONE_UNKNOWN,
     ) -> bool:
         """Answer now (True) or when `min_bytes` have come or `max_wait_ms` are over (False).
 
+        With `known_unknown`, partitions that were just found to be unknown here, the answer does not wait.
         What is not in the page cache comes from the disk first, and until then the answer waits, too.
         An exception in a later answer goes to `on_failure`, not to the append that brought the answer about.
         """
@@ -192,7 +226,7 @@ class Fetcher:
         if session.wake is not None:
             purgatory.complete_all(session)  # an older request of the session: this one has overtaken it
         session.read_as(params.isolation_level, params.reads_to_log_end)
-        return self._answer(context, params, done, on_failure, CACHED)
+        return self._answer(context, params, done, on_failure, known_unknown, CACHED)
 
     def _answer(
         self,
@@ -200,18 +234,20 @@ class Fetcher:
         params: FetchParams,
         done: Callable[[list[FetchedPartition]], None],
         on_failure: OnFailure | None,
+        known_unknown: Unknown,
         reads: CachedReads,
     ) -> bool:
         session = context.session
         try:
-            answers, total = self.read_all(context.due(), params, reads)
+            answers, total = self.read_all(context.due(), params, reads, known_unknown)
         except NotCached as cold:
-            again = partial(self._answer, context, params, done, on_failure)
+            again = partial(self._answer, context, params, done, on_failure, known_unknown)
             self.bring_in(cold, reads, again, on_failure)
             return False
         unknown = {answer.wanted for answer in answers if answer.error is not None and answer.is_unknown}
         if (
             params.max_wait_ms <= 0
+            or known_unknown
             or len(unknown) == len(session.partitions)
             or is_enough(answers, total, params)
             or session.closed  # while the disk was read, or overtaken by a later request meanwhile

@@ -280,6 +280,10 @@ class FetchContext:
     def session_id(self) -> int:
         return self.session.session_id
 
+    @property
+    def due_count(self) -> int:
+        return len(self.session.dirty if self.incremental else self.session.partitions)
+
     def due(self) -> list[FetchPartition]:
         """The partitions to look at, in the order of their turns."""
         if not self.incremental:

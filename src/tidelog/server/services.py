@@ -57,7 +57,7 @@ class Services:
     metrics: BrokerMetrics
     auto_create_topic: Callable[[str], None]
     # Set when the router is made: it needs the services, and they need its way of answering.
-    respond: Callable[[Request, Message | Slices[Message]], None] = field(init=False)
+    respond: Callable[[Request, Message | Slices[Message] | Slices[None]], None] = field(init=False)
     # Ends a request whose later answer raised an exception.
     failed: Callable[[Request, Exception], None] = field(init=False)
     # Set when the logs are loaded, before anything is asked of it.

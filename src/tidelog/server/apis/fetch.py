@@ -14,22 +14,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchParams
 from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, PartitionKey
-from tidelog.errors import KafkaError, UnknownServerError
+from tidelog.errors import UnknownServerError
 from tidelog.network.request import Request
 from tidelog.protocol.headers import response_header
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
-from tidelog.server.apis.api import Api
+from tidelog.server.apis.api import Answer, Api
 from tidelog.server.apis.fetch_answer import writer_for
 from tidelog.server.services import Services
+from tidelog.slices import Slices
 
 EMPTY = b""
 
+IN_ONE_GO = 1_000
+"""More partitions than this are handled in slices, between the requests of others."""
 
-def fetch(services: Services, request: Request, body: FetchRequest) -> FetchResponse | None:
+
+def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
     version = request.api_version
     by_id = version >= 13
     if body.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
@@ -75,9 +80,26 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> FetchResp
     def done(answers: list[FetchedPartition]) -> None:
         _answer(services, request, context, answers)
 
+    if context.due_count > IN_ONE_GO:
+        return _fetch_many(services, request, context, params, done)
     if not services.fetcher.fetch(context, params, done, partial(services.failed, request)):
         request.waiting()
     return None
+
+
+def _fetch_many(
+    services: Services,
+    request: Request,
+    context: FetchContext,
+    params: FetchParams,
+    done: Callable[[list[FetchedPartition]], None],
+) -> Slices[None]:
+    """Set apart in slices what is unknown here, of which anyone may name any number, and read the rest."""
+    unknown = yield from services.fetcher.unknown_of(context.due())
+    if len(unknown) <= IN_ONE_GO:
+        unknown = {}  # few enough to wait with, and to look for again when the wait is over
+    if not services.fetcher.fetch(context, params, done, partial(services.failed, request), unknown):
+        request.waiting()
 
 
 def _refused(body: FetchRequest, by_id: bool) -> FetchResponse:
@@ -107,17 +129,37 @@ def _answer(
     services: Services, request: Request, context: FetchContext, answers: list[FetchedPartition]
 ) -> None:
     """Count what is answered, write it in the version that was asked for and send it."""
+    if len(answers) > IN_ONE_GO:
+        services.respond(request, _answer_in_slices(services, request, context, answers))
+        return
     if context.error:
         request.count_error(context.error)
     for answer in answers:
-        if answer.error is not None:
-            request.count_error(answer.error.code)
-            _count_failed(services, answer.wanted.topic)
-        elif answer.records is not None:
-            _count(services, answer.wanted.topic, answer.records.size)
+        _count_partition(services, request, answer)
     version = request.api_version
     header = response_header(request.api_key, version, request.correlation_id)
     request.respond(writer_for(version).write(header, context.error, context.session_id, answers))
+
+
+def _answer_in_slices(
+    services: Services, request: Request, context: FetchContext, answers: list[FetchedPartition]
+) -> Slices[None]:
+    for answer in answers:
+        _count_partition(services, request, answer)
+        yield
+    version = request.api_version
+    header = response_header(request.api_key, version, request.correlation_id)
+    writer = writer_for(version)
+    parts = yield from writer.write_in_slices(header, context.error, context.session_id, answers)
+    request.respond(parts)
+
+
+def _count_partition(services: Services, request: Request, answer: FetchedPartition) -> None:
+    if answer.error is not None:
+        request.count_error(answer.error.code)
+        _count_failed(services, answer.wanted.topic)
+    elif answer.records is not None:
+        _count(services, answer.wanted.topic, answer.records.size)
 
 
 def _count(services: Services, topic: str | bytes, size: int) -> None:
@@ -131,10 +173,9 @@ def _count(services: Services, topic: str | bytes, size: int) -> None:
 def _count_failed(services: Services, topic: str | bytes) -> None:
     replicas = services.replicas
     replicas.topic_metrics.all.failed_fetches.count += 1
-    try:
-        replicas.hosted_topic(topic).metrics.failed_fetches.count += 1
-    except KafkaError:
-        pass  # a topic that is not hosted has no meters
+    hosted = replicas.topics.get(topic) if isinstance(topic, str) else replicas.topics_by_id.get(topic)
+    if hosted is not None:  # a topic that is not hosted has no meters
+        hosted.metrics.failed_fetches.count += 1
 
 
 APIS = (Api(1, 4, 18, fetch),)

@@ -14,11 +14,14 @@ from tidelog.cluster.fetch_session import FetchedPartition
 from tidelog.network.request import Part
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.wire import write_tags, write_uvarint
+from tidelog.slices import Slices
 
 SESSIONS_FROM: Final = 7
 LOG_START_FROM: Final = 5
 PREFERRED_REPLICA_FROM: Final = 11
 TOPIC_IDS_FROM: Final = 13
+
+PARTITIONS_PER_SLICE: Final = 200
 
 NO_REPLICA: Final = -1
 NULL: Final = -1
@@ -72,22 +75,48 @@ class FetchAnswerWriter:
         for run in runs:
             out.append(self._topic(run[0].wanted.topic))
             out.append(self._count(len(run)))
-            for answer in run:
-                records = answer.records
-                out.append(self._partition(answer, 0 if records is None else records.size))
-                if records is not None:
-                    parts.append(b"".join(out))
-                    parts.append(records)
-                    out = []
-                if self._flexible:
-                    out.append(NO_TAGS if answer.diverging is None else _diverging(*answer.diverging))
-            if self._flexible:
-                out.append(NO_TAGS)
-        if self._flexible:
-            out.append(NO_TAGS)
+            self._add(run, out, parts)
+            self._end(out)
+        self._end(out)
         if out:
             parts.append(b"".join(out))
         return parts
+
+    def write_in_slices(
+        self, header: bytes, error: int, session_id: int, answers: list[FetchedPartition]
+    ) -> Slices[list[Part]]:
+        """The same for many partitions, between the requests of others."""
+        parts: list[Part] = []
+        out = [header, self._head(error, session_id)]
+        runs = _runs(answers)
+        out.append(self._count(len(runs)))
+        for run in runs:
+            out.append(self._topic(run[0].wanted.topic))
+            out.append(self._count(len(run)))
+            for begin in range(0, len(run), PARTITIONS_PER_SLICE):
+                self._add(run[begin : begin + PARTITIONS_PER_SLICE], out, parts)
+                yield
+            self._end(out)
+        self._end(out)
+        if out:
+            parts.append(b"".join(out))
+        return parts
+
+    def _add(self, answers: list[FetchedPartition], out: list[bytes], parts: list[Part]) -> None:
+        """Add partitions; `out` has what is not yet a part."""
+        for answer in answers:
+            records = answer.records
+            out.append(self._partition(answer, 0 if records is None else records.size))
+            if records is not None:
+                parts.append(b"".join(out))
+                parts.append(records)
+                out.clear()
+            if self._flexible:
+                out.append(NO_TAGS if answer.diverging is None else _diverging(*answer.diverging))
+
+    def _end(self, out: list[bytes]) -> None:
+        if self._flexible:
+            out.append(NO_TAGS)
 
     def _head(self, error: int, session_id: int) -> bytes:
         """Throttle time, and from the version with sessions on the error and the session."""

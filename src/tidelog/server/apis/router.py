@@ -92,7 +92,7 @@ class Router:
             self._promise(request, answer)
 
     def _make_answer(
-        self, request: Request, making: Slices[Message | None] | Slices[Message]
+        self, request: Request, making: Slices[Message | None] | Slices[Message] | Slices[None]
     ) -> Slices[None]:
         answer = yield from making
         if answer is not None:
@@ -136,8 +136,11 @@ class Router:
         except Exception as error:
             self.failed(request, error)
 
-    def respond(self, request: Request, answer: Message | Slices[Message]) -> None:
-        """Encode the answer in the version that was asked for and send it; it may be made in slices."""
+    def respond(self, request: Request, answer: Message | Slices[Message] | Slices[None]) -> None:
+        """Encode the answer in the version that was asked for and send it.
+
+        It may be made in slices, and those may as well send it themselves.
+        """
         if isinstance(answer, Generator):
             self._slices.start(self._ended(request, self._make_answer(request, answer)))
         elif request.size > SMALL_BYTES and not self._apis[request.api_key].raw:
