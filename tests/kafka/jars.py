@@ -77,7 +77,10 @@ def _fetch(kind: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pom.xml").write_text(_POM.format(VERSIONS[kind]))
     command = ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
-    subprocess.run([*command, f"-DoutputDirectory={folder}"], check=True, timeout=900)
+    # Standard output has the class path for those who ask: mvn writes colour codes even when it is quiet.
+    subprocess.run(
+        [*command, f"-DoutputDirectory={folder}"], check=True, timeout=900, stdout=sys.stderr.fileno()
+    )
     (folder / ".complete").touch()
 
 
