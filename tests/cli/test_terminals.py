@@ -248,13 +248,16 @@ def test_a_tool_in_a_pipe_shows_no_bar(bootstrap: str, tool: Tool, new_name: New
     assert total.startswith("300 records sent, ")
 
 
-def test_ctrl_c_takes_the_bar_away_and_gives_the_cursor_back(bootstrap: str, new_name: NewName) -> None:
+def test_ctrl_c_takes_the_bar_away_and_gives_the_cursor_back(
+    bootstrap: str, new_name: NewName, tool: Tool
+) -> None:
+    topic = make_topic(tool, new_name("t"))
     def interrupt(process: subprocess.Popen[bytes], terminal: Terminal) -> None:
         eventually(lambda: "━" in terminal.shown, "a bar", timeout=30)
         process.send_signal(signal.SIGINT)
 
     ran = on_a_terminal(
-        *(bootstrap, "consumer-perf-test", "--topic", new_name("t"), "--num-records", "5"),
+        *(bootstrap, "consumer-perf-test", "--topic", topic, "--num-records", "5"),
         *("--timeout", "60000"),
         meanwhile=interrupt,
     )
