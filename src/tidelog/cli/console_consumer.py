@@ -283,7 +283,7 @@ def rewind(consumer: Consumer, records: list[Record]) -> None:
 
 
 def choose(consumer: Consumer, reading: Reading) -> None:
-    """Begin with what is asked for; an error says what of it is not there."""
+    """Begin to read; the error names the topic or partition that does not exist."""
     if reading.topic is not None:
         check_topic(consumer, reading.topic, reading.partition)
     if reading.include is not None:

@@ -22,7 +22,7 @@ def check_topic(consumer: Consumer, topic: str, partition: int | None = None) ->
     except UnknownTopic:
         raise UnknownTopicOrPartition(f"topic {topic!r} does not exist") from None
     except Timeout:
-        return  # nobody says so: whoever polls waits for a broker
+        return  # no answer yet: a poll waits for a broker
     if partition is not None and partition not in partitions:
         there = "partition 0" if len(partitions) == 1 else f"partitions 0 to {len(partitions) - 1}"
         raise UnknownTopicOrPartition(f"topic {topic!r} has no partition {partition}: it has {there}")

@@ -15,7 +15,7 @@ from tidelog.clients.backoff import Backoff
 
 @dataclass(slots=True, frozen=True)
 class MetadataUpdate:
-    """One request: `topics` are those that it asks for, None for all that the client keeps."""
+    """One Metadata request: `topics` are its topics, None for all that the client keeps."""
 
     number: int
     topics: frozenset[str] | None
@@ -99,7 +99,7 @@ class MetadataUpdates:
             self._failures = self._failures + 1 if unresolved else 0
             self._pause(now)
         elif now >= self._pause_ends:
-            # Others that come one after the other do not put off those that wait for the end of a pause.
+            # Later topics do not put off the topics that wait for the end of a pause.
             self._pause(now)
 
     def failed(self, update: MetadataUpdate, now: float) -> None:

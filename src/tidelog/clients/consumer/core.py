@@ -349,7 +349,7 @@ class ConsumerCore:
         self.fetcher.send()
 
     def _warn_of_missing_partitions(self) -> None:
-        """Partitions that were assigned by hand may not exist; those of a group do."""
+        """Partitions that were assigned by hand may not exist; a group assigns only existing ones."""
         if not self.subscription.by_hand:
             return
         view = self.client.view

@@ -1,4 +1,4 @@
-"""Where the errors of handlers come from: frames of the handlers, without those that call them."""
+"""The tracebacks of handlers' errors: the frames of the handler, without the frames that call it."""
 
 from __future__ import annotations
 

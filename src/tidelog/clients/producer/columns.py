@@ -1,6 +1,6 @@
 """Records from Arrow columns: batches are filled from Arrow's own buffers, without an object per record.
 
-The columns are those that a consumer's `poll_arrow` gives. Keys and values are binary or string columns.
+The columns have the names that a consumer's `poll_arrow` gives. Keys and values are binary or string.
 Where no partition is given, a key decides as it does in `send`, and rows without one stay with the batch at
 hand. A partitioner of the user's is asked row by row. Interceptors and serializers are for single records and
 are passed over.
@@ -72,7 +72,7 @@ class RowSources:
     timestamp_column: str | None
 
     def columns_of(self, schema: pa.Schema) -> RowColumns:
-        """The columns that are sent; an error for those that are not there, or that nobody knows."""
+        """The columns to send; raises an error that names a missing or unknown column."""
         names: list[str] = schema.names
         if len(set(names)) < len(names):
             raise ValueError(f"a column stands twice in {', '.join(names)}")

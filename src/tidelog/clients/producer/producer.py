@@ -116,7 +116,7 @@ class AsyncProducer:
     ) -> SentColumns:
         """Send each row of a table as a record, without an object per record.
 
-        The columns are those that a consumer's `poll_arrow` gives: `topic`, `partition`, `timestamp`, `key`,
+        The columns have the names that `poll_arrow` gives them: `topic`, `partition`, `timestamp`, `key`,
         `value` and `headers`; `offset` is not sent. `topic`, `partition` and `headers` hold for all rows, and
         over the column; a table of one column has the values alone. ValueError names any other column.
         """
