@@ -12,7 +12,7 @@ SPARK_4_2 := .venv-spark-4.2
 help:            ## what can be made
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(STAMP): pyproject.toml setup.py $(wildcard src/tidelog/records/*.pyx src/tidelog/records/*.pxi)
+$(STAMP): pyproject.toml setup.py $(wildcard src/tidelog/*/*.pyx src/tidelog/*/*.pxi)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@$(BIN)/python -m compileall -q src

@@ -1,7 +1,8 @@
-"""Builds the compiled twins of the record loops and of the reader of JSON values.
+"""Builds the compiled twins of the record loops, of the reader of JSON values, and of what is done with every
+small request.
 
-Without a C compiler or Cython the install goes on without it: `tidelog.records` then uses its plain Python
-functions, which do the same.
+Without a C compiler or Cython the install goes on without them: their packages then use plain Python, which
+does the same.
 """
 
 from glob import glob
@@ -9,12 +10,12 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-TWINS = ("_speed", "_json")
+TWINS = (("records", "_speed"), ("records", "_json"), ("network", "_speed"))
 
 
 def extensions() -> list[Extension]:
-    folder = "src/tidelog/records"
-    if not Path(__file__).parent.joinpath(folder, "_speed.pyx").exists():
+    source = "src/tidelog"
+    if not Path(__file__).parent.joinpath(source, "records", "_speed.pyx").exists():
         return []
     try:
         from Cython.Build import cythonize
@@ -22,12 +23,13 @@ def extensions() -> list[Extension]:
         return []
     twins = [
         Extension(
-            f"tidelog.records.{name}",
-            [f"{folder}/{name}.pyx"],
-            depends=sorted(glob(f"{folder}/{name}_*.pxi")),  # a change in one of its parts builds it again
+            f"tidelog.{package}.{name}",
+            [f"{source}/{package}/{name}.pyx"],
+            # A change in one of its parts builds it again.
+            depends=sorted(glob(f"{source}/{package}/{name}_*.pxi")),
             extra_compile_args=["-O3"],
         )
-        for name in TWINS
+        for package, name in TWINS
     ]
     built: list[Extension] = cythonize(twins, language_level=3)
     for extension in built:

@@ -252,6 +252,7 @@ def test_ctrl_c_takes_the_bar_away_and_gives_the_cursor_back(
     bootstrap: str, new_name: NewName, tool: Tool
 ) -> None:
     topic = make_topic(tool, new_name("t"))
+
     def interrupt(process: subprocess.Popen[bytes], terminal: Terminal) -> None:
         eventually(lambda: "━" in terminal.shown, "a bar", timeout=30)
         process.send_signal(signal.SIGINT)

@@ -7,13 +7,13 @@ import resource
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tidelog.metrics import Registry
 from tidelog.network.limits import NetworkLimits
 from tidelog.network.loop import BrokerLoop
-from tidelog.network.request import Handler, Request
+from tidelog.network.request import Handler, Request, ShortWay
 from tidelog.network.server import Endpoint, SocketServer
 from tidelog.protocol.headers import request_header
 
@@ -122,11 +122,20 @@ def serving(
     limits: NetworkLimits | None = None,
     listeners: tuple[str, ...] = ("PLAINTEXT",),
     host: str = "127.0.0.1",
+    short_ways: Mapping[int, ShortWay] | None = None,
 ) -> Iterator[Running]:
     loop = BrokerLoop(io_threads=2)
     metrics = Registry()
     endpoints = [Endpoint(name, host, 0) for name in listeners]
-    server = SocketServer(loop, endpoints, handler, limits or NetworkLimits(), metrics, versions=all_versions)
+    server = SocketServer(
+        loop,
+        endpoints,
+        handler,
+        limits or NetworkLimits(),
+        metrics,
+        versions=all_versions,
+        short_ways=short_ways,
+    )
     server.start()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -15,7 +15,7 @@ import pytest
 from tests.records.test_loops import agree, mutated
 from tests.support.scale import scale
 from tidelog.protocol.headers import response_header
-from tidelog.protocol.messages.produce import ProduceResponse
+from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tidelog.protocol.wire import write_uvarint
 
 LINES = gzip.decompress((Path(__file__).parents[1] / "data" / "wire.jsonl.gz").read_bytes()).splitlines()
@@ -45,6 +45,40 @@ def test_kafkas_requests_are_understood(twin: SimpleNamespace, row: dict[str, An
             twin.parse_produce(body[:cut], 4, row["version"])
     with pytest.raises(ValueError):
         twin.parse_produce(body + b"\0", 4, row["version"])
+
+
+@pytest.mark.parametrize("row", REQUESTS, ids=lambda row: f"v{row['version']}")
+def test_one_batch_is_read_and_nothing_else_is(twin: SimpleNamespace, row: dict[str, Any]) -> None:
+    body, version = b"head" + bytes.fromhex(row["hex"]), row["version"]
+    transactional_id, acks, _, topics = twin.parse_produce(body, 4, version)
+    batches = [(topic, *partition) for topic, partitions in topics for partition in partitions]
+    one = twin.parse_one_batch(memoryview(body), 4, version)
+    if len(topics) == len(batches) == 1 and batches[0][2] >= 0:
+        assert one == (transactional_id, acks, *batches[0])
+    else:
+        assert one is None
+    for cut in range(4, len(body)):
+        assert twin.parse_one_batch(body[:cut], 4, version) is None
+    assert twin.parse_one_batch(body + b"\0", 4, version) is None
+
+
+def test_one_batch_of_every_version(twin: SimpleNamespace) -> None:
+    for version in range(3, 14):
+        topic = bytes(range(16)) if version >= 13 else "topic"
+        of_topic = ProduceRequest.TopicProduceData(
+            partition_data=[ProduceRequest.PartitionProduceData(index=5, records=b"batch")]
+        )
+        if isinstance(topic, bytes):
+            of_topic.topic_id = topic
+        else:
+            of_topic.name = topic
+        request = ProduceRequest(transactional_id="id", acks=-1, timeout_ms=9, topic_data=[of_topic])
+        body = request.encode(version)
+        found = twin.parse_one_batch(body, 0, version)
+        assert found[:4] == ("id", -1, topic, 5)
+        assert body[found[4] : found[5]] == b"batch"
+    assert twin.parse_one_batch(body, 0, 2) is None
+    assert twin.parse_one_batch(body, 0, 14) is None
 
 
 def test_null_records_and_unknown_tags(twin: SimpleNamespace) -> None:
@@ -95,7 +129,9 @@ def test_twins_agree_on_mutated_requests() -> None:
     for _ in range(scale(4000, 100_000)):
         row = rng.choice(REQUESTS)
         body = mutated(rng, bytes.fromhex(row["hex"]))
-        agree("parse_produce", body, rng.choice((0, 0, 0, 1, -1)), row["version"])
+        start = rng.choice((0, 0, 0, 1, -1))
+        agree("parse_produce", body, start, row["version"])
+        agree("parse_one_batch", body, start, row["version"])
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -111,8 +147,8 @@ def test_the_ordinary_answer_is_the_encoded_message(twin: SimpleNamespace, versi
     else:
         of_topic.name = topic
     message = ProduceResponse(responses=[of_topic])
-    assert twin.produce_response(version, 99, topic, 7, 3, 2**40, -1, 12) == (
-        response_header(0, version, 99) + message.encode(version)
-    )
+    answer = response_header(0, version, 99) + message.encode(version)
+    framed = len(answer).to_bytes(4, "big") + answer
+    assert twin.produce_response(version, 99, topic, 7, 3, 2**40, -1, 12) == framed
     with pytest.raises(ValueError):
         twin.produce_response(version, 99, "t" if version >= 13 else b"0" * 16, 0, 0, 0, -1, 0)

@@ -16,35 +16,36 @@ import pytest
 
 from tests.cluster.world import World
 from tests.storage.helpers import batch
-from tidelog.network.request import Part, Request
+from tidelog.network.request import Taken
 from tidelog.records import loops
-from tidelog.server.apis.produce import produce
+from tidelog.server.apis.small_produce import SmallProduces
 from tidelog.server.services import Services
 
 PRODUCER = 4711
 
 
-class FakeRequest:
-    """A request of one batch for partition 0 of topic `t`, and its answer."""
+class FakeChannel:
+    """Takes the answer to a request of one batch for partition 0 of topic `t`."""
 
-    api_version, body_start, correlation_id, client_id = 9, 0, 1, "client"
-    channel = SimpleNamespace(has_company=False)
+    has_company = False
 
-    def __init__(self, data: bytearray, transactional_id: bytes | None) -> None:
-        name = b"\0" if transactional_id is None else bytes([len(transactional_id) + 1]) + transactional_id
-        head = name + struct.pack(">hi", -1, 1000) + b"\x02\x02t\x02" + struct.pack(">i", 0)
-        size = len(data) + 1
-        varint = bytes([size & 0x7F | 0x80, size >> 7])
-        self.buffer = memoryview(bytearray(head + varint + data + b"\0\0\0"))
-        self.answer: bytes | None = None
+    def __init__(self) -> None:
+        self.answer = b""
 
-    def respond(self, parts: list[Part]) -> None:
-        (self.answer,) = cast("list[bytes]", parts)
+    def answer_now(self, taken: Taken, frame: bytes) -> None:
+        self.answer = frame
 
     def error_code(self) -> int:
-        assert self.answer is not None
-        code: int = struct.unpack_from(">h", self.answer, 13)[0]
+        code: int = struct.unpack_from(">h", self.answer, 17)[0]
         return code
+
+
+def body(data: bytearray, transactional_id: bytes | None) -> memoryview:
+    name = b"\0" if transactional_id is None else bytes([len(transactional_id) + 1]) + transactional_id
+    head = name + struct.pack(">hi", -1, 1000) + b"\x02\x02t\x02" + struct.pack(">i", 0)
+    size = len(data) + 1
+    varint = bytes([size & 0x7F | 0x80, size >> 7])
+    return memoryview(bytearray(head + varint + data + b"\0\0\0"))
 
 
 @pytest.fixture
@@ -76,20 +77,23 @@ def calls_of_one(world: World, *, idempotent: bool = False, transactional: bool 
         nonlocal count
         count += event in ("call", "c_call")
 
-    given, value = services(world), b"v" * 100
+    produces, value = SmallProduces(services(world)), b"v" * 100
+    entry = SimpleNamespace(api_version=9)
     for sequence in range(10):
         producer = (PRODUCER + transactional, 0, sequence) if idempotent or transactional else None
         data = batch(
             producer=producer, transactional=transactional, value=value, timestamp=world.scheduler.clock.ms()
         )
-        request = FakeRequest(data, b"id" if transactional else None)
+        frame, channel = body(data, b"id" if transactional else None), FakeChannel()
+        request = cast("Taken", (channel, entry, 1, len(frame), 0, 0))
         count = 0
         sys.setprofile(counted)
         try:
-            produce(given, cast("Request", request))
+            taken = produces.take(request, frame, 0)
         finally:
             sys.setprofile(None)
-        assert request.error_code() == 0
+        assert taken
+        assert channel.error_code() == 0
     return count
 
 

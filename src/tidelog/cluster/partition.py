@@ -288,14 +288,13 @@ class Partition:
             and (acks != -1 or (len(self.replicas) == 1 and self.flushing is None))
         )
 
+    def can_append_in_turn(self, acks: int) -> bool:
+        """The same for `append_in_turn`: an append is answered when it is written, without a flush."""
+        return self.can_append_now(acks) and self.log is not None and self.log.flush_messages == LONG_MAX
+
     def can_append_own_now(self) -> bool:
         """The same for batches that this broker made, with acks=all; they join no others."""
         return not self.unwritten and self.can_append_now(-1)
-
-    @property
-    def answers_at_once(self) -> bool:
-        """Whether an append is answered when it is written, and does not wait for the disk."""
-        return self.log is not None and self.log.flush_messages == LONG_MAX
 
     def check_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> CheckedBatch:
         """A client's batch, checked on the loop; a KafkaError where it is wrong, or unpacks to too much."""
@@ -320,7 +319,8 @@ class Partition:
     ) -> PendingAppend | DuplicateBatch:
         """Take a small batch that `write_turn` writes, with the others of this turn of the loop.
 
-        The caller has seen `can_append_now`. A duplicate may be one of a batch that is still to be written.
+        The caller has seen `can_append_in_turn`. A duplicate may be one of a batch that is still to be
+        written.
         """
         assert self.log is not None
         prepared = self.log.prepare(batch, self.leader_epoch, now_ms, guard=guard)

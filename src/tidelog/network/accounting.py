@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import error_name
-from tidelog.metrics.registry import BUCKET_TABLE, DIRECT, Family, Histogram, MetricName, Registry, bucket_of
+from tidelog.metrics.registry import Family, Histogram, MetricName, Registry
+from tidelog.network.twins import RequestTimes
 
 if TYPE_CHECKING:
-    from tidelog.network.request import Request
+    from tidelog.network.request import Request, ShortWay
 
 UNIT_MS: Final = 1024 / 1e6
 GROUP: Final = "kafka.network"
@@ -57,19 +58,16 @@ class RequestKind:
         "errors",
         "failed",
         "local",
-        "local_buckets",
         "name",
         "queue",
         "remote",
         "request_bytes",
         "response_queue",
         "send",
-        "send_buckets",
-        "size_buckets",
         "temporary_memory",
         "throttle",
+        "times",
         "total",
-        "total_buckets",
     )
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
@@ -85,11 +83,13 @@ class RequestKind:
         self.temporary_memory = _Phase(self.total, 1.0, clock)
         self.errors: dict[int, int] = {}
         self.failed = 0
-        # The hot way adds to the lists themselves.
-        self.total_buckets = self.total.buckets
-        self.local_buckets = self.local.buckets
-        self.send_buckets = self.send.buckets
-        self.size_buckets = self.request_bytes.buckets
+        self.times = RequestTimes(
+            self.total.buckets,
+            self.local.buckets,
+            self.send.buckets,
+            self.request_bytes.buckets,
+            self.queue.buckets,
+        )
 
     def histograms(self) -> dict[str, Histogram]:
         return {
@@ -106,24 +106,15 @@ class RequestKind:
 
     def record(self, request: Request, responded_ns: int, send_start_ns: int, sent_ns: int) -> None:
         """Account a request whose last byte left at `sent_ns`."""
-        total = (sent_ns - request.received_ns) >> 10
-        local_end = request.local_end_ns or responded_ns
-        local = (local_end - request.started_ns) >> 10
-        send = (sent_ns - send_start_ns) >> 10
-        if total < DIRECT and request.size < DIRECT:
-            self.total_buckets[BUCKET_TABLE[total]] += 1
-            self.local_buckets[BUCKET_TABLE[local]] += 1
-            self.send_buckets[BUCKET_TABLE[send]] += 1
-            self.size_buckets[BUCKET_TABLE[request.size]] += 1
-        else:
-            self.total_buckets[bucket_of(total)] += 1
-            self.local_buckets[bucket_of(local)] += 1
-            self.send_buckets[bucket_of(send)] += 1
-            self.size_buckets[bucket_of(request.size)] += 1
         request.entry.count += 1
-        queued = (request.started_ns - request.received_ns) >> 10
-        if queued:
-            self.queue.buckets[BUCKET_TABLE[queued] if queued < DIRECT else bucket_of(queued)] += 1
+        self.times.record(
+            request.size,
+            request.received_ns,
+            request.started_ns,
+            request.local_end_ns or responded_ns,
+            send_start_ns,
+            sent_ns,
+        )
         if send_start_ns != responded_ns:
             self.response_queue.record((send_start_ns - responded_ns) >> 10)
         if request.local_end_ns or request.throttle_ns or request.temporary_bytes or request.errors:
@@ -145,7 +136,7 @@ class RequestKind:
 class ApiVersionEntry:
     """One version of one API as the channel looks it up: how its header ends, and where it is counted."""
 
-    __slots__ = ("api_key", "api_version", "count", "flexible", "kind", "name")
+    __slots__ = ("api_key", "api_version", "count", "flexible", "kind", "name", "short_way")
 
     def __init__(self, api_key: int, api_version: int, name: str, flexible: bool, kind: RequestKind) -> None:
         self.api_key = api_key
@@ -154,6 +145,7 @@ class ApiVersionEntry:
         self.flexible = flexible
         self.kind = kind
         self.count = 0
+        self.short_way: ShortWay | None = None
 
 
 class RequestAccounting:

@@ -14,7 +14,7 @@ from typing import Final
 
 from tidelog.network.loop import READ, WRITE
 from tidelog.network.output import COPIED_BYTES, Output, read_together
-from tidelog.network.request import LENGTH, NO_BYTES, Part, Request, part_size
+from tidelog.network.request import LENGTH, NO_BYTES, Part, Request, Taken, part_size
 from tidelog.network.request_channel import RequestChannel
 
 log = logging.getLogger("tidelog.network")
@@ -30,6 +30,8 @@ CORKED: Final = 64  # more frames are at hand: answers are gathered and leave to
 CLOSED: Final = 128
 DRAINING: Final = 256  # no new request is taken, the connection closes after the present one
 DEFERRED: Final = 512  # answers come at the end of this turn of the loop, and others wait for them
+
+NOT_DEFERRED: Final = ~DEFERRED
 
 CORKED_BYTES: Final = 64 * 1024
 
@@ -127,10 +129,6 @@ class AnsweringChannel(ABC):
         """Whether other requests are at hand in this turn of the loop, of this connection or of others."""
         return self.context.clock.crowded or self._state & (CORKED | DEFERRED) != 0
 
-    def now_deferred(self) -> None:
-        self._deferred += 1
-        self._state |= DEFERRED
-
     # Answering
 
     def answer_frame(self, request: Request, frame: bytes) -> None:
@@ -160,6 +158,41 @@ class AnsweringChannel(ABC):
         request.kind.record(request, responded, responded, now)
         if context.log_level:
             context.log_request(request, (frame,), responded, responded, now)
+
+    def taken(self) -> None:
+        """A short way took a request. The next ones are handled meanwhile, and later answers wait for its."""
+        self._deferred += 1
+        self._state |= DEFERRED
+
+    def answer_taken(self, taken: Taken, frame: bytes) -> None:
+        """Answer a request that was `taken`: with a frame that begins with its length, or with nothing."""
+        self._deferred -= 1
+        if not self._deferred:
+            self._state &= NOT_DEFERRED
+        self.answer_now(taken, frame)
+        if self._state:
+            self._after_deferred()
+
+    def answer_now(self, taken: Taken, frame: bytes) -> None:
+        """The same for a request that its short way answers before it returns; none before it is deferred."""
+        responded = perf_counter_ns()
+        if self._state or self._corked:
+            self._cork(frame)
+        elif frame:
+            try:
+                sent = self._send(frame)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._lost(error)
+                sent = len(frame)
+            if sent != len(frame):
+                self._output.add((memoryview(frame)[sent:],))
+                self._wait_to_send()
+        _, entry, _, size, received_ns, started_ns = taken
+        self.context.clock.now_ns = now = perf_counter_ns()
+        entry.count += 1
+        entry.kind.times.record(size, received_ns, started_ns, responded, responded, now)
 
     def answer_parts(self, request: Request, parts: Sequence[Part]) -> None:
         if request.done:
@@ -229,12 +262,16 @@ class AnsweringChannel(ABC):
             self.answer_frame(request, frame)
         else:
             request.done = True
-            self._corked.append(frame)
-            self._corked_bytes += len(frame)
-            if not self._state & DEFERRED:
-                self._flush_corked()
+            self._cork(frame)
             self._account(request, (frame,), perf_counter_ns())
         self._after_deferred()
+
+    def _cork(self, frame: bytes) -> None:
+        """Have an answer leave with the others of its connection in this turn."""
+        self._corked.append(frame)
+        self._corked_bytes += len(frame)
+        if not self._state & (DEFERRED | CORKED):
+            self._flush_corked()
 
     def _end_deferral(self, request: Request) -> None:
         request.deferred = False

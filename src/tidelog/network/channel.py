@@ -7,12 +7,12 @@ gets a buffer of its own. A peer that sends or reads slowly holds its own memory
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter_ns
 from typing import Final
 
+from tidelog.network.accounting import ApiVersionEntry
 from tidelog.network.answering import (
     BULK,
     BUSY,
@@ -29,13 +29,12 @@ from tidelog.network.answering import (
 )
 from tidelog.network.loop import GONE, READ, WRITE
 from tidelog.network.memory import FrameBuffer
-from tidelog.network.request import LENGTH, Request
+from tidelog.network.request import LENGTH, NO_BYTES, Request, Taken
 from tidelog.network.request_channel import READ_BYTES, BadFrame, RequestChannel
+from tidelog.network.twins import known_header
 
-HEADER: Final = struct.Struct(">iIi")
-"""Length, API key and version as one number (it is looked up as one), correlation id."""
-
-NO_HEADER: Final = (0, -1, 0)
+KnownHeader = tuple[ApiVersionEntry, int, int]
+"""The API and version, the correlation id, and where the body begins."""
 
 FRAMES_PER_TURN: Final = 32
 
@@ -63,7 +62,6 @@ def hang_up(sock: socket.socket) -> None:
 
 class Channel(AnsweringChannel):
     __slots__ = (
-        "_client_end",
         "_client_raw",
         "_filled",
         "_filling",
@@ -86,8 +84,7 @@ class Channel(AnsweringChannel):
     ) -> None:
         super().__init__(context, sock, peer, listener, connection_id)
         self.client_id: str | None = None
-        self._client_raw = b"\xff\xff\xff"  # matches no header before the first one was read
-        self._client_end = 0
+        self._client_raw = b""  # the client id of the last request, with its length before it
         self._recv_into = sock.recv_into
         self._on_closed = on_closed
         self._filling: FrameBuffer | None = None
@@ -112,8 +109,11 @@ class Channel(AnsweringChannel):
             self._lost(error)
             return
         # The ordinary case: exactly one frame, within the limit.
-        if 12 < received <= context.max_received and LENGTH.unpack_from(buffer)[0] == received - 4:
-            self._handle_frame(buffer, context.view, 0, received)
+        known = None
+        if received <= context.max_received:
+            known = known_header(buffer, 0, received, context.entries, self._client_raw)
+        if known is not None:
+            self._handle_known(known, context.view[4:received])
         elif received:
             self._handle_frames(buffer, context.view, 0, received)
         else:
@@ -317,42 +317,33 @@ class Channel(AnsweringChannel):
 
     def _handle_frame(self, buffer: bytearray, view: memoryview, start: int, end: int) -> None:
         """Handle the whole frame, its length included, that is at `buffer[start:end]`."""
-        context = self.context
-        whole = end - start > 12
-        size, key_version, correlation_id = HEADER.unpack_from(buffer, start) if whole else NO_HEADER
-        entry = context.entries.get(key_version)
         # Nearly always the API and version are known, and the client id is that of the last request.
-        if entry is None or not buffer.startswith(self._client_raw, start + 12):
+        known = known_header(buffer, start, end, self.context.entries, self._client_raw)
+        if known is not None:
+            self._handle_known(known, view[start + 4 : end])
+        else:
             self._handle_new(view[start + 4 : end], None)
-            return
-        body_start = self._client_end
-        if entry.flexible:
-            # An empty tag section is one zero byte.
-            if body_start >= size or buffer[start + 4 + body_start]:
-                self._handle_new(view[start + 4 : end], None)
-                return
-            body_start += 1
-        elif body_start > size:
-            self._handle_new(view[start + 4 : end], None)
-            return
+
+    def _handle_known(self, known: KnownHeader, frame: memoryview) -> None:
+        entry, correlation_id, body_start = known
+        context = self.context
         clock = context.clock
         self.last_active_ns = now = clock.now_ns
-        request = Request(
-            self,
-            entry,
-            correlation_id,
-            self.client_id,
-            view[start + 4 : end],
-            body_start,
-            size,
-            clock.turn_ns,
-            now,
-        )
+        size, short_way, request = len(frame), entry.short_way, None
         try:
+            if (
+                short_way is not None
+                and not context.log_level  # its line in the log is written with the Request
+                and short_way((self, entry, correlation_id, size, clock.turn_ns, now), frame, body_start)
+            ):
+                return
+            request = Request(
+                self, entry, correlation_id, self.client_id, frame, body_start, size, clock.turn_ns, now
+            )
             context.handler(request)
         except Exception as error:
-            self._handler_failed(request, error)
-        if not request.done:
+            self._handler_failed(entry, request, error)
+        if request is not None and not request.done:
             self._now_busy(request)
 
     def _handle_new(self, frame: memoryview, memory: FrameBuffer | None) -> None:
@@ -369,27 +360,33 @@ class Channel(AnsweringChannel):
             self._drop(str(error))
             return
         if body_start >= 10:
-            self._client_end = 10 + max(0, int.from_bytes(frame[8:10], "big", signed=True))
-            self._client_raw = bytes(frame[8 : self._client_end])
+            length = max(0, int.from_bytes(frame[8:10], "big", signed=True))
+            self._client_raw = bytes(frame[8 : 10 + length])
             self.client_id = client_id
         clock = context.clock
         self.last_active_ns = now = clock.now_ns
-        request = Request(
-            self, entry, correlation_id, client_id, frame, body_start, len(frame), clock.turn_ns, now
-        )
-        request.memory = memory
+        size, short_way, request = len(frame), entry.short_way, None
         try:
-            context.handler(request)
+            if (
+                short_way is None
+                or context.log_level
+                or not short_way((self, entry, correlation_id, size, clock.turn_ns, now), frame, body_start)
+            ):
+                request = Request(
+                    self, entry, correlation_id, client_id, frame, body_start, size, clock.turn_ns, now
+                )
+                request.memory, memory = memory, None
+                context.handler(request)
         except Exception as error:
-            self._handler_failed(request, error)
-        if not request.done:
+            self._handler_failed(entry, request, error)
+        if memory is not None:
+            context.pool.give_back(memory, size)
+            context.update_gate()
+        if request is not None and not request.done:
             self._now_busy(request)
 
     def _now_busy(self, request: Request) -> None:
         """The handler returned without an answer: it comes later."""
-        if request.deferred:
-            request.release_buffer()
-            return
         self._state |= BUSY
         if not request.kept:
             request.release_buffer()
@@ -400,13 +397,23 @@ class Channel(AnsweringChannel):
             if context.in_progress >= context.max_in_progress:
                 context.update_gate()
 
-    def _handler_failed(self, request: Request, error: Exception) -> None:
-        api = request.entry.name
-        log.error("closing the connection of %s: the handler of %s failed", self.peer, api, exc_info=error)
-        if not request.done:
+    def _handler_failed(self, entry: ApiVersionEntry, request: Request | None, error: Exception) -> None:
+        log.error(
+            "closing the connection of %s: the handler of %s failed", self.peer, entry.name, exc_info=error
+        )
+        if request is not None and not request.done:
             self._end(request)
             self._account(request, (), perf_counter_ns())
         self.close()
+
+    def request_of(self, taken: Taken) -> Request:
+        """The Request of what a short way took, to be answered as any other."""
+        _, entry, correlation_id, size, received_ns, started_ns = taken
+        request = Request(
+            self, entry, correlation_id, self.client_id, NO_BYTES, 0, size, received_ns, started_ns
+        )
+        request.deferred = True
+        return request
 
     def keep_frame(self, request: Request) -> None:
         frame = request.buffer

@@ -47,6 +47,17 @@ class FilePart(Protocol):
 Part = bytes | bytearray | memoryview | FilePart
 Handler = Callable[["Request"], None]
 
+# A request that a short way took: its channel, API version and correlation id, its size, when its frame was
+# received, and when its turn came. A tuple, because one is made for every small request.
+Taken = tuple["Channel", "ApiVersionEntry", int, int, int, int]
+
+ShortWay = Callable[[Taken, memoryview, int], bool]
+"""Given a small request, its frame and the start of the body: takes it, or leaves it to the handler (False).
+
+No `Request` is made of what it takes. `Channel.answer_taken` answers, at the end of this turn of the loop at
+the latest. The frame's bytes belong to the network as soon as it returns.
+"""
+
 
 def part_size(part: Part) -> int:
     return len(part) if isinstance(part, bytes | bytearray | memoryview) else part.size
@@ -154,18 +165,6 @@ class Request:
         self.buffer = NO_BYTES
         if self.memory is not None:
             self.channel.release_frame(self)
-
-    def defer(self) -> None:
-        """Say that the answer comes at the end of this turn of the loop (`at_end_of_turn`).
-
-        The connection goes on with its next request meanwhile; later answers wait for this one.
-        """
-        self.deferred = True
-        self.channel.now_deferred()
-
-    def at_end_of_turn(self, callback: Callable[[], None]) -> None:
-        """Call back when the requests that are at hand in this turn of the loop were handled."""
-        self.channel.context.loop.call_soon_in_turn(callback)
 
     def waiting(self) -> None:
         """Say that the request waits for others now (in a purgatory) and is not being worked on."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import error_name
 from tidelog.network.accounting import ApiVersionEntry, RequestAccounting
 from tidelog.network.memory import MemoryPool
-from tidelog.network.request import LENGTH, Handler, Part, Request, part_size
+from tidelog.network.request import LENGTH, Handler, Part, Request, ShortWay, part_size
 from tidelog.protocol.api import API, ApiKey
 from tidelog.protocol.headers import read_request_header
 from tidelog.protocol.wire import ProtocolError
@@ -48,6 +48,7 @@ class RequestChannel:
         "_handler",
         "_large_turn_ns",
         "_resuming",
+        "_short_ways",
         "_versions",
         "accounting",
         "buffer",
@@ -77,6 +78,7 @@ class RequestChannel:
         max_in_progress: int,
         pool: MemoryPool,
         formatter: Formatter | None = None,
+        short_ways: Mapping[int, ShortWay] | None = None,
     ) -> None:
         self.loop = loop
         self.clock = loop.direct
@@ -87,6 +89,7 @@ class RequestChannel:
         self.max_in_progress = max_in_progress
         self.pool = pool
         self._formatter = formatter
+        self._short_ways = short_ways or {}
         self.buffer = bytearray(READ_BYTES)
         self.view = memoryview(self.buffer)
         self.entries: dict[int, ApiVersionEntry] = {}
@@ -142,6 +145,7 @@ class RequestChannel:
             return ApiVersionEntry(api_key, api_version, name, flexible, self.accounting.kind(name))
         entry = self.accounting.entry(api_key, api_version, name, flexible)
         if (api_key, api_version) != (ApiKey.CONTROLLED_SHUTDOWN, 0):  # the one header without a client id
+            entry.short_way = self._short_ways.get(api_key)
             self.entries[api_key << 16 | api_version] = entry
         return entry
 

@@ -11,7 +11,7 @@ import errno
 import heapq
 import logging
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from tidelog.network.channel import Channel, hang_up
 from tidelog.network.limits import ConnectionLimits, NetworkLimits
 from tidelog.network.loop import READ, BrokerLoop
 from tidelog.network.memory import MemoryPool
-from tidelog.network.request import Handler
+from tidelog.network.request import Handler, ShortWay
 from tidelog.network.request_channel import Formatter, RequestChannel, Versions
 
 log = logging.getLogger("tidelog.network")
@@ -139,6 +139,7 @@ class SocketServer:
         *,
         versions: Versions,
         formatter: Formatter | None = None,
+        short_ways: Mapping[int, ShortWay] | None = None,
     ) -> None:
         self.loop = loop
         self.endpoints = list(endpoints)
@@ -153,6 +154,7 @@ class SocketServer:
             max_in_progress=limits.queued_max_requests,
             pool=MemoryPool(limits.queued_max_request_bytes),
             formatter=formatter,
+            short_ways=short_ways,
         )
         self.acceptors: dict[str, Acceptor] = {}
         self.channels: dict[int, Channel] = {}

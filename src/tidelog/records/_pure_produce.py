@@ -28,6 +28,22 @@ def parse_produce(buf: Buffer, pos: int, version: int) -> ProduceBody:
     return _ProduceReader(buf, pos, version >= 9).body(version)
 
 
+def parse_one_batch(
+    buf: Buffer, pos: int, version: int
+) -> tuple[str | None, int, str | bytes, int, int, int] | None:
+    """The same body where it has one partition: (transactional id, acks, topic, partition, start, end of its
+    records in `buf`). None for any other body, which `parse_produce` reads or refuses.
+    """
+    try:
+        transactional_id, acks, _, topics = parse_produce(buf, pos, version)
+    except ValueError:
+        return None
+    if len(topics) != 1 or len(topics[0][1]) != 1:
+        return None
+    topic, ((partition, start, end),) = topics[0]
+    return None if start < 0 else (transactional_id, acks, topic, partition, start, end)
+
+
 class _ProduceReader:
     """The few types that a Produce request is made of; each checks that its bytes are there."""
 
@@ -140,7 +156,7 @@ def produce_response(
     log_append_time: int,
     log_start_offset: int,
 ) -> bytes:
-    """Header and body of the answer to a Produce request with one partition that needs no error texts.
+    """The answer to a Produce request with one partition that needs no error texts, its length before it.
 
     `topic` is its name, or its id from version 13 on."""
     if not 3 <= version <= 13:
@@ -169,7 +185,7 @@ def produce_response(
     else:
         out += b"\x00\x00\x00\x00\xff\xff" if version == 8 else b""
         out += b"\x00\x00\x00\x00"
-    return bytes(out)
+    return struct.pack(">i", len(out)) + out
 
 
 def _unsigned(value: int) -> bytes:

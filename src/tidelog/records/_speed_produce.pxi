@@ -153,6 +153,58 @@ def parse_produce(buf, Py_ssize_t pos, int version):
         PyBuffer_Release(&view)
 
 
+cdef tuple read_one_batch(Reader *r, int version):
+    cdef int64_t acks, partition, length
+    cdef Py_ssize_t start
+    transactional_id = string(r)
+    acks = number(r, 2)
+    number(r, 4)
+    if length_of(r, 4) != 1:
+        return None
+    if version >= 13:
+        left_less(r, 16)
+        topic = PyBytes_FromStringAndSize(<const char *>r.p, 16)
+        r.p += 16
+    else:
+        topic = string(r)
+    if length_of(r, 4) != 1:
+        return None
+    partition = number(r, 4)
+    length = length_of(r, 4)
+    if length < 0 or topic is None:
+        return None
+    left_less(r, length)
+    start = r.p - r.base
+    r.p += length
+    skip_tags(r)
+    skip_tags(r)
+    skip_tags(r)
+    if r.p != r.end:
+        return None
+    return transactional_id, acks, topic, partition, start, start + length
+
+
+def parse_one_batch(buf, Py_ssize_t pos, int version):
+    cdef Py_buffer view
+    cdef Reader r
+    if not 3 <= version <= 13:
+        return None
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= pos <= view.len:
+            return None
+        r.base = <const uint8_t *>view.buf
+        r.p = r.base + pos
+        r.end = r.base + view.len
+        r.flexible = version >= 9
+        r.elements = MAX_ELEMENTS
+        return read_one_batch(&r, version)
+    except ValueError:
+        return None
+    finally:
+        PyBuffer_Release(&view)
+
+
 def produce_response(
     int version, int32_t correlation_id, topic, int32_t partition, int16_t error_code, int64_t base_offset,
     int64_t log_append_time, int64_t log_start_offset,
@@ -174,8 +226,8 @@ def produce_response(
         name = (<str>topic).encode("utf-8")
         if len(name) > 0x7FFF:
             raise ValueError(f"a topic name of {len(name)} bytes is too long")
-    tl_put32(p, <uint32_t>correlation_id)
-    p += 4
+    tl_put32(p + 4, <uint32_t>correlation_id)
+    p += 8  # the length comes before it, when it is known
     if flexible:
         tl_put16(p, 2)
         p += 2
@@ -212,6 +264,7 @@ def produce_response(
             p += 6
         tl_put32(p, 0)
         p += 4
+    tl_put32(fixed, <uint32_t>(p - fixed - 4 + PyBytes_GET_SIZE(name)))
     return join_around(fixed, before, name, p - fixed)
 
 

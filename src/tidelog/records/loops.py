@@ -34,6 +34,7 @@ try:
         map_batches,
         map_records,
         murmur2,
+        parse_one_batch,
         parse_produce,
         patch_header,
         produce_response,
@@ -81,7 +82,7 @@ except ImportError:
         Record,
         RecordReader,
     )
-    from tidelog.records._pure_produce import parse_produce, produce_response
+    from tidelog.records._pure_produce import parse_one_batch, parse_produce, produce_response
     from tidelog.records._pure_producer import ProducerEntry  # type: ignore[assignment]
     from tidelog.records._pure_rows import RowSink  # type: ignore[assignment]
 
@@ -112,6 +113,7 @@ __all__ = [
     "map_batches",
     "map_records",
     "murmur2",
+    "parse_one_batch",
     "parse_produce",
     "patch_header",
     "produce_response",

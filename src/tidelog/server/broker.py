@@ -40,9 +40,11 @@ from tidelog.metadata.tree import TreeError, TreeUnavailable
 from tidelog.metrics.registry import Registry
 from tidelog.network.loop import BrokerLoop
 from tidelog.network.server import Endpoint, SocketServer
+from tidelog.protocol.api import ApiKey
 from tidelog.server.apis import served_apis
 from tidelog.server.apis.api import Api
 from tidelog.server.apis.router import Router
+from tidelog.server.apis.small_produce import SmallProduces
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.group import overrides_of
 from tidelog.server.dynamic_config import DynamicConfig
@@ -324,6 +326,7 @@ class Broker:
             self.registry,
             versions=self._router.versions,
             formatter=self._router.describe,
+            short_ways={ApiKey.PRODUCE: SmallProduces(services).take},
         )
         try:
             server.bind()

@@ -11,13 +11,11 @@ from tidelog.cluster.fetch import Fetcher
 from tidelog.cluster.fetch_session import FetchSessionCache
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.moves import ReplicaMoves
-from tidelog.cluster.partition import Partition
-from tidelog.cluster.replica_manager import HostedTopic, ReplicaManager
+from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.network.request import Request
 from tidelog.protocol.message import Message
 from tidelog.slices import Slices
-from tidelog.storage.append import DuplicateBatch, PendingAppend
 from tidelog.storage.manager import LogManager
 
 if TYPE_CHECKING:
@@ -30,11 +28,6 @@ if TYPE_CHECKING:
     from tidelog.server.internal_topics import InternalTopics
     from tidelog.server.metrics import BrokerMetrics
     from tidelog.server.producer_ids import ProducerIds
-
-
-# A produce request of one batch that shares its write with others: the request, its acks, the topic as it was
-# named, the topic, the partition, the append, and the bytes of the batch.
-JoinedAppend = tuple[Request, int, str | bytes, HostedTopic, Partition, PendingAppend | DuplicateBatch, int]
 
 
 @dataclass(slots=True)
@@ -62,8 +55,6 @@ class Services:
     failed: Callable[[Request, Exception], None] = field(init=False)
     # Set when the logs are loaded, before anything is asked of it.
     moves: ReplicaMoves = field(init=False)
-    # What the end of this turn of the loop writes and answers.
-    joined_appends: list[JoinedAppend] = field(default_factory=list)
     apis: dict[int, Api] = field(default_factory=dict)
     # Features by name with the range of levels that this broker can serve.
     supported_features: dict[str, tuple[int, int]] = field(default_factory=dict)

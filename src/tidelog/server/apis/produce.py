@@ -11,15 +11,15 @@
   part of it: before v12 the producer has added the partition (or it is INVALID_TXN_STATE, from v11 on
   TRANSACTION_ABORTABLE), from v12 on the broker adds it.
 
-The small request with one batch for one partition is what a broker does most, and has a short way; those that
-come in one turn of the loop share their write. Frames of 64 KB and more are checked and written by a worker.
+The small request with one batch for one partition is what a broker does most, and has a short way
+(small_produce.py). Frames of 64 KB and more are checked and written by a worker.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
@@ -45,11 +45,11 @@ from tidelog.protocol.messages.produce import ProduceResponse
 from tidelog.protocol.wire import ProtocolError
 from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.check import NotOneBatch
-from tidelog.records.loops import parse_produce, produce_response
+from tidelog.records.loops import parse_produce
 from tidelog.server.apis.api import Api
-from tidelog.server.services import JoinedAppend, Services
+from tidelog.server.services import Services
 from tidelog.slices import Slices
-from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch
+from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.producer_state import Verification
 
 log = logging.getLogger("tidelog.server.apis.produce")
@@ -83,220 +83,24 @@ _EXPLAINED = (
 )
 
 Slot = tuple[str | bytes, int]
-# Up to this size a copy of a batch costs less than a write of its own.
-JOINED_BYTES = 4096
 
 IN_ONE_GO = 1_000
 """More partitions than this are handled in slices, between the requests of others."""
 
 
 def produce(services: Services, request: Request) -> Slices[None] | None:
-    buffer = request.buffer
-    version = request.api_version
     try:
-        transactional_id, acks, timeout_ms, topics = parse_produce(buffer, request.body_start, version)
+        transactional_id, acks, timeout_ms, topics = parse_produce(
+            request.buffer, request.body_start, request.api_version
+        )
     except ValueError as error:
         raise ProtocolError(str(error)) from error
-    if len(topics) == 1 and len(buffer) < HEAVY_BYTES:
-        topic, partitions = topics[0]
-        if len(partitions) == 1 and _produce_one(
-            services, request, transactional_id, acks, topic, partitions[0]
-        ):
-            return None
     work = _produce_any(services, request, transactional_id, acks, timeout_ms, topics)
     if sum(len(partitions) for _, partitions in topics) > IN_ONE_GO:
         return work
     for _ in work:
         pass
     return None
-
-
-def _produce_one(
-    services: Services,
-    request: Request,
-    transactional_id: str | None,
-    acks: int,
-    topic: str | bytes,
-    records: tuple[int, int, int],
-) -> bool:
-    """One small batch for one partition, appended and answered in this turn of the loop.
-
-    False when anything is out of the ordinary: the general way then does and explains it.
-    """
-    index, start, end = records
-    replicas = services.replicas
-    hosted = (replicas.topics if isinstance(topic, str) else replicas.topics_by_id).get(topic)  # type: ignore[arg-type]
-    if hosted is None or hosted.is_internal or start < 0 or not -1 <= acks <= 1:
-        return False
-    partition = hosted.partitions.get(index)
-    if partition is None or not partition.can_append_now(acks):
-        return False
-    version = request.api_version
-    now_ms = services.clock.ms()
-    try:
-        batch = partition.check_now(request.buffer[start:end], now_ms, version >= 7)
-    except KafkaError:
-        return False
-    guard = None
-    if batch.attributes & TRANSACTIONAL_FLAG:
-        if not transactional_id:
-            return False
-        assert partition.log is not None
-        if partition.log.producers.begins_transaction(batch):
-            guard = services.verification.guard_now(
-                transactional_id,
-                batch.producer_id,
-                batch.producer_epoch,
-                batch.base_sequence,
-                partition,
-                version,
-            )
-            if guard is None:
-                return False
-    size = end - start
-    small = acks != 0 and batch.size <= JOINED_BYTES
-    joins = small and request.channel.has_company and partition.answers_at_once
-    if partition.unwritten and not joins:
-        return False
-    try:
-        if joins:
-            prepared = partition.append_in_turn(batch, now_ms, guard)
-            _join(services, (request, acks, topic, hosted, partition, prepared, size))
-            return True
-        result = partition.append_now(batch, now_ms, guard)
-    except KafkaError as error:
-        _refused(services, request, acks, topic, hosted, partition, error, size)
-    else:
-        _appended(services, request, acks, topic, hosted, partition, result, size)
-    return True
-
-
-def _join(services: Services, append: JoinedAppend) -> None:
-    """Have an append written and answered at the end of this turn of the loop.
-
-    Requests that come together from many connections, or one behind the other on one, share the write.
-    """
-    request = append[0]
-    if not services.joined_appends:
-        request.at_end_of_turn(lambda: _end_turn(services))
-    services.joined_appends.append(append)
-    request.defer()
-
-
-def _end_turn(services: Services) -> None:
-    """Write what was joined, partition by partition, then answer in the order of the requests."""
-    joined, services.joined_appends = services.joined_appends, []
-    now_ms = services.clock.ms()
-    results: dict[Partition, Iterator[AppendResult]] = {}
-    errors: dict[Partition, Exception] = {}
-    for _, _, _, _, partition, _, _ in joined:
-        if partition not in results and partition not in errors:
-            try:
-                results[partition] = iter(partition.write_turn(now_ms))
-            except Exception as error:
-                errors[partition] = error
-    for append in joined:
-        try:
-            _answer_joined(services, append, results, errors)
-        except Exception as error:
-            services.failed(append[0], error)
-    for partition in (*results, *errors):
-        try:
-            partition.turn_written()
-        except Exception:
-            log.exception("%s: the end of a turn of the loop failed", partition.name)
-
-
-def _answer_joined(
-    services: Services,
-    append: JoinedAppend,
-    results: Mapping[Partition, Iterator[AppendResult]],
-    errors: Mapping[Partition, Exception],
-) -> None:
-    request, acks, topic, hosted, partition, prepared, size = append
-    if isinstance(prepared, DuplicateBatch):
-        assert partition.log is not None
-        lost = prepared.result.last_offset >= partition.log.log_end_offset  # with its first arrival
-        result = None if lost else prepared.result
-    else:
-        result = None if partition in errors else next(results[partition])
-    if result is not None:
-        _appended(services, request, acks, topic, hosted, partition, result, size)
-    else:
-        _refused(services, request, acks, topic, hosted, partition, errors[partition], size)
-
-
-def _refused(
-    services: Services,
-    request: Request,
-    acks: int,
-    topic: str | bytes,
-    hosted: HostedTopic,
-    partition: Partition,
-    error: Exception,
-    size: int,
-) -> None:
-    _count_failed(services, hosted, error, size)
-    _send(services, request, acks, [((topic, partition.index), partition, AppendOutcome(None, error))])
-
-
-def _appended(
-    services: Services,
-    request: Request,
-    acks: int,
-    topic: str | bytes,
-    hosted: HostedTopic,
-    partition: Partition,
-    result: AppendResult,
-    size: int,
-) -> None:
-    """Answer for a batch that is in the log, unless its topic asks for the disk first."""
-    if result.needs_flush:
-        _answer_after_flush(services, request, acks, topic, hosted, partition, result, size)
-        return
-    _count(services, hosted, result, size)
-    if acks == 0:
-        request.respond_nothing()
-        return
-    request.respond(
-        [
-            produce_response(
-                request.api_version,
-                request.correlation_id,
-                topic,
-                partition.index,
-                0,
-                result.base_offset,
-                result.log_append_time,
-                result.log_start_offset,
-            )
-        ]
-    )
-
-
-def _answer_after_flush(
-    services: Services,
-    request: Request,
-    acks: int,
-    topic: str | bytes,
-    hosted: HostedTopic,
-    partition: Partition,
-    result: AppendResult,
-    size: int,
-) -> None:
-    """The topic's flush policy asks for the disk before the answer."""
-    request.waiting()
-
-    def flushed(error: BaseException | None) -> None:
-        if error is None:
-            _count(services, hosted, result, size)
-            outcome = AppendOutcome(result, None)
-        else:
-            _count_failed(services, hosted, error, size)
-            outcome = AppendOutcome(None, error)
-        _send(services, request, acks, [((topic, partition.index), partition, outcome)])
-
-    services.replicas.flush_then(partition, result.base_offset, flushed)
 
 
 def _produce_any(
@@ -331,11 +135,11 @@ def _produce_any(
             partition = target if isinstance(target, Partition) else None
             hosted = None if partition is None else services.replicas.topics.get(partition.topic)
             if hosted is not None and outcome.result is not None and outcome.error is None:
-                _count(services, hosted, outcome.result, size)
+                count(services, hosted, outcome.result, size)
             elif hosted is not None and outcome.error is not None:
-                _count_failed(services, hosted, outcome.error, size)
+                count_failed(services, hosted, outcome.error, size)
             answers.append((slot, partition, outcome))
-        _send(services, request, acks, answers)
+        send(services, request, acks, answers)
 
     def append(errors: Mapping[Partition, KafkaError], guards: Mapping[Partition, Verification]) -> None:
         for slot, (target, data) in enumerate(entries):
@@ -415,7 +219,7 @@ def _verify(
     services.verification.check_produce(transactional_id, producer_id, epoch, sequences, version, append)
 
 
-def _count(services: Services, hosted: HostedTopic, result: AppendResult, size: int) -> None:
+def count(services: Services, hosted: HostedTopic, result: AppendResult, size: int) -> None:
     records = result.last_offset - result.base_offset + 1
     topic, every = hosted.metrics, services.replicas.topic_metrics.all
     topic.produces.count += 1
@@ -426,7 +230,7 @@ def _count(services: Services, hosted: HostedTopic, result: AppendResult, size: 
     every.bytes_in.count += size
 
 
-def _count_failed(services: Services, hosted: HostedTopic, error: BaseException, size: int) -> None:
+def count_failed(services: Services, hosted: HostedTopic, error: BaseException, size: int) -> None:
     for metrics in (hosted.metrics, services.replicas.topic_metrics.all):
         metrics.produces.count += 1
         metrics.failed_produces.count += 1
@@ -438,7 +242,7 @@ def _count_failed(services: Services, hosted: HostedTopic, error: BaseException,
             metrics.no_key_compacted.count += len(error.record_errors)
 
 
-def _send(
+def send(
     services: Services,
     request: Request,
     acks: int,
