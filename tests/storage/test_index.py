@@ -42,8 +42,10 @@ def test_offset_lookups(offsets: list[int], positions: list[int], asked: list[in
     for value in [*asked, *offsets, *positions]:
         before = [position for offset, position in entries if offset <= value]
         behind = [offset for offset, position in entries if position >= value]
+        next_one = [position for offset, position in entries if offset >= value]
         for index in (growing, stored, loaded):
             assert index.lookup(value) == (before[-1] if before else 0)
+            assert index.around(value) == (index.lookup(value), next_one[0] if next_one else -1)
             assert index.offset_after(value) == (behind[0] if behind else None)
 
 

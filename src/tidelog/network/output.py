@@ -113,6 +113,9 @@ class Output:
 
     def _send_bytes(self) -> None:
         parts = self._parts
+        if len(parts) == 1 or not isinstance(parts[1], bytes | bytearray | memoryview):
+            self._send_piece()
+            return
         pieces: list[bytes | bytearray | memoryview] = []
         for part in parts[:PIECES_PER_CALL]:
             if not isinstance(part, bytes | bytearray | memoryview):
@@ -129,6 +132,17 @@ class Output:
             sent -= len(piece)
             whole += 1
         del parts[:whole]
+
+    def _send_piece(self) -> None:
+        """Bytes alone: the head of an answer before a slice, or its tail."""
+        parts = self._parts
+        piece = parts[0]
+        assert isinstance(piece, bytes | bytearray | memoryview)
+        sent = self._sock.send(piece, socket.MSG_MORE if len(parts) > 1 else 0)
+        if sent < len(piece):
+            parts[0] = memoryview(piece)[sent:]
+        else:
+            del parts[0]
 
     def _send_slice(self, part: FilePart) -> None:
         left = part.size - self._sent_of_slice

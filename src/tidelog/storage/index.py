@@ -38,6 +38,9 @@ class OffsetLookup(Protocol):
     def lookup(self, relative_offset: int, reads: Reads = WAITING) -> int:
         """The position of the last entry at or before an offset, 0 where there is none."""
 
+    def around(self, relative_offset: int, reads: Reads = WAITING) -> tuple[int, int]:
+        """The position of `lookup`, and that of the first entry at or behind the offset, -1 for none."""
+
     def offset_after(self, position: int, reads: Reads = WAITING) -> int | None:
         """The relative offset of the first entry at or behind a file position."""
 
@@ -88,6 +91,15 @@ class GrowingOffsetIndex:
     def lookup(self, relative_offset: int, reads: Reads = WAITING) -> int:
         at = bisect_right(self.offsets, relative_offset)
         return self.positions[at - 1] if at else 0
+
+    def around(self, relative_offset: int, reads: Reads = WAITING) -> tuple[int, int]:
+        at = bisect_left(self.offsets, relative_offset)
+        if at == len(self.offsets):
+            return self.positions[-1] if at else 0, -1
+        behind = self.positions[at]
+        if self.offsets[at] == relative_offset:
+            return behind, behind
+        return self.positions[at - 1] if at else 0, behind
 
     def offset_after(self, position: int, reads: Reads = WAITING) -> int | None:
         at = bisect_left(self.positions, position)
@@ -227,6 +239,14 @@ class StoredOffsetIndex:
     def lookup(self, relative_offset: int, reads: Reads = WAITING) -> int:
         at = self._entries.count_up_to(0, relative_offset, reads)
         return self._entries.entry(at - 1, reads)[1] if at else 0
+
+    def around(self, relative_offset: int, reads: Reads = WAITING) -> tuple[int, int]:
+        entries = self._entries
+        at = entries.count_up_to(0, relative_offset - 1, reads)
+        offset, behind = entries.entry(at, reads) if at < entries.count else (-1, -1)
+        if offset == relative_offset:
+            return behind, behind
+        return entries.entry(at - 1, reads)[1] if at else 0, behind
 
     def offset_after(self, position: int, reads: Reads = WAITING) -> int | None:
         at = self._entries.count_up_to(1, position - 1, reads)

@@ -362,7 +362,12 @@ class Segment:
             return self.last_batch_position, self.size - self.last_batch_position, self.last_batch_offset
         if self.size <= _SCAN_CHUNK:
             return self.scan(offset, 0, reads)  # one read shows it all
-        start = self.offset_index(reads).lookup(offset - self.base_offset, reads)
+        start, behind = self.offset_index(reads).around(offset - self.base_offset, reads)
+        if behind - start > _SCAN_CHUNK:
+            # Batches are as large as this: the entry behind is that of the batch, or there is one between.
+            found = self._batch_with(offset, behind, reads)
+            if found is not None:
+                return found
         try:
             found = self.scan(offset, start, reads)
         except CorruptMessage:
@@ -372,6 +377,17 @@ class Segment:
         if start and (found is None or (found[0] == start and found[2] > offset)):
             found = self.scan(offset, 0, reads)  # an index that is wrong costs time, not truth
         return found
+
+    def _batch_with(self, offset: int, position: int, reads: Reads) -> tuple[int, int, int] | None:
+        """The batch at `position`, if it holds `offset`."""
+        head = reads.pread(self.file, _PLACE.size, position)
+        if len(head) < _PLACE.size:
+            return None
+        base, length, delta = _PLACE.unpack(head)
+        size = length + LENGTH_OVERHEAD
+        if not base <= offset <= base + delta or size < HEADER_SIZE or position + size > self.size:
+            return None
+        return position, size, base
 
     def scan(self, offset: int, position: int, reads: Reads = WAITING) -> tuple[int, int, int] | None:
         file, size, place = self.file, self.size, _PLACE.unpack_from
