@@ -42,9 +42,12 @@ ROUNDS_PER_TURN: Final = 4
 BACKGROUND_NICENESS: Final = 10
 """Deleting a large file keeps a core busy for a tenth of a second, in which requests go first."""
 
-WATCH_NS: Final = 60_000
-QUICK_NS: Final = 100_000
-"""A wait as short as this, the wake-up included, would have ended sooner by watching."""
+WATCH_NS: Final = 100_000
+QUICK_NS: Final = 400_000
+"""A wait as short as this, the wake-up included, may have ended sooner by watching.
+
+A virtual machine takes up to 100 us to wake a core, so that what is answered within 50 us takes 200 by sleeping.
+"""
 
 CALM_NS: Final = 5_000_000
 """Large frames and answers come in many short waits, in which there is nothing to win by watching."""
