@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.storage.helpers import NOW, batch, open_log
+from tests.storage.helpers import NOW, append, batch, config, open_log
+from tests.support.scale import scale
+from tests.support.simdisk import SimulatedDisk
 from tidelog.errors import KafkaStorageError, OutOfOrderSequenceNumber, RecordListTooLarge
 from tidelog.records.batch import TRANSACTIONAL_FLAG, patch_header
 from tidelog.records.check import check_produced
@@ -159,3 +162,31 @@ def test_an_own_batch_without_sequences_is_noted(tmp_path: Path) -> None:
     data = batch(1, producer=(5, 0, -1))
     log.append_as_leader(data, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=NOW)
     assert log.producers.entries[5].last_sequence == -1
+
+
+@pytest.mark.parametrize("seed", range(scale(20, 200)))
+def test_a_roll_that_was_taken_back_does_not_come_back_with_a_crash(seed: int) -> None:
+    disk = SimulatedDisk()
+    log = open_log("/data/topic-0", config(segment_bytes=1000), disk=disk)
+    append(log, batch(value=b"a" * 300))
+    log.flush(NOW)
+    lost = prepare(log, batch(value=b"b" * 300))
+    prepare(log, batch(value=b"c" * 700))  # begins a segment
+    disk.fsync_dir("/data/topic-0")  # whoever syncs the folder now makes its name durable
+    assert len(log.segments) == 2
+    disk.fail(".log", errno.EIO, "write")
+    with pytest.raises(KafkaStorageError):
+        log.write(lost, NOW)
+    disk.heal()
+    for value in (b"d", b"e"):
+        append(log, batch(value=value * 100))
+    assert len(log.segments) == 1
+    log.flush(NOW)
+    end = log.log_end_offset
+    found = open_log(
+        "/data/topic-0",
+        config(segment_bytes=1000),
+        disk=disk.after_crash(random.Random(seed)),
+        recovery_point=log.recovery_point,
+    )
+    assert (len(found.segments), found.log_end_offset) == (1, end)
