@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
+import subprocess
+import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -79,6 +82,14 @@ def test_twins_count_the_same() -> None:
         bucket_of(100),
     ]
     assert not any(one[4])
+
+
+@pytest.mark.parametrize(("wanted", "used"), [("1", "_pure"), ("0", "_speed")])
+def test_plain_python_is_used_where_it_is_asked_for(wanted: str, used: str) -> None:
+    code = "from tidelog.network.twins import RequestTimes; print(RequestTimes.__module__)"
+    environment = {**os.environ, "TIDELOG_PURE": wanted}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert told.stdout.decode().strip() == f"tidelog.network.{used}"
 
 
 def test_other_numbers_of_buckets_are_refused() -> None:
