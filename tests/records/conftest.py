@@ -15,6 +15,7 @@ from tidelog.records import (
     _pure_produce,
     _pure_producer,
     _pure_rows,
+    _pure_run,
     loops,
 )
 
@@ -29,6 +30,7 @@ def pure() -> SimpleNamespace:
         _pure_client,
         _pure_fetch,
         _pure_rows,
+        _pure_run,
     )
     return SimpleNamespace(
         **{name: next(vars(module)[name] for module in modules if name in vars(module)) for name in NAMES}

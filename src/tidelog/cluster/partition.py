@@ -136,6 +136,7 @@ class Partition:
     __slots__ = (
         "_hold",
         "_is_held",
+        "_joined",
         "_next_flush",
         "_queue",
         "_rules_table",
@@ -198,7 +199,9 @@ class Partition:
         self._hold: Callable[[], None] | None = None
         self._is_held = False
         self.writing = False  # or held: in both cases later appends wait
-        self.unwritten: list[PendingAppend] = []  # of this turn of the loop, whose end writes them
+        # Those of this turn of the loop, whose end appends them, and their bytes.
+        self.unwritten: list[CheckedBatch] = []
+        self._joined = bytearray()
 
     @property
     def name(self) -> str:
@@ -314,29 +317,27 @@ class Partition:
             self.advance_high_watermark()
         return result
 
-    def append_in_turn(
-        self, batch: CheckedBatch, now_ms: int, guard: Verification | None = None
-    ) -> PendingAppend | DuplicateBatch:
-        """Take a small batch that `write_turn` writes, with the others of this turn of the loop.
+    def append_in_turn(self, batch: CheckedBatch) -> None:
+        """Take a small batch that `write_turn` appends, with the others of this turn of the loop.
 
-        The caller has seen `can_append_in_turn`. A duplicate may be one of a batch that is still to be
-        written.
+        The caller has seen `can_append_in_turn`. One that begins a transaction is appended at once instead:
+        those behind it are checked against what it did.
         """
-        assert self.log is not None
-        prepared = self.log.prepare(batch, self.leader_epoch, now_ms, guard=guard)
-        if isinstance(prepared, PendingAppend):
-            prepared.data = bytes(prepared.data)  # the buffer that it came in is used for the next frame
-            self.unwritten.append(prepared)
-        return prepared
+        self._joined += batch.data  # the buffer that it came in is used for the next frame
+        self.unwritten.append(batch)
 
-    def write_turn(self, now_ms: int) -> list[AppendResult]:
-        """Write what `append_in_turn` took, all or nothing; `turn_written` is to follow in both cases."""
-        pending, self.unwritten = self.unwritten, []
+    def write_turn(self, now_ms: int) -> list[int | DuplicateBatch | KafkaError]:
+        """Append what `append_in_turn` took: the base offset of each, or what there is to say instead.
+
+        KafkaError where none can be appended. `turn_written` is to follow in both cases.
+        """
+        batches, data = self.unwritten, self._joined
+        self.unwritten, self._joined = [], bytearray()
         log = self.log
         assert log is not None
         if log.closed:
             self.leader_log()  # deleted or offline since: this says which
-        return log.write_all(pending, now_ms)
+        return log.append_together(batches, data, self.leader_epoch, now_ms)
 
     def turn_written(self) -> None:
         """Let readers see what was written, and those appends go on that came behind."""

@@ -166,8 +166,8 @@ class AnsweringChannel(ABC):
 
     def answer_taken(self, taken: Taken, frame: bytes) -> None:
         """Answer a request that was `taken`: with a frame that begins with its length, or with nothing."""
-        self._deferred -= 1
-        if not self._deferred:
+        self._deferred = deferred = self._deferred - 1
+        if not deferred:
             self._state &= NOT_DEFERRED
         self.answer_now(taken, frame)
         if self._state:

@@ -46,7 +46,7 @@ WATCH_NS: Final = 100_000
 QUICK_NS: Final = 400_000
 """A wait as short as this, the wake-up included, may have ended sooner by watching.
 
-A virtual machine takes up to 100 us to wake a core, so that what is answered within 50 us takes 200 by sleeping.
+A virtual machine takes up to 100 us to wake a core: what comes within 50 us takes 200 by sleeping.
 """
 
 CALM_NS: Final = 5_000_000

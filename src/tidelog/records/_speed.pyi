@@ -1,5 +1,5 @@
 from array import array
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from tidelog.records._pure import Buffer, Columns, Headers, RecordFields
@@ -9,6 +9,7 @@ from tidelog.records._pure_client import EncodedHeaders, RecordMetadata
 from tidelog.records._pure_fetch import Aborted
 from tidelog.records._pure_produce import ProduceBody
 from tidelog.records._pure_producer import BatchMetadata
+from tidelog.records._pure_run import End, Run
 
 R = TypeVar("R")
 
@@ -75,6 +76,18 @@ def encode_records(
 ) -> tuple[bytes, int, int, int]: ...
 def murmur2(data: Buffer) -> int: ...
 def java_string_hash(text: str) -> int: ...
+def lay_out(
+    data: bytearray,
+    at: int,
+    batches: list[CheckedBatch],
+    first: int,
+    stop: int,
+    base_offset: int,
+    leader_epoch: int,
+    end: End,
+    entries: dict[int, ProducerEntry],
+    verifications: Mapping[int, object],
+) -> Run: ...
 def parse_produce(buf: Buffer, pos: int, version: int) -> ProduceBody: ...
 def parse_one_batch(
     buf: Buffer, pos: int, version: int

@@ -30,6 +30,7 @@ try:
         filter_batches,
         index_batches,
         java_string_hash,
+        lay_out,
         make_records,
         map_batches,
         map_records,
@@ -85,6 +86,7 @@ except ImportError:
     from tidelog.records._pure_produce import parse_one_batch, parse_produce, produce_response
     from tidelog.records._pure_producer import ProducerEntry  # type: ignore[assignment]
     from tidelog.records._pure_rows import RowSink  # type: ignore[assignment]
+    from tidelog.records._pure_run import lay_out  # type: ignore[assignment]
 
     COMPILED = False
 
@@ -109,6 +111,7 @@ __all__ = [
     "filter_batches",
     "index_batches",
     "java_string_hash",
+    "lay_out",
     "make_records",
     "map_batches",
     "map_records",

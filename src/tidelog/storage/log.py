@@ -24,6 +24,7 @@ from tidelog.records.batch import (
     read_header,
 )
 from tidelog.records.check import CheckedBatch, check_produced
+from tidelog.records.loops import lay_out
 from tidelog.storage.append import (
     AppendOrigin,
     AppendResult,
@@ -40,7 +41,7 @@ from tidelog.storage.lookup import TimestampAndOffset, first_at_or_after, greate
 from tidelog.storage.producer_state import BatchMetadata, CompletedTransaction, Verification
 from tidelog.storage.reads import WAITING, Reads
 from tidelog.storage.recovery import load_log, marker_of
-from tidelog.storage.segment import CHECK_NEXT, Segment
+from tidelog.storage.segment import CHECK_NEXT, LOG, Segment
 from tidelog.storage.slices import FileSlice
 from tidelog.storage.txnindex import AbortedTransaction
 
@@ -164,15 +165,18 @@ class Log(ClosingLog):
         outstanding.popleft()
         segment, position, last_offset = pending.segment, pending.position, pending.last_offset
         _, size, _, _, max_timestamp, _, _, _ = pending.batch
-        if max_timestamp > segment.max_timestamp:
-            segment.max_timestamp = max_timestamp
-            segment.offset_of_max_timestamp = last_offset
-        if segment.bytes_since_index > self._index_interval:
-            segment.add_index_entry(last_offset, position)
-        segment.bytes_since_index += size
-        segment.size = position + size
-        segment.last_batch_offset = base_offset
-        segment.last_batch_position = position
+        index_due = segment.bytes_since_index > self._index_interval
+        self._grow(
+            segment,
+            position + size,
+            size,
+            base_offset,
+            last_offset,
+            position,
+            max_timestamp,
+            last_offset,
+            index_due,
+        )
         if position == 0:
             segment.first_timestamp = max_timestamp
             segment.roll_timestamp = CHECK_NEXT
@@ -195,6 +199,139 @@ class Log(ClosingLog):
                 next_offset - self.recovery_point >= self.flush_messages,
             ),
         )
+
+    def _grow(
+        self,
+        segment: Segment,
+        end: int,
+        since_index: int,
+        base_offset: int,
+        last_offset: int,
+        position: int,
+        max_timestamp: int,
+        offset_of_max_timestamp: int,
+        index_due: bool,
+    ) -> None:
+        """A segment ends at `end` now. Offsets and `position` are those of its last batch.
+
+        It gets an index entry where one is due. `since_index` bytes count for the next one.
+        """
+        if max_timestamp > segment.max_timestamp:
+            segment.max_timestamp = max_timestamp
+            segment.offset_of_max_timestamp = offset_of_max_timestamp
+        if index_due:
+            segment.add_index_entry(last_offset, position)
+        segment.bytes_since_index += since_index
+        segment.size = end
+        segment.last_batch_offset = base_offset
+        segment.last_batch_position = position
+
+    def append_together(
+        self,
+        batches: list[CheckedBatch],
+        data: bytearray,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> list[int | DuplicateBatch | KafkaError]:
+        """Append clients' batches that lie one behind the other in `data`, with as few writes as possible.
+
+        Gives the base offset of each, or what there is to say instead. Once a write has failed, the batches
+        after it fail with it.
+        """
+        assert not self._outstanding
+        outcomes: list[int | DuplicateBatch | KafkaError] = []
+        at = 0
+        while (first := len(outcomes)) < len(batches):
+            try:
+                offsets, size = self._append_run(batches, first, data, at, leader_epoch)
+            except KafkaStorageError as error:
+                outcomes += [error] * (len(batches) - first)
+                break
+            outcomes += offsets
+            at += size
+            if not offsets:  # it begins a segment, its producer is new, or it is out of sequence
+                size = batches[first].size
+                batch = batches[first]._replace(data=memoryview(data)[at : at + size])
+                at += size
+                try:
+                    outcomes.append(self._append_one(batch, leader_epoch, now_ms))
+                except KafkaStorageError as error:
+                    outcomes += [error] * (len(batches) - first)
+                    break
+        return outcomes
+
+    def _append_run(
+        self, batches: list[CheckedBatch], first: int, data: bytearray, at: int, leader_epoch: int
+    ) -> tuple[Sequence[int], int]:
+        """Append what follows each other without anything out of the ordinary: its offsets, and its size."""
+        segment, producers, base_offset = self._active, self.producers, self._next_offset
+        position = segment.write_position
+        if position == 0:
+            return (), 0
+        since_index, interval = segment.bytes_since_index, self._index_interval
+        offsets, undo, size, next_offset, last_position, greatest, offset_of_greatest, index_due = lay_out(
+            data,
+            at,
+            batches,
+            first,
+            len(batches),
+            base_offset,
+            leader_epoch,
+            (
+                position,
+                self._segment_bytes,
+                segment.roll_timestamp,
+                segment.max_offset,
+                since_index,
+                interval,
+            ),
+            producers.entries,
+            producers.verifications,
+        )
+        if not offsets:
+            return (), 0
+        try:
+            file = segment.file
+            try:
+                file.pwrite(memoryview(data)[at : at + size], position)
+            except OSError:
+                self._cut_back(segment, file, position)
+                raise
+        except OSError as error:
+            for producer_id, before in reversed(undo):
+                producers.restore(producer_id, before)
+            raise self._storage_error(f"{segment.path(LOG)} cannot be written", error) from error
+        segment.write_position = end = position + size
+        self._next_offset = next_offset
+        self._grow(
+            segment,
+            end,
+            end - last_position if index_due else size,
+            offsets[-1],
+            next_offset - 1,
+            last_position,
+            greatest,
+            offset_of_greatest,
+            index_due,
+        )
+        if leader_epoch > self.leader_epochs.latest:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+        self.log_end_offset = next_offset
+        return offsets, size
+
+    def _append_one(
+        self, batch: CheckedBatch, leader_epoch: int, now_ms: int
+    ) -> int | DuplicateBatch | KafkaError:
+        """Append one batch, whatever may be out of the ordinary; KafkaStorageError where the disk refuses."""
+        try:
+            prepared = self.prepare(batch, leader_epoch, now_ms)
+        except KafkaStorageError:
+            raise
+        except KafkaError as error:
+            return error
+        if isinstance(prepared, DuplicateBatch):
+            return prepared
+        return self.write(prepared, now_ms).base_offset
 
     def append_as_leader(
         self,

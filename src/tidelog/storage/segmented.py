@@ -330,17 +330,20 @@ class SegmentedLog:
                 self.producers.restore(last.batch.producer_id, last.undo)
         while self._active is not pending.segment:
             self._take_back_roll()
-        segment = pending.segment
         self._next_offset = outstanding[-1].last_offset + 1 if outstanding else self.log_end_offset
-        segment.write_position = pending.position
-        segment.has_loose_tail = True
-        try:
-            pending.file.truncate(pending.position)
-        except OSError:
-            logger.warning("%s has bytes behind its end that could not be cut off", pending.file.path)
+        self._cut_back(pending.segment, pending.file, pending.position)
         if isinstance(error, OSError) and self.on_storage_error is not None:
             self.on_storage_error(self, error)
         return failure
+
+    def _cut_back(self, segment: Segment, file: DiskFile, position: int) -> None:
+        """Let a segment end where a write began that failed."""
+        segment.write_position = position
+        segment.has_loose_tail = True
+        try:
+            file.truncate(position)
+        except OSError:
+            logger.warning("%s has bytes behind its end that could not be cut off", file.path)
 
     def _take_back_roll(self) -> None:
         """Remove an active segment that no append has reached yet."""

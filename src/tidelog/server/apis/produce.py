@@ -49,7 +49,7 @@ from tidelog.records.loops import parse_produce
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
 from tidelog.slices import Slices
-from tidelog.storage.append import AppendOrigin, AppendResult
+from tidelog.storage.append import AppendOrigin
 from tidelog.storage.producer_state import Verification
 
 log = logging.getLogger("tidelog.server.apis.produce")
@@ -135,7 +135,8 @@ def _produce_any(
             partition = target if isinstance(target, Partition) else None
             hosted = None if partition is None else services.replicas.topics.get(partition.topic)
             if hosted is not None and outcome.result is not None and outcome.error is None:
-                count(services, hosted, outcome.result, size)
+                result = outcome.result
+                count(services, hosted, result.last_offset - result.base_offset + 1, size)
             elif hosted is not None and outcome.error is not None:
                 count_failed(services, hosted, outcome.error, size)
             answers.append((slot, partition, outcome))
@@ -219,13 +220,12 @@ def _verify(
     services.verification.check_produce(transactional_id, producer_id, epoch, sequences, version, append)
 
 
-def count(services: Services, hosted: HostedTopic, result: AppendResult, size: int) -> None:
-    records = result.last_offset - result.base_offset + 1
+def count(services: Services, hosted: HostedTopic, records: int, size: int, produces: int = 1) -> None:
     topic, every = hosted.metrics, services.replicas.topic_metrics.all
-    topic.produces.count += 1
+    topic.produces.count += produces
     topic.messages_in.count += records
     topic.bytes_in.count += size
-    every.produces.count += 1
+    every.produces.count += produces
     every.messages_in.count += records
     every.bytes_in.count += size
 

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
 from tidelog.cluster.replica_manager import AppendOutcome, HostedTopic
-from tidelog.errors import KafkaError
+from tidelog.errors import KafkaError, UnknownServerError
 from tidelog.network.request import Taken
 from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.check import CheckedBatch
 from tidelog.records.loops import parse_one_batch, produce_response
 from tidelog.server.apis.produce import count, count_failed, send
 from tidelog.server.services import Services
-from tidelog.storage.append import AppendResult, DuplicateBatch, PendingAppend
+from tidelog.storage.append import DuplicateBatch
 from tidelog.storage.producer_state import Verification
 
 log = logging.getLogger("tidelog.server.apis.produce")
@@ -38,8 +38,8 @@ class SmallProduces:
         self._services = services
         self._replicas = services.replicas
         self._ms = services.clock.ms
-        # Those that the end of this turn writes, with their appends, or why there is none.
-        self._taken: list[tuple[SmallProduce, PendingAppend | DuplicateBatch | KafkaError]] = []
+        self._taken: list[SmallProduce] = []  # those that the end of this turn appends
+        self._now_ms = 0  # when the first of them came
 
     def take(self, taken: Taken, frame: memoryview, body_start: int) -> bool:
         """Append the batch, if it is one of the ordinary ones; it is written and answered in this turn."""
@@ -55,7 +55,9 @@ class SmallProduces:
         partition = hosted.partitions.get(index)
         if partition is None or not partition.can_append_in_turn(acks):
             return False
-        now_ms = self._ms()
+        if not self._taken:
+            self._now_ms = self._ms()
+        now_ms = self._now_ms
         guard = None
         try:
             batch = partition.check_now(frame[start:end], now_ms, version >= 7)
@@ -70,8 +72,12 @@ class SmallProduces:
                 if guard is None:
                     return False
         produce = (taken, acks, topic, hosted, partition, batch)
-        if channel.has_company and batch.size <= JOINED_BYTES:
-            self._join(produce, now_ms, guard)
+        if guard is None and batch.size <= JOINED_BYTES and (self._taken or channel.has_company):
+            partition.append_in_turn(batch)
+            channel.taken()
+            if not self._taken:
+                channel.context.loop.call_soon_in_turn(self.end_turn)
+            self._taken.append(produce)
             return True
         if self._taken:
             self.end_turn()  # what came before is written before
@@ -83,23 +89,10 @@ class SmallProduces:
             channel.taken()
             self._refuse(produce, error)
         else:
-            count(self._services, hosted, result, batch.size)
-            channel.answer_now(taken, _answer(produce, result))
+            count(self._services, hosted, batch.last_offset_delta + 1, batch.size)
+            base_offset, _, log_append_time, log_start_offset, _ = result
+            channel.answer_now(taken, _answer(produce, base_offset, log_append_time, log_start_offset))
         return True
-
-    def _join(self, produce: SmallProduce, now_ms: int, guard: Verification | None) -> None:
-        """Append with the other small batches of this turn, whose end writes them together."""
-        taken, _, _, _, partition, batch = produce
-        channel = taken[0]
-        append: PendingAppend | DuplicateBatch | KafkaError
-        try:
-            append = partition.append_in_turn(batch, now_ms, guard)
-        except KafkaError as error:
-            append = error
-        channel.taken()
-        if not self._taken:
-            channel.context.loop.call_soon_in_turn(self.end_turn)
-        self._taken.append((produce, append))
 
     def _guard(
         self, transactional_id: str, partition: Partition, batch: CheckedBatch, version: int
@@ -114,37 +107,38 @@ class SmallProduces:
         )
 
     def end_turn(self) -> None:
-        """Write what was taken, partition by partition, then answer in the order of the requests."""
+        """Append what was taken, partition by partition, then answer in the order of the requests."""
         all_taken, self._taken = self._taken, []
-        now_ms = self._ms()
-        results: dict[Partition, Iterator[AppendResult]] = {}
-        errors: dict[Partition, Exception] = {}
-        for produce, _ in all_taken:
-            partition = produce[4]
-            if partition not in results and partition not in errors:
-                try:
-                    results[partition] = iter(partition.write_turn(now_ms))
-                except Exception as error:
-                    errors[partition] = error
-        for produce, append in all_taken:
-            taken, _, _, hosted, partition, batch = produce
+        ends: dict[Partition, _End] = {}
+        for _, _, _, hosted, partition, _ in all_taken:
+            if partition not in ends:
+                ends[partition] = _End(hosted, partition, self._now_ms)
+        for produce in all_taken:
+            taken, _, _, _, partition, batch = produce
+            end = ends[partition]
             try:
-                if type(append) is PendingAppend:
-                    result = next(results[partition]) if partition in results else None
+                outcome = next(end.outcomes, end.failure)
+                if type(outcome) is int:
+                    answer = _answer(
+                        produce, outcome, batch.max_timestamp if end.stamps else -1, end.log_start
+                    )
+                elif isinstance(outcome, DuplicateBatch):
+                    base_offset, _, log_append_time, log_start_offset, _ = outcome.result
+                    answer = _answer(produce, base_offset, log_append_time, log_start_offset)
                 else:
-                    result = _result_without_append(append, partition)
-                if result is not None:
-                    count(self._services, hosted, result, batch.size)
-                    answer = _answer(produce, result)
+                    assert isinstance(outcome, KafkaError)
+                    self._refuse(produce, outcome)
+                    continue
             except Exception as error:
                 self._services.failed(taken[0].request_of(taken), error)
                 continue
-            if result is not None:
-                taken[0].answer_taken(taken, answer)
-            else:
-                self._refuse(produce, append if isinstance(append, KafkaError) else errors[partition])
-        for partition in (*results, *errors):
+            end.produces += 1
+            end.records += batch[3] + 1
+            end.size += batch[1]
+            taken[0].answer_taken(taken, answer)
+        for partition, end in ends.items():
             try:
+                count(self._services, end.hosted, end.records, end.size, end.produces)
                 partition.turn_written()
             except Exception:
                 log.exception("%s: the end of a turn of the loop failed", partition.name)
@@ -160,19 +154,31 @@ class SmallProduces:
             self._services.failed(request, failure)
 
 
-def _result_without_append(append: object, partition: Partition) -> AppendResult | None:
-    """That of a duplicate, unless the batch it repeats was lost in this turn."""
-    if not isinstance(append, DuplicateBatch):
-        return None
-    assert partition.log is not None
-    return append.result if append.result.last_offset < partition.log.log_end_offset else None
+class _End:
+    """What the end of a turn has made of the batches of one partition, and what all their answers say."""
+
+    __slots__ = ("failure", "hosted", "log_start", "outcomes", "produces", "records", "size", "stamps")
+
+    def __init__(self, hosted: HostedTopic, partition: Partition, now_ms: int) -> None:
+        self.hosted = hosted
+        self.produces = self.records = self.size = 0
+        self.failure: KafkaError = UnknownServerError()
+        self.outcomes: Iterator[int | DuplicateBatch | KafkaError] = iter(())
+        try:
+            self.outcomes = iter(partition.write_turn(now_ms))
+        except KafkaError as error:
+            self.failure = error
+        except Exception:
+            log.exception("%s: appending the batches of a turn failed unexpectedly", partition.name)
+        assert partition.log is not None
+        self.stamps = partition.log.config.log_append_time
+        self.log_start = partition.log.log_start_offset
 
 
-def _answer(produce: SmallProduce, result: AppendResult) -> bytes:
+def _answer(produce: SmallProduce, base_offset: int, log_append_time: int, log_start_offset: int) -> bytes:
     (_, entry, correlation_id, _, _, _), acks, topic, _, partition, _ = produce
     if acks == 0:
         return b""
-    base_offset, _, log_append_time, log_start_offset, _ = result
     return produce_response(
         entry.api_version,
         correlation_id,
