@@ -1,7 +1,9 @@
-/* Load generator: speaks just enough of Kafka's protocol (Produce v9, Fetch v12 and v13, InitProducerId v0,
- * ApiVersions v0) to load a broker with little CPU of its own. Batches are built once and sent many times (with --keys
- * each time with other keys, on one connection; with --idempotent each time with the next sequence of the connection's
- * own producer id); answers are checked for their error code.
+/* Load generator: speaks just enough of Kafka's protocol (Produce v9, Fetch v12 and v13, FindCoordinator v3,
+ * InitProducerId v2, AddPartitionsToTxn v3, EndTxn v3, ApiVersions v0) to load a broker with little CPU of its own.
+ * Batches are built once and sent many times (with --keys each time with other keys, on one connection; with
+ * --idempotent each time with the next sequence of the connection's own producer id); answers are checked for their
+ * error code. With --transactional, which implies --idempotent, each connection has a transactional id of its own and
+ * commits all its batches in one transaction at the end of the run.
  *
  *   loadgen produce  closed loop of Produce requests on several connections (bounded by --requests, --bytes or --seconds)
  *   loadgen fetch    closed loop of Fetch requests, in order or at random offsets of [--from, --to)
@@ -39,7 +41,9 @@
 #endif
 
 enum { HEAD_MAX = 512, SMALL_BUFFER = 64 * 1024, MAX_SAMPLES = 8 * 1000 * 1000, BATCH_HEADER = 61, KEY_SIZE = 16 };
-enum { COORDINATOR_LOADING = 14, COORDINATOR_NOT_AVAILABLE = 15 };
+enum { TRANSACTIONAL = 0x10, TRANSACTIONAL_ID_MAX = 64 }; /* a batch attribute; room for an id */
+enum { FIND_COORDINATOR = 10, INIT_PRODUCER_ID = 22, ADD_PARTITIONS_TO_TXN = 24, END_TXN = 26 };
+enum { COORDINATOR_LOADING = 14, COORDINATOR_NOT_AVAILABLE = 15, NOT_COORDINATOR = 16, CONCURRENT_TRANSACTIONS = 51 };
 
 struct options {
     const char *host, *topic, *topic_id;
@@ -47,7 +51,7 @@ struct options {
     int64_t requests, bytes, from, to, ts_start, ts_step, interval_us, warmup, keys, idle_at;
     double seconds, deadline, rate;
     uint64_t seed;
-    bool random, idempotent;
+    bool random, idempotent, transactional;
 };
 
 static struct options opt = {.host = "127.0.0.1", .topic = "bench", .partitions = 1, .connections = 1, .depth = 1,
@@ -220,7 +224,7 @@ static void build_batch(struct request *r, int64_t timestamp) {
     put32(b + 8, (uint32_t)(r->batch_size - 12));
     put32(b + 12, (uint32_t)-1);
     b[16] = 2;
-    put16(b + 21, 0);
+    put16(b + 21, opt.transactional ? TRANSACTIONAL : 0);
     put32(b + 23, (uint32_t)opt.records - 1);
     name_producer(b, -1, -1, -1);
     put32(b + 57, (uint32_t)opt.records);
@@ -241,10 +245,15 @@ static uint8_t *put_header(uint8_t *p, int key, int version) {
     return p;
 }
 
-static void build_produce(struct request *r, int64_t timestamp) {
-    build_batch(r, timestamp);
-    uint8_t *p = put_header(r->head, 0, 9);
-    *p++ = 0; /* no transactional id */
+static uint8_t *put_nullable(uint8_t *p, const char *text) {
+    if (text) return put_compact(p, text);
+    *p++ = 0;
+    return p;
+}
+
+/* The request up to its batch, which is built already. */
+static void build_produce_head(struct request *r, const char *transactional_id) {
+    uint8_t *p = put_nullable(put_header(r->head, 0, 9), transactional_id);
     p = put16(p, (uint16_t)opt.acks);
     p = put32(p, 30000);
     *p++ = 2;
@@ -255,6 +264,11 @@ static void build_produce(struct request *r, int64_t timestamp) {
     p = put_uvarint(p, (uint32_t)r->batch_size + 1);
     r->head_size = (size_t)(p - r->head);
     put32(r->head, (uint32_t)(r->head_size + r->tail_size - 4));
+}
+
+static void build_produce(struct request *r, int64_t timestamp) {
+    build_batch(r, timestamp);
+    build_produce_head(r, NULL);
 }
 
 static uint8_t *put_fetch_head(uint8_t *frame, int version, int32_t session, int32_t epoch) {
@@ -398,6 +412,7 @@ struct connection {
     int64_t offset, producer_id;
     int producer_epoch;
     int32_t *sequences;   /* of each partition; NULL without --idempotent */
+    char transactional_id[TRANSACTIONAL_ID_MAX]; /* empty without --transactional */
     bool waits_for_room;
 };
 
@@ -439,27 +454,118 @@ static size_t receive_answer(int fd, uint8_t *buffer, size_t capacity) {
     return wanted - 4;
 }
 
+/* Sends a request that ends at `p` with a blocking socket. Returns its answer after the throttle time. */
+static struct reader call(int fd, uint8_t *frame, uint8_t *p, uint8_t *answer, size_t capacity) {
+    *p++ = 0; /* tags */
+    put32(frame, (uint32_t)(p - frame - 4));
+    send_all(fd, frame, (size_t)(p - frame));
+    size_t size = receive_answer(fd, answer, capacity);
+    struct reader r = {answer + 4, answer + 4 + size};
+    take(&r, 4); /* correlation id */
+    skip_tags(&r);
+    take(&r, 4); /* throttle time */
+    return r;
+}
+
+/* Waits before the next try, or fails: the error is no passing one, or the time is up. */
+static void pause_after(int error, const char *api, int64_t stop) {
+    if (error != COORDINATOR_LOADING && error != COORDINATOR_NOT_AVAILABLE && error != NOT_COORDINATOR &&
+        error != CONCURRENT_TRANSACTIONS)
+        fail("%s answered with error %d", api, error);
+    if (now_ns() > stop) fail("%s answered with error %d for 30 s", api, error);
+    sleep_until(now_ns() + 20 * 1000000LL);
+}
+
+/* The first look for a coordinator makes a broker create the topic of its transactions. */
+static void find_coordinator(struct connection *c) {
+    uint8_t frame[HEAD_MAX], answer[HEAD_MAX];
+    uint8_t *p = put_compact(put_header(frame, FIND_COORDINATOR, 3), c->transactional_id);
+    *p++ = 1; /* of a transaction */
+    struct reader r = call(c->fd, frame, p, answer, sizeof answer);
+    int error = (int16_t)get16(take(&r, 2));
+    if (error && error != COORDINATOR_NOT_AVAILABLE) fail("FindCoordinator answered with error %d", error);
+}
+
 /* A producer id of its own for a connection, and sequences that begin at 0. */
 static void take_producer_id(struct connection *c) {
-    static const uint8_t init[] = {0, 0, 0, 23, 0, 22, 0, 0, 0, 0, 0, 0, 0, 7, 'l', 'o', 'a', 'd', 'g', 'e', 'n',
-        0xff, 0xff, 0, 0, 0xea, 0x60};
-    uint8_t answer[64];
+    uint8_t frame[HEAD_MAX], answer[64];
     int64_t stop = now_ns() + 30 * 1000000000LL;
     for (;;) {
-        send_all(c->fd, init, sizeof init);
-        size_t size = receive_answer(c->fd, answer, sizeof answer);
-        struct reader r = {answer + 4, answer + 4 + size};
-        take(&r, 8); /* correlation id and throttle time */
+        uint8_t *p = put_header(frame, INIT_PRODUCER_ID, 2);
+        p = put_nullable(p, opt.transactional ? c->transactional_id : NULL);
+        p = put32(p, (uint32_t)(opt.deadline * 1000)); /* a transaction may last as long as the run */
+        struct reader r = call(c->fd, frame, p, answer, sizeof answer);
         int error = (int16_t)get16(take(&r, 2));
-        if (error && error != COORDINATOR_LOADING && error != COORDINATOR_NOT_AVAILABLE)
-            fail("InitProducerId answered with error %d", error);
-        if (error && now_ns() > stop) fail("no producer id within 30 s: error %d", error);
         c->producer_id = (int64_t)get64(take(&r, 8));
         c->producer_epoch = (int16_t)get16(take(&r, 2));
         if (!error) break;
-        sleep_until(now_ns() + 20 * 1000000LL);
+        if (error == NOT_COORDINATOR && opt.transactional) find_coordinator(c);
+        pause_after(error, "InitProducerId", stop);
     }
     if (!(c->sequences = calloc((size_t)opt.partitions, sizeof *c->sequences))) fail("no memory for sequences");
+}
+
+static uint8_t *put_transaction(uint8_t *frame, const struct connection *c, int key) {
+    uint8_t *p = put_compact(put_header(frame, key, 3), c->transactional_id);
+    p = put64(p, (uint64_t)c->producer_id);
+    return put16(p, (uint16_t)c->producer_epoch);
+}
+
+/* The first error of an AddPartitionsToTxn answer; 0 without one. */
+static int added_error(struct reader r) {
+    if (take_uvarint(&r) != 2) fail("AddPartitionsToTxn did not answer for one topic");
+    take(&r, take_uvarint(&r) - 1);
+    uint32_t count = take_uvarint(&r);
+    if (count != (uint32_t)opt.partitions + 1) fail("AddPartitionsToTxn did not answer for each partition");
+    for (; count > 1; count--) {
+        take(&r, 4);
+        int error = (int16_t)get16(take(&r, 2));
+        if (error) return error;
+        skip_tags(&r);
+    }
+    return 0;
+}
+
+/* Adds every partition of the topic: a connection may write to each. */
+static void add_partitions(struct connection *c) {
+    size_t capacity = HEAD_MAX + 8 * (size_t)opt.partitions;
+    uint8_t *frame = malloc(capacity), *answer = malloc(capacity);
+    if (!frame || !answer) fail("no memory for a frame");
+    int64_t stop = now_ns() + 30 * 1000000000LL;
+    for (;;) {
+        uint8_t *p = put_transaction(frame, c, ADD_PARTITIONS_TO_TXN);
+        *p++ = 2; /* one topic */
+        p = put_compact(p, opt.topic);
+        p = put_uvarint(p, (uint32_t)opt.partitions + 1);
+        for (int i = 0; i < opt.partitions; i++) p = put32(p, (uint32_t)i);
+        *p++ = 0; /* tags of the topic */
+        int error = added_error(call(c->fd, frame, p, answer, capacity));
+        if (!error) break;
+        pause_after(error, "AddPartitionsToTxn", stop);
+    }
+    free(frame);
+    free(answer);
+}
+
+static void commit_transaction(struct connection *c) {
+    uint8_t frame[HEAD_MAX], answer[64];
+    int64_t stop = now_ns() + 30 * 1000000000LL;
+    for (;;) {
+        uint8_t *p = put_transaction(frame, c, END_TXN);
+        *p++ = 1; /* committed */
+        struct reader r = call(c->fd, frame, p, answer, sizeof answer);
+        int error = (int16_t)get16(take(&r, 2));
+        if (!error) return;
+        pause_after(error, "EndTxn", stop);
+    }
+}
+
+/* What a connection needs before it produces with --idempotent or --transactional. */
+static void begin_producing(struct connection *c, int number) {
+    if (opt.transactional)
+        snprintf(c->transactional_id, sizeof c->transactional_id, "loadgen-%d-%" PRId64 "-%d", (int)getpid(), wall_ms(), number);
+    if (opt.idempotent) take_producer_id(c);
+    if (opt.transactional) add_partitions(c);
 }
 
 static void number_batch(struct connection *c, uint8_t *batch, uint32_t partition) {
@@ -589,9 +695,10 @@ static struct connection *open_connections(void) {
     for (int i = 0; i < opt.connections; i++) {
         struct connection *c = &all[i];
         c->fd = connect_to_broker(-1);
-        if (opt.idempotent) take_producer_id(c);
+        begin_producing(c, i);
         fcntl(c->fd, F_SETFL, O_NONBLOCK);
         c->request = first;
+        if (opt.transactional) build_produce_head(&c->request, c->transactional_id);
         if (opt.ts_step || opt.idempotent) { /* each frame is changed before it leaves */
             c->request.batch = malloc(first.tail_size);
             if (!c->request.batch) fail("no memory for a batch");
@@ -628,21 +735,27 @@ static void run_load(bool fetch) {
             for (int i = 0; i < opt.connections; i++) issue(&all[i], now);
         if (now > stop) fail("not done after %.0f s: %" PRId64 " of %" PRId64 " answered", opt.deadline, run.answered, run.issued);
     }
-    print_result(run.answered, run.answered_bytes, (double)(now_ns() - run.begun) / 1e9);
+    double seconds = (double)(now_ns() - run.begun) / 1e9;
+    for (int i = 0; opt.transactional && i < opt.connections; i++) {
+        fcntl(all[i].fd, F_SETFL, 0);
+        commit_transaction(&all[i]);
+    }
+    print_result(run.answered, run.answered_bytes, seconds);
 }
 
 /* ---- one request at a time ---------------------------------------------------------------------------------- */
 
 static void run_latency(void) {
     struct request r = {0};
+    struct connection c = {.fd = connect_to_broker(-1)};
+    begin_producing(&c, 0);
     build_produce(&r, wall_ms());
+    if (opt.transactional) build_produce_head(&r, c.transactional_id);
     size_t size = r.head_size + r.tail_size;
     uint8_t *frame = malloc(size), *buffer = malloc(SMALL_BUFFER);
     if (!frame || !buffer) fail("no memory for a frame");
     memcpy(frame, r.head, r.head_size);
     memcpy(frame + r.head_size, r.batch, r.tail_size);
-    struct connection c = {.fd = connect_to_broker(-1)};
-    if (opt.idempotent) take_producer_id(&c);
     int64_t begun = now_ns(), stop = begun + (int64_t)(opt.deadline * 1e9), done = 0;
     for (int64_t i = -opt.warmup; !opt.requests || i < opt.requests; i++) {
         int64_t from = now_ns();
@@ -668,7 +781,9 @@ static void run_latency(void) {
         }
         check_produced(buffer + 4, got);
     }
-    print_result(done, done * (int64_t)r.batch_size, (double)(now_ns() - begun) / 1e9);
+    double seconds = (double)(now_ns() - begun) / 1e9;
+    if (opt.transactional) commit_transaction(&c);
+    print_result(done, done * (int64_t)r.batch_size, seconds);
 }
 
 /* ---- one fetch session --------------------------------------------------------------------------------------- */
@@ -747,6 +862,7 @@ static const struct option names[] = {
     {"from", 1, 0, 'f'}, {"to", 1, 0, 'T'}, {"random", 0, 0, 'x'}, {"seed", 1, 0, 'e'}, {"ts-start", 1, 0, 'A'},
     {"ts-step", 1, 0, 'B'}, {"per-step", 1, 0, 'C'}, {"interval-us", 1, 0, 'i'}, {"warmup", 1, 0, 'w'}, {"sources", 1, 0, 'o'},
     {"keys", 1, 0, 'k'}, {"idempotent", 0, 0, 'I'}, {"topic-id", 1, 0, 'U'}, {"idle-at", 1, 0, 'O'},
+    {"transactional", 0, 0, 'X'},
     {0, 0, 0, 0}};
 
 static void read_option(int key, const char *value) {
@@ -778,6 +894,7 @@ static void read_option(int key, const char *value) {
     case 'o': opt.sources = atoi(value); break;
     case 'k': opt.keys = atoll(value); break;
     case 'I': opt.idempotent = true; break;
+    case 'X': opt.transactional = opt.idempotent = true; break;
     case 'U': opt.topic_id = value; break;
     case 'O': opt.idle_at = atoll(value); break;
     default: exit(2);
@@ -792,6 +909,8 @@ int main(int argc, char **argv) {
         fail("a count is below 1 or the topic name is too long");
     if (opt.keys && (opt.connections > 1 || opt.depth > 1 || opt.record_size < KEY_SIZE))
         fail("--keys wants one connection, one request at a time and records of %d bytes or more", KEY_SIZE);
+    if (opt.idempotent && strcmp(mode, "produce") && strcmp(mode, "latency"))
+        fail("--idempotent and --transactional belong to produce and latency, not to '%s'", mode);
     bool bounded = opt.requests || opt.bytes || opt.seconds;
     if (!bounded && strcmp(mode, "idle")) fail("one of --requests, --bytes, --seconds is needed");
     if (!strcmp(mode, "produce")) run_load(false);

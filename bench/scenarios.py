@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import clients_consume
 import cold
@@ -60,12 +61,28 @@ def start(bench: Bench) -> list[Figure]:
 
 
 def small(bench: Bench) -> list[Figure]:
-    """One-record produce requests, a closed loop on 16 connections."""
+    """One-record produce requests, a closed loop on 16 connections: plain, idempotent and transactional."""
+    loads = {
+        "small": workloads.one_record,
+        "small idempotent": workloads.idempotent_record,
+        "small transactional": workloads.transactional_record,
+    }
+    requests = bench.scaled(100_000)
     with bench.source.broker() as broker:
-        topic = broker.topic("small")
-        workloads.one_record(broker, topic, bench.scaled(50_000) * bench.warmup)
-        rounds = bench.measure(broker, lambda: workloads.one_record(broker, topic, bench.scaled(100_000)))
-    return [figure("small", rounds.per_request(100_000), rounds.request_rate())]
+        works = []
+        for key, produce in loads.items():
+            topic = broker.topic(key.replace(" ", "-"))
+            produce(broker, topic, bench.scaled(50_000) * bench.warmup)
+            works.append(partial(produce, broker, topic, requests))
+        plain, *others = bench.measure_in_turns(broker, works)
+    cost = plain.per_request(1_000_000)  # microseconds a request
+    return [
+        figure("small", plain.per_request(100_000), plain.request_rate()),
+        *(
+            growth.grown(key, cost, rounds.per_request(1_000_000), rounds.request_rate())
+            for key, rounds in zip(list(loads)[1:], others, strict=True)
+        ),
+    ]
 
 
 def latency(bench: Bench) -> list[Figure]:

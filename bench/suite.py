@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import machine
@@ -67,16 +67,24 @@ class Bench:
 
     def measure(self, broker: Broker, work: Callable[[], Load], page_cache: int = 0) -> Rounds:
         """CPU time of the broker for each round of a load that adds so many bytes to the page cache."""
-        rounds = Rounds()
+        return self.measure_in_turns(broker, [work], page_cache)[0]
+
+    def measure_in_turns(
+        self, broker: Broker, works: Sequence[Callable[[], Load]], page_cache: int = 0
+    ) -> list[Rounds]:
+        """The same of several loads. Each has one round before any has its next: a disturbance meets all."""
+        measured = [Rounds() for _ in works]
         for _ in range(self.rounds):
-            if page_cache:
-                self.warm_memory(page_cache)
-            before = broker.cpu()
-            rounds.done.append(work())
-            rounds.cpu.append(broker.cpu() - before)
+            for work, rounds in zip(works, measured, strict=True):
+                if page_cache:
+                    self.warm_memory(page_cache)
+                before = broker.cpu()
+                rounds.done.append(work())
+                rounds.cpu.append(broker.cpu() - before)
         if self.profile:
-            self.sample(broker, work)
-        return rounds
+            for work in works:
+                self.sample(broker, work)
+        return measured
 
     def sample(self, broker: Broker, work: Callable[[], Load]) -> None:
         """One more round, not counted, that shows where the time goes."""

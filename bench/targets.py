@@ -30,6 +30,8 @@ TARGETS: dict[str, Target] = {
     "start": Target("start to first answer", "s", 0.4, "2"),
     "idle": Target("resident when idle", "MB", 60, "330, warm 1,170"),
     "small": Target("one-record produce, 16 connections", PER_REQUEST, 2.0, "2.9"),
+    "small idempotent": Target("the same, idempotent, acks=all, against the plain one", "times", 1.15),
+    "small transactional": Target("the same, transactional, against the plain one", "times", 1.15),
     "p50": Target("one-record produce, one connection, p50", "us", 40, "92"),
     "p99": Target("one-record produce, one connection, p99", "us", 100, "159"),
     "bulk1000": Target("produce, 1 MB requests, 1,000-byte records", PER_GB, 1.0, "1.3-3.0"),

@@ -36,6 +36,19 @@ def idempotent_record(broker: Broker, topic: str, requests: int) -> Load:
     )
 
 
+def transactional_record(broker: Broker, topic: str, requests: int) -> Load:
+    """The same in transactions: each connection commits all its requests in one."""
+    return load.run(
+        broker,
+        "produce",
+        topic=topic,
+        connections=CONNECTIONS,
+        requests=requests,
+        transactional=True,
+        acks=ALL_REPLICAS,
+    )
+
+
 def one_connection(broker: Broker, topic: str, requests: int) -> Load:
     """Produce requests of one record, one after the other on one connection."""
     return load.run(broker, "latency", topic=topic, requests=requests, warmup=500)
