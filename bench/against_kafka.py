@@ -113,9 +113,13 @@ def contest(scenario: Scenario, sources: Sequence[Source], scale: Scale, rounds:
 
 
 def warm_up(loaded: Loaded, scale: Scale) -> int:
-    """Rounds that are not counted, until the broker gets no cheaper; their number."""
+    """Rounds that are not counted, until the broker gets no cheaper; their number.
+
+    A broker that each round starts anew has one: it takes nothing along into the next round.
+    """
+    most = 1 if scale.quick or loaded.broker is None else MOST_WARMUPS
     costs: list[float] = []
-    while len(costs) < (1 if scale.quick else MOST_WARMUPS) and not ratios.settled(costs):
+    while len(costs) < most and not ratios.settled(costs):
         key, value = next(iter(loaded.work().items()))
         costs.append(1 / value if ROWS[key].at_least else value)
     return len(costs)

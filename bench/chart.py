@@ -1,4 +1,4 @@
-"""The picture of the comparison with Kafka: a bar for each row, drawn as SVG with nothing but text.
+"""The picture of the comparison with Kafka: a bar for each row with a goal, as SVG made of nothing but text.
 
 Costs and rates have a panel each: in the first a short bar is good, in the second a long one. The bar is the
 median, the thin line the smallest and the largest pair, the notch the goal. The picture brings its own
@@ -28,8 +28,10 @@ STYLE = """
 
 
 def picture(rows: Sequence[Pairs]) -> str:
-    costs = [pairs for pairs in rows if not pairs.row.at_least]
-    rates = [pairs for pairs in rows if pairs.row.at_least]
+    """The rows without a goal are left out: one ratio of 10 would make all other bars short."""
+    judged = [pairs for pairs in rows if pairs.row.goal is not None]
+    costs = [pairs for pairs in judged if not pairs.row.at_least]
+    rates = [pairs for pairs in judged if pairs.row.at_least]
     parts: list[str] = []
     top = 0.0
     for title, chosen in (

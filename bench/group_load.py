@@ -29,10 +29,15 @@ from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResp
 
 COMMIT_VERSION, JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION = 9, 3, 5, 4
 LIMIT = 120.0
+NOT_READY = (14, 15, 16)  # COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
 
 
 class Failed(Exception):
     """An answer was an error, or did not come."""
+
+
+class CoordinatorNotReady(Failed):
+    """The coordinator of a group is not elected or loads its offsets: the same request succeeds later."""
 
 
 class Link:
@@ -98,7 +103,8 @@ class Links:
 
 def check(code: int, what: str) -> None:
     if code:
-        raise Failed(f"{what} was answered with error {code}")
+        kind = CoordinatorNotReady if code in NOT_READY else Failed
+        raise kind(f"{what} was answered with error {code}")
 
 
 def await_coordinator(address: tuple[str, int]) -> None:
@@ -164,6 +170,20 @@ def check_commit(frame: bytes) -> None:
             check(partition.error_code, f"a commit for {topic.name}-{partition.partition_index}")
 
 
+def await_commits(links: Links, frames: Sequence[bytes]) -> None:
+    """Sends each frame until its commit succeeds: the groups have coordinators on many partitions."""
+    deadline = time.monotonic() + LIMIT
+    for frame in frames:
+        while True:
+            try:
+                closed_loop(links, [frame], 1)
+                break
+            except CoordinatorNotReady:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+
 def commits(address: tuple[str, int], options: argparse.Namespace) -> dict[str, float]:
     await_coordinator(address)
     links = Links(address, options.connections)
@@ -176,6 +196,7 @@ def commits(address: tuple[str, int], options: argparse.Namespace) -> dict[str, 
         )
         for number in range(options.groups)
     ]
+    await_commits(links, frames)
     begun = time.monotonic()
     taken = sorted(closed_loop(links, frames, options.requests))
     return {

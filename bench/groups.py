@@ -22,6 +22,7 @@ PROGRAM = Path(__file__).parent / "group_load.py"
 GROUPS, MEMBERS, BEAT_SECONDS = 1_000, 3, 3.0
 LARGE_GROUP = 200
 LOADED_GROUPS, LOADED_PARTITIONS = 10_000, 100
+COMMITTED_PARTITIONS = 8
 
 
 def start(broker: Broker, mode: str, **options: object) -> subprocess.Popen[str]:
@@ -50,19 +51,18 @@ def run(broker: Broker, mode: str, **options: object) -> dict[str, float]:
     return finish(start(broker, mode, **options))
 
 
+def commit(broker: Broker, topic: str, requests: int) -> Load:
+    """OffsetCommit requests of one partition by 100 groups, a closed loop on 16 connections."""
+    options = {"partitions": COMMITTED_PARTITIONS, "connections": CONNECTIONS, "requests": requests}
+    return Load(**run(broker, "commits", topic=topic, **options))  # type: ignore[arg-type]
+
+
 def commits(bench: Bench) -> list[Figure]:
-    """OffsetCommit requests of one partition, a closed loop on 16 connections: how many one core does."""
+    """Offset commits: how many one core does."""
     with bench.source.broker() as broker:
-        topic = broker.topic("commits", 8)
-
-        def work(requests: int) -> Load:
-            found = run(
-                broker, "commits", topic=topic, partitions=8, connections=CONNECTIONS, requests=requests
-            )
-            return Load(**found)  # type: ignore[arg-type]
-
-        work(bench.scaled(10_000) * bench.warmup)
-        rounds = bench.measure(broker, lambda: work(bench.scaled(30_000)))
+        topic = broker.topic("commits", COMMITTED_PARTITIONS)
+        commit(broker, topic, bench.scaled(10_000) * bench.warmup)
+        rounds = bench.measure(broker, lambda: commit(broker, topic, bench.scaled(30_000)))
     rates = [load.requests / cpu for cpu, load in zip(rounds.cpu, rounds.done, strict=True)]
     p99 = statistics.median(load.p99_us for load in rounds.done) / 1000
     return [figure("commits", rates, f"{rounds.request_rate()} reached, p99 {p99:.1f} ms")]

@@ -1,7 +1,8 @@
 """What is measured in turns on our broker and on Apache Kafka.
 
 A scenario is a context: it starts a broker of the given source, prepares it, and yields its rounds.
-`ROWS` says what the figures of all scenarios are called and which ratio to Kafka they are to reach.
+`ROWS` says what the figures of all scenarios are called and which ratio to Kafka they are to reach. A row
+without a goal is there for the whole picture.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import load
 import machine
 import workloads
 from broker import Broker, BrokerFailed, Source
+from growth import BATCHES_PER_PARTITION, Place
 from load import Load
-from machine import GIGABYTE
+from machine import GIGABYTE, MEGABYTE
 from ratios import Row
 from suite import Skipped
 from wire import LATEST
 
+import groups
 import transactions
 
 Figures = dict[str, float]
@@ -29,23 +32,34 @@ SESSION_PARTITIONS, SESSION_BATCHES = 1_000, 20_000
 TRANSACTION_SECONDS, SESSION_SECONDS = 3.0, 2.0
 # Topics that were deleted between two rounds have left the page cache before the next one.
 DELETE_SOON, DELETE_SECONDS = {"log.segment.delete.delay.ms": "100"}, 60.0
+IDLE_CONNECTIONS, IDLE_SECONDS = 2_000, 0.5
+OPENED_PARTITIONS = 500
+# The large producer is at its rate before the small one begins, and goes on until the small one has ended.
+BESIDE_RATE, BESIDE_SECONDS, BESIDE_LEAD = 500 * MEGABYTE, 1.0, 0.2
 IDEMPOTENT = ("enable.idempotence=true", "acks=all")
 
 ROWS: dict[str, Row] = {
     "start": Row("start to first answer, on a folder used before", "s", 0.1),
     "small": Row("one-record produce, 16 connections, acks=1", PER_REQUEST, 0.40),
     "idempotent": Row("one-record produce, 16 connections, idempotent, acks=all", PER_REQUEST, 0.40),
+    "transactional": Row("one-record produce, 16 connections, transactional, acks=all", PER_REQUEST),
     "p50": Row("one-record produce, one connection, p50", "us", 0.35),
     "p99": Row("one-record produce, one connection, p99", "us", 0.42),
+    "beside": Row("one-record produce beside a 500 MB/s producer, p99", "us"),
+    "beside rate": Row("rate of that producer", "MB/s", at_least=True),
     "bulk1000": Row("produce, 1 MB requests, 1,000-byte records", PER_GB, 0.5),
     "bulk100": Row("produce, 1 MB requests, 100-byte records", PER_GB, 0.5),
     "fetch": Row("fetch, 1 MiB requests", PER_GB, 0.75),
+    "fetch64": Row("fetch, 64 KiB requests", PER_GB),
     "session": Row("fetch of one partition in a session of 1,000", PER_REQUEST, 0.3),
     "librdkafka100": Row("librdkafka, idempotent, acks=all, 100-byte records", "records/s", 1.2, True),
     "librdkafka1000": Row("librdkafka, idempotent, acks=all, 1,000-byte records", "records/s", 1.2, True),
     "transactions": Row("transactions of 3 partitions, one producer", "1 / s", 1.8, True),
     "transactions8": Row("transactions of 3 partitions, eight producers", "1 / s", 1.8, True),
+    "commits": Row("offset commits of one partition, 16 connections", PER_REQUEST),
+    "open": Row("opening 500 partitions after a clean stop", "s"),
     "memory": Row("resident after produce and fetch", "MB", 0.06),
+    "connections": Row("resident, 2,000 idle connections", "MB"),
 }
 
 
@@ -112,27 +126,18 @@ def per_gigabyte(broker: Broker, work: Callable[[], Load]) -> float:
     return (broker.cpu() - before) / done.bytes * GIGABYTE
 
 
-@contextmanager
-def small(source: Source, scale: Scale) -> Iterator[Loaded]:
-    with source.broker() as broker:
-        topic, requests = broker.topic("small"), scale(100_000)
+def one_record(key: str, produce: Callable[[Broker, str, int], Load], count: int = 100_000) -> Scenario:
+    @contextmanager
+    def scenario(source: Source, scale: Scale) -> Iterator[Loaded]:
+        with source.broker() as broker:
+            topic, requests = broker.topic(key), scale(count)
 
-        def work() -> Figures:
-            return {"small": per_100_000(broker, lambda: workloads.one_record(broker, topic, requests))}
+            def work() -> Figures:
+                return {key: per_100_000(broker, lambda: produce(broker, topic, requests))}
 
-        yield Loaded(work, broker)
+            yield Loaded(work, broker)
 
-
-@contextmanager
-def idempotent(source: Source, scale: Scale) -> Iterator[Loaded]:
-    with source.broker() as broker:
-        topic, requests = broker.topic("idempotent"), scale(100_000)
-
-        def work() -> Figures:
-            cost = per_100_000(broker, lambda: workloads.idempotent_record(broker, topic, requests))
-            return {"idempotent": cost}
-
-        yield Loaded(work, broker)
+    return scenario
 
 
 @contextmanager
@@ -163,16 +168,49 @@ def bulk(key: str, batch: dict[str, int]) -> Scenario:
 
 
 @contextmanager
-def fetch(source: Source, scale: Scale) -> Iterator[Loaded]:
-    amount = scale(GIGABYTE)
-    with source.broker() as broker:
-        topic = broker.topic("fetch")
-        end = workloads.fill(broker, topic, amount)
+def beside(source: Source, scale: Scale) -> Iterator[Loaded]:
+    seconds = scale.seconds(BESIDE_SECONDS)
+    heavy_seconds = seconds + 2 * BESIDE_LEAD
+    with source.broker(workloads.RETAIN_OFTEN) as broker:
+        heavy, light = broker.topic("heavy", **workloads.KEEP_LITTLE), broker.topic("light")
 
         def work() -> Figures:
-            return {"fetch": per_gigabyte(broker, lambda: workloads.fetch(broker, topic, end, amount * 3))}
+            machine.warm_memory(source.folder, int(BESIDE_RATE * heavy_seconds))
+            producer = load.start(
+                broker,
+                "produce",
+                topic=heavy,
+                connections=workloads.BULK_CONNECTIONS,
+                seconds=heavy_seconds,
+                rate=BESIDE_RATE,
+                **workloads.MEGABYTE_OF_1000,
+            )
+            time.sleep(BESIDE_LEAD)
+            try:
+                small = load.run(broker, "latency", topic=light, seconds=seconds)
+            finally:
+                large = load.finish(producer)
+            return {"beside": small.p99_us, "beside rate": large.bytes / large.seconds / MEGABYTE}
 
         yield Loaded(work, broker)
+
+
+def fetch(key: str, max_bytes: int, times: int) -> Scenario:
+    """Fetch requests of so many bytes, so many times through a log of 1 GB."""
+
+    @contextmanager
+    def scenario(source: Source, scale: Scale) -> Iterator[Loaded]:
+        amount = scale(GIGABYTE)
+        with source.broker() as broker:
+            topic = broker.topic("fetch")
+            end = workloads.fill(broker, topic, amount)
+
+            def fetches() -> Load:
+                return workloads.fetch(broker, topic, end, amount * times, max_bytes)
+
+            yield Loaded(lambda: {key: per_gigabyte(broker, fetches)}, broker)
+
+    return scenario
 
 
 @contextmanager
@@ -224,6 +262,38 @@ def commits(key: str, producers: int) -> Scenario:
 
 
 @contextmanager
+def offset_commits(source: Source, scale: Scale) -> Iterator[Loaded]:
+    requests = scale(10_000)
+    with source.broker() as broker:
+        topic = broker.topic("commits", groups.COMMITTED_PARTITIONS)
+
+        def work() -> Figures:
+            return {"commits": per_100_000(broker, lambda: groups.commit(broker, topic, requests))}
+
+        yield Loaded(work, broker)
+
+
+@contextmanager
+def reopen(source: Source, scale: Scale) -> Iterator[Loaded]:
+    partitions = scale(OPENED_PARTITIONS)
+    with source.launcher() as launcher:
+        broker, _ = launcher.start({})
+        topic = broker.topic("open", partitions)
+        Place(broker, topic, partitions, BATCHES_PER_PARTITION).fill()
+        launcher.stop()
+
+        def work() -> Figures:
+            begun = time.monotonic()
+            started, _ = launcher.start({})
+            started.await_partitions(topic, partitions)
+            seconds = time.monotonic() - begun
+            launcher.stop()
+            return {"open": seconds}
+
+        yield Loaded(work)
+
+
+@contextmanager
 def memory(source: Source, scale: Scale) -> Iterator[Loaded]:
     amount = scale(GIGABYTE // 2)
     with source.broker(DELETE_SOON) as broker:
@@ -240,18 +310,36 @@ def memory(source: Source, scale: Scale) -> Iterator[Loaded]:
         yield Loaded(work, broker)
 
 
+@contextmanager
+def connections(source: Source, scale: Scale) -> Iterator[Loaded]:
+    with source.broker() as broker:
+
+        def work() -> Figures:
+            with load.idle_connections(broker, scale(IDLE_CONNECTIONS)):
+                time.sleep(IDLE_SECONDS)
+                return {"connections": broker.resident_mb()}
+
+        yield Loaded(work, broker)
+
+
 SCENARIOS: dict[str, Scenario] = {
     "start": start,
-    "small": small,
-    "idempotent": idempotent,
+    "small": one_record("small", workloads.one_record),
+    "idempotent": one_record("idempotent", workloads.idempotent_record),
+    "transactional": one_record("transactional", workloads.transactional_record, 50_000),
     "latency": latency,
+    "beside": beside,
     "bulk1000": bulk("bulk1000", workloads.MEGABYTE_OF_1000),
     "bulk100": bulk("bulk100", workloads.MEGABYTE_OF_100),
-    "fetch": fetch,
+    "fetch": fetch("fetch", workloads.MEBIBYTE, 3),
+    "fetch64": fetch("fetch64", workloads.FETCHED_BATCH_BYTES, 1),
     "session": session,
     "librdkafka100": librdkafka(100, 4_000_000),
     "librdkafka1000": librdkafka(1_000, 500_000),
     "transactions": commits("transactions", 1),
     "transactions8": commits("transactions8", transactions.MANY),
+    "commits": offset_commits,
+    "open": reopen,
     "memory": memory,
+    "connections": connections,
 }

@@ -27,7 +27,7 @@ from report import Figure
 from suite import Bench, Skipped
 from targets import figure
 from wire import EARLIEST, LATEST
-from workloads import BULK_CONNECTIONS, MEGABYTE_OF_100, MEGABYTE_OF_1000
+from workloads import BULK_CONNECTIONS, KEEP_LITTLE, MEGABYTE_OF_100, MEGABYTE_OF_1000, RETAIN_OFTEN
 
 import clients
 import groups
@@ -129,13 +129,8 @@ def beside(bench: Bench) -> list[Figure]:
     """One-record requests beside a producer of 1 GB/s whose topic keeps little: one after the other, and one
     every 2 ms, counted from when it was due, so that a pause counts for every request that it delays."""
     seconds = 3 if bench.quick else 10
-    keep_little = {
-        "retention_bytes": str(512 << 20),
-        "segment_bytes": str(128 << 20),
-        "file_delete_delay_ms": "100",
-    }
-    with bench.source.broker({"log.retention.check.interval.ms": "1000"}) as broker:
-        heavy, light = broker.topic("heavy", 1, **keep_little), broker.topic("light")
+    with bench.source.broker(RETAIN_OFTEN) as broker:
+        heavy, light = broker.topic("heavy", 1, **KEEP_LITTLE), broker.topic("light")
         producer: dict[str, object] = {"topic": heavy, "connections": BULK_CONNECTIONS, **MEGABYTE_OF_1000}
         load.run(broker, "latency", topic=light, requests=bench.scaled(20_000) * bench.warmup)
         load.run(broker, "produce", bytes=GIGABYTE * 3 // 2, **producer)

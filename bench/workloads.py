@@ -14,8 +14,16 @@ BULK_CONNECTIONS = 4
 MEGABYTE_OF_1000 = {"records": 990, "record_size": 1000}
 MEGABYTE_OF_100 = {"records": 9_000, "record_size": 100}
 FETCHED_BATCH = {"records": 64, "record_size": 1000}
+FETCHED_BATCH_BYTES = 64 << 10  # room for one such batch, not for two
 MEBIBYTE = 1 << 20
 ALL_REPLICAS = -1
+# A topic that a fast producer fills for long: it keeps 512 MB. The broker has to look for old segments often.
+KEEP_LITTLE = {
+    "retention_bytes": str(512 << 20),
+    "segment_bytes": str(128 << 20),
+    "file_delete_delay_ms": "100",
+}
+RETAIN_OFTEN = {"log.retention.check.interval.ms": "1000"}
 
 
 def one_record(broker: Broker, topic: str, requests: int) -> Load:
@@ -65,9 +73,9 @@ def fill(broker: Broker, topic: str, amount: int) -> int:
     return written.requests * FETCHED_BATCH["records"]
 
 
-def fetch(broker: Broker, topic: str, end: int, amount: int) -> Load:
-    """Fetch requests of 1 MiB in order through the log, from its start again after its end."""
-    return load.run(broker, "fetch", topic=topic, to=end, bytes=amount, max_bytes=MEBIBYTE)
+def fetch(broker: Broker, topic: str, end: int, amount: int, max_bytes: int = MEBIBYTE) -> Load:
+    """Fetch requests in order through the log, from its start again after its end."""
+    return load.run(broker, "fetch", topic=topic, to=end, bytes=amount, max_bytes=max_bytes)
 
 
 def session(broker: Broker, topic: str, partitions: int, batches: int, seconds: float) -> Load:

@@ -102,6 +102,16 @@ def test_the_table_names_what_misses_its_goal(ratios: ModuleType) -> None:
     ]
 
 
+def test_the_table_has_rows_without_a_goal(ratios: ModuleType) -> None:
+    pairs = ratios.Pairs(ratios.Row("judged by nobody", "s"), [3.0], [1.0])
+    assert ratios.markdown([pairs]).splitlines()[2:] == [
+        "| judged by nobody | s | 3.00 | 1.00 | 3.00 | 3.00 - 3.00 |  |"
+    ]
+    assert ratios.text([pairs]).splitlines()[1].split() == [
+        *("judged", "by", "nobody", "s", "3.00", "1.00", "3.00", "3.00", "-", "3.00")
+    ]
+
+
 def test_only_what_stands_between_the_marks_is_rewritten(ratios: ModuleType) -> None:
     page = "before\n<!-- t -->\nold\nlines\n<!-- end of t -->\nafter\n"
     once = ratios.rewritten(page, "t", "new")
@@ -135,6 +145,35 @@ def test_the_picture_has_a_bar_as_long_as_each_ratio(bench: dict[str, ModuleType
     assert [part.get("class") for part in bars] == ["bar", "missed", "bar"]
     half, whole, _ = (float(part.attrib["width"]) for part in bars)
     assert whole == pytest.approx(2 * half, rel=0.01)
+
+
+def test_the_picture_leaves_out_rows_without_a_goal(bench: dict[str, ModuleType]) -> None:
+    ratios, chart = bench["ratios"], bench["chart"]
+    judged = ratios.Pairs(ratios.Row("judged", "s", 0.5), [1.0], [2.0])
+    other = ratios.Pairs(ratios.Row("other", "s"), [20.0], [1.0])
+    assert chart.picture([judged, other]) == chart.picture([judged])
+    ElementTree.fromstring(chart.picture([other]))
+
+
+def test_a_broker_that_each_round_starts_has_one_round_of_warm_up(bench: dict[str, ModuleType]) -> None:
+    against = bench["against_kafka"]
+    costs = iter([9.0, 7.0, 5.0, 4.0, 4.0, 4.0])
+
+    def work() -> dict[str, float]:
+        return {"start": next(costs)}
+
+    assert against.warm_up(against.Loaded(work), against.Scale()) == 1
+
+
+def test_every_scenario_stands_in_the_readme(bench: dict[str, ModuleType]) -> None:
+    _, _, section = (BENCH / "README.md").read_text().partition("## In turns with Apache Kafka")
+    named = {
+        name
+        for line in section.splitlines()
+        if line.startswith("| ")
+        for name in line.split("|")[1].strip().split(", ")
+    }
+    assert set(bench["against_kafka"].SCENARIOS) <= named
 
 
 def test_the_page_of_the_project_has_the_marks_and_shows_the_picture(bench: dict[str, ModuleType]) -> None:
