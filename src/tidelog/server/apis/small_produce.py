@@ -164,15 +164,17 @@ class _End:
         self.produces = self.records = self.size = 0
         self.failure: KafkaError = UnknownServerError()
         self.outcomes: Iterator[int | DuplicateBatch | KafkaError] = iter(())
+        self.stamps, self.log_start = False, -1
         try:
-            self.outcomes = iter(partition.write_turn(now_ms))
+            outcomes = partition.write_turn(now_ms)
+            assert partition.log is not None
+            self.stamps = partition.log.config.log_append_time
+            self.log_start = partition.log.log_start_offset
+            self.outcomes = iter(outcomes)
         except KafkaError as error:
             self.failure = error
         except Exception:
             log.exception("%s: appending the batches of a turn failed unexpectedly", partition.name)
-        assert partition.log is not None
-        self.stamps = partition.log.config.log_append_time
-        self.log_start = partition.log.log_start_offset
 
 
 def _answer(produce: SmallProduce, base_offset: int, log_append_time: int, log_start_offset: int) -> bytes:
