@@ -12,10 +12,12 @@ from tests.faults.client import Client, batch_of, produce_request
 from tests.faults.faulty_disk import FaultyDisk, faulty_broker
 from tests.support.raw import RawConnection
 from tidelog.clients.connection import request_frame
-from tidelog.errors import ErrorCode
+from tidelog.cluster.partition import Partition
+from tidelog.errors import ErrorCode, KafkaError
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tidelog.storage.append import DuplicateBatch
 
 VERSION = 9
 STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
@@ -92,3 +94,33 @@ def test_a_gap_in_the_sequences_is_refused_between_good_ones(
         asked: list[Message] = [produce_request("t", 0, bytes(data)) for data in batches]
         answers = [outcome(answer) for answer in ask_at_once(raw, asked)]
         assert answers == [(0, 0), (0, 1), (45, -1), (0, 2)]
+
+
+def test_a_partition_whose_turn_fails_unexpectedly_leaves_the_answers_of_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Partition.write_turn
+
+    def write_turn(self: Partition, now_ms: int) -> list[int | DuplicateBatch | KafkaError]:
+        outcomes = whole(self, now_ms)
+        if self.index == 0:
+            raise RuntimeError("planted")
+        return outcomes
+
+    with ExitStack() as stack:
+        broker = stack.enter_context(
+            faulty_broker(monkeypatch, FaultyDisk(), {"log.dirs": str(tmp_path / "data")})
+        )
+        client = stack.enter_context(Client(broker.address))
+        raw = stack.enter_context(RawConnection(broker.address))
+        assert client.create_topic("t", 2) == 0
+        requests: list[Message] = [
+            produce_request("t", at % 2, bytes(batch_of(b"%d" % at))) for at in range(6)
+        ]
+        with monkeypatch.context() as planted:
+            planted.setattr(Partition, "write_turn", write_turn)
+            found = [outcome(answer) for answer in ask_at_once(raw, requests)]
+        errors = [error for error, _ in found]
+        assert errors[1::2] == [0, 0, 0]
+        assert set(errors[::2]) == {ErrorCode.UNKNOWN_SERVER_ERROR}
+        assert [outcome(answer)[0] for answer in ask_at_once(raw, requests)] == [0] * 6
