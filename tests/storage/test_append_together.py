@@ -155,6 +155,15 @@ def test_a_write_that_fails_leaves_what_came_before_it(seed: int) -> None:
     assert [s.size for s in log.segments] == [s.size for s in twin_log.segments]
 
 
+def test_the_latest_timestamp_there_is_rolls_nothing() -> None:
+    latest, disk = (1 << 63) - 1, SimulatedDisk()
+    log = open_log(FOLDER, config(message_timestamp_after_max_ms=latest), disk=disk)
+    for first in range(0, 9, 3):
+        batches = [batch(timestamp=latest) for _ in range(3)]
+        assert together(log, batches) == [first, first + 1, first + 2]
+    assert len(log.segments) == 1
+
+
 def test_few_writes_take_many_batches(twin: ModuleType) -> None:
     disk = SimulatedDisk()
     log = open_log(FOLDER, config(), disk=disk)

@@ -200,7 +200,7 @@ class SegmentedLog:
         first = segment.first_timestamp
         wait = self.config.max_segment_ms - segment.jitter_ms
         if first is not None and first >= 0:
-            segment.roll_timestamp = first + wait
+            segment.roll_timestamp = min(first + wait, NEVER)
             waited_long = max_timestamp > segment.roll_timestamp
         else:
             # Batches without timestamps: the age of the segment counts, and is looked at with every append.
