@@ -26,35 +26,19 @@ KEEP_LITTLE = {
 RETAIN_OFTEN = {"log.retention.check.interval.ms": "1000"}
 
 
-def one_record(broker: Broker, topic: str, requests: int) -> Load:
+def one_record(broker: Broker, topic: str, requests: int, **options: object) -> Load:
     """Produce requests of one record with acks=1, a closed loop on 16 connections."""
-    return load.run(broker, "produce", topic=topic, connections=CONNECTIONS, requests=requests)
+    return load.run(broker, "produce", topic=topic, connections=CONNECTIONS, requests=requests, **options)
 
 
 def idempotent_record(broker: Broker, topic: str, requests: int) -> Load:
     """The same as a client with default settings sends them: acks=all, a producer id for each connection."""
-    return load.run(
-        broker,
-        "produce",
-        topic=topic,
-        connections=CONNECTIONS,
-        requests=requests,
-        idempotent=True,
-        acks=ALL_REPLICAS,
-    )
+    return one_record(broker, topic, requests, idempotent=True, acks=ALL_REPLICAS)
 
 
 def transactional_record(broker: Broker, topic: str, requests: int) -> Load:
     """The same in transactions: each connection commits all its requests in one."""
-    return load.run(
-        broker,
-        "produce",
-        topic=topic,
-        connections=CONNECTIONS,
-        requests=requests,
-        transactional=True,
-        acks=ALL_REPLICAS,
-    )
+    return one_record(broker, topic, requests, transactional=True, acks=ALL_REPLICAS)
 
 
 def one_connection(broker: Broker, topic: str, requests: int) -> Load:

@@ -159,7 +159,7 @@ class Fetcher:
         return answers + unknown if unknown else answers, total
 
     def unknown_of(self, wanted: list[FetchPartition]) -> Slices[Unknown]:
-        """Those of the partitions that are unknown here, with their answers, found in slices."""
+        """Find in slices which partitions this broker does not have; gives the answer for each of them."""
         found: dict[FetchPartition, FetchedPartition] = {}
         for want in wanted:
             try:

@@ -199,7 +199,7 @@ class Partition:
         self._hold: Callable[[], None] | None = None
         self._is_held = False
         self.writing = False  # or held: in both cases later appends wait
-        # Those of this turn of the loop, whose end appends them, and their bytes.
+        # Small batches that the end of this turn of the loop appends, and their bytes.
         self.unwritten: list[CheckedBatch] = []
         self._joined = bytearray()
 

@@ -179,16 +179,7 @@ class AnsweringChannel(ABC):
         if self._state or self._corked:
             self._cork(frame)
         elif frame:
-            try:
-                sent = self._send(frame)
-            except (BlockingIOError, InterruptedError):
-                sent = 0
-            except OSError as error:
-                self._lost(error)
-                sent = len(frame)
-            if sent != len(frame):
-                self._output.add((memoryview(frame)[sent:],))
-                self._wait_to_send()
+            self._send_bytes(frame)
         _, entry, _, size, received_ns, started_ns = taken
         self.context.clock.now_ns = now = perf_counter_ns()
         entry.count += 1
@@ -256,7 +247,7 @@ class AnsweringChannel(ABC):
             self._go_on()
 
     def _answer_deferred(self, request: Request, frame: bytes) -> None:
-        """The answers of one connection in one turn leave together, and then those that wait for them."""
+        """Answer a deferred request. The answers of one connection in one turn leave together."""
         self._end_deferral(request)
         if not self._state and not self._corked:
             self.answer_frame(request, frame)
@@ -319,7 +310,11 @@ class AnsweringChannel(ABC):
             return
         if self._state & SENDING:
             self._output.add((data,))
-            return
+        else:
+            self._send_bytes(data)
+
+    def _send_bytes(self, data: bytes) -> None:
+        """Send answers now, as far as the peer takes them; the rest follows when it takes more."""
         try:
             sent = self._send(data)
         except (BlockingIOError, InterruptedError):

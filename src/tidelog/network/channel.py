@@ -113,7 +113,7 @@ class Channel(AnsweringChannel):
         if received <= context.max_received:
             known = known_header(buffer, 0, received, context.entries, self._client_raw)
         if known is not None:
-            self._handle_known(known, context.view[4:received])
+            self._handle(known, self.client_id, context.view[4:received], None)
         elif received:
             self._handle_frames(buffer, context.view, 0, received)
         else:
@@ -320,31 +320,9 @@ class Channel(AnsweringChannel):
         # Nearly always the API and version are known, and the client id is that of the last request.
         known = known_header(buffer, start, end, self.context.entries, self._client_raw)
         if known is not None:
-            self._handle_known(known, view[start + 4 : end])
+            self._handle(known, self.client_id, view[start + 4 : end], None)
         else:
             self._handle_new(view[start + 4 : end], None)
-
-    def _handle_known(self, known: KnownHeader, frame: memoryview) -> None:
-        entry, correlation_id, body_start = known
-        context = self.context
-        clock = context.clock
-        self.last_active_ns = now = clock.now_ns
-        size, short_way, request = len(frame), entry.short_way, None
-        try:
-            if (
-                short_way is not None
-                and not context.log_level  # its line in the log is written with the Request
-                and short_way((self, entry, correlation_id, size, clock.turn_ns, now), frame, body_start)
-            ):
-                return
-            request = Request(
-                self, entry, correlation_id, self.client_id, frame, body_start, size, clock.turn_ns, now
-            )
-            context.handler(request)
-        except Exception as error:
-            self._handler_failed(entry, request, error)
-        if request is not None and not request.done:
-            self._now_busy(request)
 
     def _handle_new(self, frame: memoryview, memory: FrameBuffer | None) -> None:
         """Handle a frame that is the first of its kind here, or that has memory of its own."""
@@ -363,13 +341,21 @@ class Channel(AnsweringChannel):
             length = max(0, int.from_bytes(frame[8:10], "big", signed=True))
             self._client_raw = bytes(frame[8 : 10 + length])
             self.client_id = client_id
+        self._handle((entry, correlation_id, body_start), client_id, frame, memory)
+
+    def _handle(
+        self, header: KnownHeader, client_id: str | None, frame: memoryview, memory: FrameBuffer | None
+    ) -> None:
+        """Offer a request to the short way of its API; the handler gets what that does not take."""
+        entry, correlation_id, body_start = header
+        context = self.context
         clock = context.clock
         self.last_active_ns = now = clock.now_ns
         size, short_way, request = len(frame), entry.short_way, None
         try:
             if (
                 short_way is None
-                or context.log_level
+                or context.log_level  # its line in the log is written with the Request
                 or not short_way((self, entry, correlation_id, size, clock.turn_ns, now), frame, body_start)
             ):
                 request = Request(

@@ -1,4 +1,4 @@
-# A run of batches for one log: those that follow each other without anything out of the ordinary.
+# A run of batches for one log: consecutive batches that roll no segment and come from known producers in sequence.
 
 cdef enum:
     CONTROL = 0x20

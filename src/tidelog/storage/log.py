@@ -212,9 +212,9 @@ class Log(ClosingLog):
         offset_of_max_timestamp: int,
         index_due: bool,
     ) -> None:
-        """A segment ends at `end` now. Offsets and `position` are those of its last batch.
+        """A segment grew to `end`. Its last batch has these offsets and begins at `position`.
 
-        It gets an index entry where one is due. `since_index` bytes count for the next one.
+        That batch gets an index entry where one is due. `since_index` bytes count for the next entry.
         """
         if max_timestamp > segment.max_timestamp:
             segment.max_timestamp = max_timestamp

@@ -38,7 +38,7 @@ class SmallProduces:
         self._services = services
         self._replicas = services.replicas
         self._ms = services.clock.ms
-        self._taken: list[SmallProduce] = []  # those that the end of this turn appends
+        self._taken: list[SmallProduce] = []  # the end of this turn appends their batches
         self._now_ms = 0  # when the first of them came
 
     def take(self, taken: Taken, frame: memoryview, body_start: int) -> bool:
