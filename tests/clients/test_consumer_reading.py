@@ -11,8 +11,7 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -25,6 +24,7 @@ from tests.groups.brokers import QUICK_GROUPS
 from tests.support.own_broker import own_broker
 from tests.support.scale import scale
 from tests.support.wait import eventually
+from tidelog.clients.blocking import Errand
 from tidelog.clients.consumer import face as face_module
 from tidelog.clients.consumer import fetcher as fetcher_module
 from tidelog.clients.consumer.consumer import AsyncConsumer
@@ -277,14 +277,14 @@ def test_a_poll_that_is_interrupted_while_it_is_handed_to_the_loop_takes_nothing
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek((topic, 0), 0)
-        submit = consumer._thread.submit
+        start = consumer._thread.start
 
-        def interrupted(work: Coroutine[object, object, object]) -> Future[object]:
-            monkeypatch.setattr(consumer._thread, "submit", submit)
-            submit(work)
+        def interrupted(errand: Errand[object]) -> Errand[object]:
+            monkeypatch.setattr(consumer._thread, "start", start)
+            start(errand)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(consumer._thread, "submit", interrupted)
+        monkeypatch.setattr(consumer._thread, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(None)
         fill(bootstrap, topic, 20)

@@ -326,6 +326,9 @@ def run_kafka_python(member: Member, ledger: Ledger) -> None:
         except KafkaError as error:
             ledger.note("error", type(error).__name__)
             continue
+        if coordinator._join_task is not None and not coordinator.need_rejoin():
+            # It joins where its metadata changed, and forgets that it does where they change back meanwhile.
+            coordinator.request_rejoin()
         for records in polled.values():
             for record in records:
                 ledger.read(record.topic, record.partition, record.offset, record.value)

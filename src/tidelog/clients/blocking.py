@@ -6,6 +6,7 @@ A client belongs to the process that made it: after a fork the child has no such
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -15,6 +16,54 @@ from typing import TypeVar
 from tidelog.clients.errors import Closed, InvalidState, Timeout
 
 T = TypeVar("T")
+
+
+class Errand(Future[T]):
+    """Work for the loop of a thread, and the future of its result. `cancel` ends it at any moment.
+
+    Ctrl-C may come before the loop has the work, while it is handed over, and before its caller knows.
+    """
+
+    def __init__(self, work: Coroutine[object, object, T]) -> None:
+        super().__init__()
+        self._not_begun = [work]
+        """Whoever takes the work out of here begins it, or closes it."""
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        """Called on the loop."""
+        try:
+            work = self._not_begun.pop()
+        except IndexError:
+            return  # cancelled before
+        task = self._task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        if self.cancelled():
+            task.cancel()  # whoever cancelled it did not see the task yet
+
+    def cancel(self) -> bool:
+        if not super().cancel():
+            return False
+        task = self._task
+        if task is not None:
+            with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
+                task.get_loop().call_soon_threadsafe(task.cancel)
+        else:
+            with contextlib.suppress(IndexError):  # the loop begins it now
+                self._not_begun.pop().close()
+        return True
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            super().cancel()
+            return
+        error = task.exception()
+        if not self.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
 
 
 class LoopThread:
@@ -40,28 +89,34 @@ class LoopThread:
 
         Ctrl-C cancels it as well, and is raised here.
         """
-        future = self.submit(work)
+        errand = Errand(work)
         try:
-            return future.result(timeout)
+            return self.start(errand).result(timeout)
         except TimeoutError:
-            if future.done():
-                return future.result()  # the work's own error, which may be a time-out too
-            future.cancel()
+            if errand.done():
+                return errand.result()  # the work's own error, which may be a time-out too
+            errand.cancel()
             raise Timeout(f"{self.name}: not done within {timeout} s") from None
         except BaseException:
-            future.cancel()
+            errand.cancel()
             raise
 
-    def submit(self, work: Coroutine[object, object, T]) -> Future[T]:
+    def submit(self, work: Coroutine[object, object, T]) -> Errand[T]:
         """Start `work` on the loop without waiting for it."""
+        errand = Errand(work)
         try:
-            self.check_process()  # whoever had the gate when a child was forked is not there to open it
-            with self._gate:
-                self.check()
-                return asyncio.run_coroutine_threadsafe(work, self.loop)
+            return self.start(errand)
         except BaseException:
-            work.close()
+            errand.cancel()
             raise
+
+    def start(self, errand: Errand[T]) -> Errand[T]:
+        """Hand it to the loop. Whoever is interrupted meanwhile cancels it."""
+        self.check_process()  # whoever had the gate when a child was forked is not there to open it
+        with self._gate:
+            self.check()
+            self.loop.call_soon_threadsafe(errand.begin)
+        return errand
 
     def apply(self, function: Callable[[], T]) -> T:
         """The result of a function that runs on the loop; callbacks, which run there, call it at once."""

@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from tidelog.clients.blocking import LoopThread
+from tidelog.clients.blocking import Errand, LoopThread
 from tidelog.clients.consumer.consumer import AsyncConsumer, limit_of
 from tidelog.clients.consumer.core import EVERYTHING, Committed, Offsets
 from tidelog.clients.consumer.listener import RebalanceListener, Told
@@ -46,31 +46,6 @@ INTERRUPTED_SECONDS = 3.0
 # How long records are waited for here before the loop is asked to see to all that a poll has to do.
 CALM_SECONDS = 0.05
 IN_USE = "a consumer is for one thread at a time; another is using this one"
-
-
-class _GivenUp:
-    """Ends work on the loop that nobody waits for any more.
-
-    Ctrl-C may come when the loop has it and its future is not known here yet: without this it would go on.
-    """
-
-    def __init__(self) -> None:
-        self._said = False
-        self._task: asyncio.Task[object] | None = None
-
-    async def unless(self, work: Coroutine[object, object, T]) -> T:
-        self._task = asyncio.current_task()
-        if self._said:
-            work.close()
-            raise asyncio.CancelledError
-        return await work
-
-    def now(self) -> None:
-        self._said = True
-        task = self._task
-        if task is not None and not task.done():
-            with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
-                task.get_loop().call_soon_threadsafe(task.cancel)
 
 
 class Consumer:
@@ -118,21 +93,21 @@ class Consumer:
         try:
             inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
             self._inboxes.append(inbox)  # before the work can want something of it
-            given_up = _GivenUp()
+            errand = Errand(work)
+            errand.add_done_callback(lambda _: inbox.put(None))
             try:
-                future = self._thread.submit(given_up.unless(work))
-                future.add_done_callback(lambda _: inbox.put(None))
+                self._thread.start(errand)
                 while True:
                     job = inbox.get()
                     if job is None:
-                        return future.result()
+                        return errand.result()
                     job()
             except CancelledError:
                 if self._thread.closed:
                     raise Closed("the consumer was closed meanwhile") from None
                 raise
             except BaseException:
-                given_up.now()
+                errand.cancel()
                 raise
             finally:
                 self._inboxes.remove(inbox)
