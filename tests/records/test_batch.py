@@ -12,6 +12,7 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from tests.records.build import NOW, record, with_header
 from tidelog.errors import CorruptMessage, InvalidRecord
 from tidelog.records.batch import (
+    HEADER_SIZE,
     EndTransactionMarker,
     Record,
     build_batch,
@@ -20,6 +21,7 @@ from tidelog.records.batch import (
     iter_batches,
     read_control_record,
     read_header,
+    read_marker,
     read_records,
     set_log_append_time,
 )
@@ -156,8 +158,41 @@ def test_transaction_markers_say_how_it_ended(commit: bool) -> None:
     assert header.is_transactional
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, -1)
     [only] = read_records(marker)
-    assert only.offset == 70
+    assert only == Record(70, NOW, b"\0\0\0" + bytes([commit]), b"\0\0\0\0\0\x21")
+    assert marker == build_batch(
+        [only], base_offset=70, producer_id=9, producer_epoch=2, transactional=True, control=True
+    )
     assert read_control_record(only) == EndTransactionMarker(commit, 33)
+    assert read_marker(b"..." + marker, 3, header) == EndTransactionMarker(commit, 33)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_markers_that_others_wrote_in_another_way_say_the_same(codec: Codec) -> None:
+    for record_ in (
+        Record(0, NOW, b"\0\0\0\1", b"\0\0\0\0\0\x21", (("h", None),)),
+        Record(0, NOW, b"\0\1\0\1", b"\0\0\0\0\0\x21"),
+        Record(0, NOW, b"\0\0\0\1", b"\0\2\0\0\0\x21"),
+        Record(0, NOW, b"\0\0\0\1", b"\0\0\0\0\0\x21\0"),
+        Record(0, NOW, b"\0\0\0\1\0", b"\0\0\0\0\0\x21"),
+    ):
+        marker = build_batch([record_], codec=codec, producer_id=9, transactional=True, control=True)
+        assert read_marker(marker, 0, read_header(marker)) == EndTransactionMarker(True, 33)
+
+
+def test_control_batches_that_end_no_transaction_are_left_alone_and_broken_ones_refused() -> None:
+    other = build_batch([Record(0, NOW, b"\0\0\0\2", b"\0\0\0\0\0\x21")], control=True)
+    assert read_marker(other, 0, read_header(other)) is None
+    marker = build_end_transaction_marker(
+        commit=True, producer_id=9, producer_epoch=2, coordinator_epoch=33, timestamp=NOW
+    )
+    with pytest.raises(CorruptMessage):
+        read_marker(marker[:-1], 0, read_header(marker))
+    with pytest.raises(InvalidRecord):
+        read_marker(marker, 0, read_header(marker)._replace(record_count=2))
+    changed = bytearray(marker)
+    changed[HEADER_SIZE] = 0x1E  # a record that ends before its last byte
+    with pytest.raises(InvalidRecord):
+        read_marker(changed, 0, read_header(changed))
 
 
 def test_control_records_of_other_kinds_are_left_alone_and_broken_ones_refused() -> None:

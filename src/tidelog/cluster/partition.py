@@ -98,7 +98,7 @@ class Replica:
 class AppendRules:
     """What a topic asks of batches, by who checks them and where they come from."""
 
-    __slots__ = ("_every", "on_loop", "on_loop_without_zstd")
+    __slots__ = ("_every", "on_loop", "on_loop_without_zstd", "own_on_loop")
 
     def __init__(self, rules: ProduceRules) -> None:
         small = replace(rules, max_unpacked=min(rules.max_unpacked, UNPACKED_ON_LOOP))
@@ -111,6 +111,7 @@ class AppendRules:
             for from_client in (False, True)
         }
         self.on_loop = self.of(on_loop=True)
+        self.own_on_loop = self.of(on_loop=True, from_client=False)
         # Produce below version 7 does not know zstd.
         self.on_loop_without_zstd = self.of(on_loop=True, allow_zstd=False)
 
@@ -344,39 +345,45 @@ class Partition:
         self.advance_high_watermark()
         self._drain()
 
+    def append_one_own_now(self, batch: memoryview, now_ms: int, version: int = 0) -> AppendResult:
+        """Append a batch that this broker made; the caller has seen `can_append_own_now`.
+
+        `version` is that of the transaction that a marker ends. The caller advances the high watermark.
+        """
+        assert self.log is not None
+        return self.log.write(self._prepare_own(self.log, batch, now_ms, version), now_ms)
+
+    def _prepare_own(self, log: Log, batch: memoryview, now_ms: int, version: int) -> PendingAppend:
+        assert self.rules is not None
+        prepared = log.prepare(
+            check_produced(batch, self.rules.own_on_loop, now_ms),
+            self.leader_epoch,
+            now_ms,
+            origin=AppendOrigin.COORDINATOR,
+            transaction_version=version,
+        )
+        assert isinstance(prepared, PendingAppend)  # only clients' batches can be duplicates
+        return prepared
+
     def append_own_now(
         self, batches: Sequence[memoryview], now_ms: int, versions: Sequence[int]
     ) -> list[AppendResult | KafkaError]:
-        """Append batches that this broker made, with one write; the caller has seen `can_append_own_now`.
-
-        A batch that is refused is left out. `versions` are those of the transactions that markers end.
-        The high watermark is to be advanced by the caller.
-        """
+        """The same for several batches, with one write. A batch that is refused is left out."""
         log = self.log
         assert log is not None
-        assert self.rules is not None
-        rules = self.rules.of(on_loop=True, from_client=False)
         outcomes: list[AppendResult | KafkaError] = []
         pending: list[PendingAppend] = []
         for batch, version in zip(batches, versions, strict=True):
             try:
-                prepared = log.prepare(
-                    check_produced(batch, rules, now_ms),
-                    self.leader_epoch,
-                    now_ms,
-                    origin=AppendOrigin.COORDINATOR,
-                    transaction_version=version,
-                )
+                pending.append(self._prepare_own(log, batch, now_ms, version))
             except KafkaError as error:
                 outcomes.append(error)
-                continue
             except BaseException:
                 if pending:
                     log.abandon(pending[0])
                 raise
-            assert isinstance(prepared, PendingAppend)  # only clients' batches can be duplicates
-            pending.append(prepared)
-            outcomes.append(NOT_WRITTEN)
+            else:
+                outcomes.append(NOT_WRITTEN)
         if not pending:
             return outcomes
         try:

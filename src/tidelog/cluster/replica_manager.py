@@ -221,9 +221,7 @@ class ReplicaManager:
         """
 
         if len(batch) < HEAVY_BYTES and partition.can_append_own_now():
-            self._append_own_now(
-                partition, [batch], [transaction_version], written, lambda _, error: done(error)
-            )
+            self._append_one_own_now(partition, batch, transaction_version, written, done)
             return
 
         def finished(outcomes: list[AppendOutcome]) -> None:
@@ -252,8 +250,8 @@ class ReplicaManager:
 
         `done` is called for each, by its place, when it is committed, or with the error.
         """
-        if sum(map(len, batches)) < HEAVY_BYTES and partition.can_append_own_now():
-            self._append_own_now(partition, batches, versions, None, done)
+        if len(batches) > 1 and sum(map(len, batches)) < HEAVY_BYTES and partition.can_append_own_now():
+            self._append_own_now(partition, batches, versions, done)
             return
         for slot, (batch, version) in enumerate(zip(batches, versions, strict=True)):
             self.append_own(
@@ -265,15 +263,40 @@ class ReplicaManager:
                 done=lambda error, slot=slot: done(slot, error),  # type: ignore[misc]
             )
 
+    def _append_one_own_now(
+        self,
+        partition: Partition,
+        batch: memoryview,
+        version: int,
+        written: Callable[[AppendResult], None],
+        done: Callable[[KafkaError | None], None],
+    ) -> None:
+        """All of it in this turn of the loop, unless the topic's flush policy asks for the disk first."""
+        try:
+            partition.check_in_sync_replicas()
+            result = partition.append_one_own_now(batch, self.clock.ms(), version)
+        except KafkaError as error:
+            done(error)
+            return
+        except Exception as error:
+            log.error("appending to %s failed unexpectedly", partition.name, exc_info=error)
+            done(UnknownServerError())
+            return
+        written(result)
+        if result.needs_flush:
+            self.flush_then(partition, result.base_offset, lambda error: done(_as_kafka_error(error)))
+        else:
+            partition.advance_high_watermark()
+            done(None)
+
     def _append_own_now(
         self,
         partition: Partition,
         batches: Sequence[memoryview],
         versions: Sequence[int],
-        written: Callable[[AppendResult], None] | None,
         done: Callable[[int, KafkaError | None], None],
     ) -> None:
-        """All of it in this turn of the loop, unless the topic's flush policy asks for the disk first."""
+        """The same for several, with one write."""
         try:
             partition.check_in_sync_replicas()
         except KafkaError as error:
@@ -286,9 +309,6 @@ class ReplicaManager:
             log.error("appending to %s failed unexpectedly", partition.name, exc_info=error)
             outcomes = [UnknownServerError() for _ in batches]
         results = [outcome for outcome in outcomes if not isinstance(outcome, KafkaError)]
-        if written is not None:
-            for result in results:
-                written(result)
 
         def told(failure: KafkaError | None) -> None:
             for slot, outcome in enumerate(outcomes):

@@ -1,8 +1,8 @@
 """What every coordinator stands on: the partitions of its internal topic that this broker leads.
 
-A shard holds what the records of one partition say. It changes only by `replay`, of what is loaded and of
-what was just appended alike, so that the live state and that after a restart are the same. Whoever asked
-for an append is answered once it is committed, as acks=all asks.
+A shard holds what the records of one partition say. It changes only when a record is in the log, by `replay`
+of what is loaded and of what was just appended alike, so that the live state and that after a restart are the
+same. Whoever asked for an append is answered once it is committed, as acks=all asks.
 """
 
 from __future__ import annotations
@@ -193,11 +193,19 @@ class CoordinatorRuntime(Generic[S]):
         else:
             operation(hosted.shard)
 
+    def settled(self, partition: int) -> S | None:
+        """A shard that has seen every append so far; None where `run` would have to wait, or would fail."""
+        hosted = self._hosted.get(partition)
+        if hosted is None or not hosted.is_loaded or hosted.unreplayed or hosted.waiting:
+            return None
+        return hosted.shard
+
     def append(
         self,
         partition: int,
         records: Sequence[NewRecord],
         done: Done,
+        take: Callable[[S], None] | None = None,
         *,
         producer_id: int = -1,
         producer_epoch: int = -1,
@@ -205,6 +213,7 @@ class CoordinatorRuntime(Generic[S]):
         """Append records as one batch and replay them; `done` when they are committed, or with the error.
 
         With a producer id they are part of its transaction. Call it from `run`, where the decision is made.
+        `take` stands for the replay where the caller has what the records say: it does the same to the shard.
         """
         if not records:
             done(None)
@@ -218,6 +227,9 @@ class CoordinatorRuntime(Generic[S]):
         )
 
         def replay(hosted: _Hosted[S], base_offset: int) -> None:
+            if take is not None:
+                take(hosted.shard)
+                return
             for at, (key, value) in enumerate(records):
                 hosted.shard.replay(
                     key,

@@ -43,6 +43,12 @@ NO_LEADER_EPOCH = -1
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
 
+CRC = struct.Struct(">I")
+# The record of a marker as brokers write it: all before its key, the key, the value and its size, no headers.
+MARKER = struct.Struct(">5shhBhiB")
+MARKER_START, MARKER_VALUE_SIZE = b"\x20\0\0\0\x08", 12  # sizes are varints: zigzag doubles them
+_PLAIN_MARKER = (MARKER_START, 0, MARKER_VALUE_SIZE, 0, 0)
+
 patch_header = loops.patch_header
 
 
@@ -280,20 +286,26 @@ def build_batch(
         last_delta = last_offset_delta
     if codec is not Codec.NONE and count:
         data = compress(codec, data, level)
-    header = BatchHeader(
-        base_offset, 0, leader_epoch, MAGIC, 0, attributes, last_delta, base_timestamp,
-        max_timestamp, producer_id, producer_epoch, base_sequence, count,
+    return bytes(
+        _signed(
+            data, base_offset, leader_epoch, MAGIC, attributes, last_delta, base_timestamp,
+            max_timestamp, producer_id, producer_epoch, base_sequence, count,
+        )
     )  # fmt: skip
-    return bytes(assemble(header, data))
 
 
 def assemble(header: BatchHeader, data: Buffer) -> bytearray:
     """Header and payload as one signed batch; length and checksum of the header are computed."""
-    out = bytearray(HEADER_SIZE + len(data))
-    out[HEADER_SIZE:] = data
-    fields = header._replace(batch_length=len(out) - LENGTH_OVERHEAD, crc=0)
-    HEADER.pack_into(out, 0, *fields)
-    struct.pack_into(">I", out, CRC_POSITION, loops.crc(out, CRC_START, len(out)))
+    base_offset, _, leader_epoch, magic, _, *others = header
+    return _signed(data, base_offset, leader_epoch, magic, *others)
+
+
+def _signed(data: Buffer, base_offset: int, leader_epoch: int, magic: int, *others: int) -> bytearray:
+    """The batch of a payload and the fields of its header, from which length and checksum are left out."""
+    out = bytearray(HEADER_SIZE)
+    out += data
+    HEADER.pack_into(out, 0, base_offset, len(out) - LENGTH_OVERHEAD, leader_epoch, magic, 0, *others)
+    CRC.pack_into(out, CRC_POSITION, loops.crc(out, CRC_START, len(out)))
     return out
 
 
@@ -308,17 +320,30 @@ def build_end_transaction_marker(
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
     """The control batch that ends a transaction in a partition."""
-    key = struct.pack(">hh", 0, CONTROL_COMMIT if commit else CONTROL_ABORT)
-    value = struct.pack(">hi", 0, coordinator_epoch)
-    return build_batch(
-        [Record(base_offset, timestamp, key, value)],
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-    )
+    kind = CONTROL_COMMIT if commit else CONTROL_ABORT
+    record = MARKER.pack(MARKER_START, 0, kind, MARKER_VALUE_SIZE, 0, coordinator_epoch, 0)
+    return bytes(
+        _signed(
+            record, base_offset, leader_epoch, MAGIC, TRANSACTIONAL_FLAG | CONTROL_FLAG, 0, timestamp,
+            timestamp, producer_id, producer_epoch, NO_SEQUENCE, 1,
+        )
+    )  # fmt: skip
+
+
+def read_marker(buf: Buffer, pos: int, header: BatchHeader) -> EndTransactionMarker | None:
+    """What the control batch at `pos` says; None if it is not about the end of a transaction."""
+    if (
+        header.total_size == HEADER_SIZE + MARKER.size <= len(buf) - pos
+        and header.record_count == 1
+        and not header.attributes & CODEC_MASK
+    ):
+        start, version, kind, value_size, value_version, epoch, headers = MARKER.unpack_from(
+            buf, pos + HEADER_SIZE
+        )
+        if (start, version, value_size, value_version, headers) == _PLAIN_MARKER and kind in (0, 1):
+            return EndTransactionMarker(kind == CONTROL_COMMIT, epoch)
+    records = read_records(buf, pos, header=header)
+    return read_control_record(records[0]) if records else None
 
 
 def control_record_type(record: Record) -> int:

@@ -22,6 +22,7 @@ from tidelog.records.batch import (
     iter_batches,
     patch_header,
     read_header,
+    read_marker,
 )
 from tidelog.records.check import CheckedBatch, check_produced
 from tidelog.records.loops import lay_out
@@ -40,7 +41,7 @@ from tidelog.storage.files import FileCache
 from tidelog.storage.lookup import TimestampAndOffset, first_at_or_after, greatest
 from tidelog.storage.producer_state import BatchMetadata, CompletedTransaction, Verification
 from tidelog.storage.reads import WAITING, Reads
-from tidelog.storage.recovery import load_log, marker_of
+from tidelog.storage.recovery import load_log
 from tidelog.storage.segment import CHECK_NEXT, LOG, Segment
 from tidelog.storage.slices import FileSlice
 from tidelog.storage.txnindex import AbortedTransaction
@@ -411,7 +412,7 @@ class Log(ClosingLog):
         """Refuse what does not follow from the producer's past; the twin it has, or the marker it holds."""
         producers, producer_id, epoch = self.producers, batch.producer_id, batch.producer_epoch
         if batch.attributes & CONTROL_FLAG:
-            marker = marker_of(batch.data, 0, read_header(batch.data))
+            marker = read_marker(batch.data, 0, read_header(batch.data))
             if marker is not None:
                 producers.check_marker(
                     producer_id, epoch, marker.coordinator_epoch, origin, transaction_version

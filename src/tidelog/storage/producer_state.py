@@ -298,8 +298,9 @@ class ProducerStates:
         self._transactions_changed()
 
     def _transactions_changed(self) -> None:
-        first = next(iter(self.ongoing.values()), NEVER)
-        self.first_unstable = min([first, *(start for start, _ in self.unreplicated)])
+        self.first_unstable = next(iter(self.ongoing.values()), NEVER)
+        for start, _ in self.unreplicated:
+            self.first_unstable = min(self.first_unstable, start)
 
     # -- life time
 

@@ -19,11 +19,9 @@ from tidelog.records.batch import (
     LENGTH_OVERHEAD,
     MAGIC,
     BatchHeader,
-    EndTransactionMarker,
     crc_is_valid,
-    read_control_record,
     read_header,
-    read_records,
+    read_marker,
 )
 from tidelog.records.check import CheckedBatch
 from tidelog.storage.checkpoints import (
@@ -142,14 +140,6 @@ def valid_batches(
     _refuse_old_message(file, position, size)
 
 
-def marker_of(
-    buf: bytes | bytearray | memoryview, at: int, header: BatchHeader
-) -> EndTransactionMarker | None:
-    """What a control batch says about the end of a transaction."""
-    records = read_records(buf, at, header=header)
-    return read_control_record(records[0]) if records else None
-
-
 def replay(
     producers: ProducerStates, header: BatchHeader, buf: bytes | bytearray, at: int
 ) -> AbortedTransaction | None:
@@ -160,7 +150,7 @@ def replay(
         batch = CheckedBatch.of(memoryview(buf)[at : at + header.total_size])
         producers.append(batch, header.base_offset, header.last_offset)
         return None
-    marker = marker_of(buf, at, header)
+    marker = read_marker(buf, at, header)
     if marker is None:
         return None
     completed = producers.append_marker(

@@ -314,6 +314,22 @@ class TransactionCoordinator:
 
         self._run(transactional_id, decide, lambda error: done(dict.fromkeys(partitions, error)))
 
+    def is_part_now(
+        self, transactional_id: str, producer_id: int, epoch: int, partition: TopicPartition
+    ) -> bool:
+        """Whether a partition is known, in this turn of the loop, to be part of the transaction under way.
+
+        Where it is not, `verify_partitions` waits, or says why.
+        """
+        try:
+            shard = self.runtime.settled(self.partition_for(transactional_id))
+            transaction = None if shard is None else shard.transactions.get(transactional_id)
+            return transaction is not None and not transaction.verify_partitions(
+                producer_id, epoch, frozenset((partition,))
+            )
+        except KafkaError:
+            return False
+
     # -- EndTxn ------------------------------------------------------------------------------------
 
     def end_transaction(
@@ -420,8 +436,11 @@ class TransactionCoordinator:
             transaction.last_producer_epoch = transition.last_producer_epoch
             done()
 
-        record = NewRecord(encode_key(transaction.transactional_id), encode_value(transition.metadata))
-        self.runtime.append(shard.partition, [record], written)
+        transactional_id, metadata = transaction.transactional_id, transition.metadata
+        record = NewRecord(encode_key(transactional_id), encode_value(metadata))
+        self.runtime.append(
+            shard.partition, [record], written, lambda hosted: hosted.take(transactional_id, metadata)
+        )
 
     def write_completion(
         self, shard: TransactionShard, transaction: Transaction, done: Callable[[], None], failed: Failed

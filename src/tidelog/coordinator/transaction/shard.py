@@ -46,9 +46,10 @@ class TransactionShard:
             self.transactions.pop(transactional_id, None)
             self.ongoing.pop(transactional_id, None)
             return
-        self._take(transactional_id, decode_value(value))
+        self.take(transactional_id, decode_value(value))
 
-    def _take(self, transactional_id: str, metadata: Metadata) -> None:
+    def take(self, transactional_id: str, metadata: Metadata) -> None:
+        """What the last record of an id says."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             transaction = self.transactions[transactional_id] = Transaction(transactional_id, metadata)

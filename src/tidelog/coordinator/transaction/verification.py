@@ -99,16 +99,25 @@ class TransactionVerification:
 
         None where it cannot, or where the batch is refused: `check_produce` then waits, or says why.
         """
-        adds = version >= PRODUCE_ADDS
+        if version < PRODUCE_ADDS:
+            if not self._settings.partition_verification_enable:
+                return None
+            try:
+                producers = partition.leader_log().producers
+                now_ms = self._scheduler.clock.ms()
+                guard = producers.start_verification(producer_id, epoch, sequence, False, now_ms)
+            except KafkaError:
+                return None
+            wanted = (partition.topic, partition.index)
+            is_part = self._coordinator.is_part_now(transactional_id, producer_id, epoch, wanted)
+            return guard if is_part else None
         found: Guards = {}
-        if not adds and not self._settings.partition_verification_enable:
-            return None
 
         def checked(errors: Errors, guards: Guards) -> None:
             if not errors:
                 found.update(guards)
 
-        self._ask(transactional_id, producer_id, epoch, {partition: sequence}, adds, True, checked)
+        self._ask(transactional_id, producer_id, epoch, {partition: sequence}, True, True, checked)
         return found.get(partition)
 
     # -- TxnOffsetCommit ---------------------------------------------------------------------------
