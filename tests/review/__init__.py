@@ -1,1 +1,0 @@
-"""What a broker must not get wrong although nothing but an unusual client or moment would show it."""
