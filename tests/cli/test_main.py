@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from tests.support.wait import eventually
 from tidelog import __version__
 from tidelog.cli.main import TOOLS, main
 
@@ -23,6 +26,33 @@ def test_help_lists_every_tool_with_a_summary() -> None:
 
 def test_the_version_is_printed() -> None:
     assert CliRunner().invoke(main, ["--version"]).stdout == f"tidelog {__version__}\n"
+
+
+def test_the_version_tells_of_a_missing_compiled_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.records.loops.COMPILED", False)
+    shown = CliRunner().invoke(main, ["--version"]).stdout
+    assert shown == f"tidelog {__version__} (without the compiled module)\n"
+
+
+def test_start_listens_on_the_port_that_it_is_given(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "tidelog", "start", "--port", str(port), "--ready-file", str(ready)]
+    process = subprocess.Popen([*command, "--override", f"log.dirs={tmp_path / 'data'}"], cwd=tmp_path)
+    try:
+        eventually(lambda: ready.exists() and ready.read_text(), "the broker answers", timeout=30)
+        assert ready.read_text().strip() == f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_start_takes_a_port_or_listeners() -> None:
+    both = CliRunner().invoke(main, ["start", "--port", "1", "--override", "listeners=PLAINTEXT://:2"])
+    assert both.exit_code == 2
+    assert "--port and --override listeners=... cannot be specified together" in both.stderr
 
 
 def test_an_unknown_tool_is_refused() -> None:

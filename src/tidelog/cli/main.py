@@ -68,6 +68,7 @@ TOOLS: dict[str, Tool] = {
     ),
     "adopt": Tool("tidelog.cli.adopt", "adopt", "Take over a log folder that Kafka wrote."),
     "tree": Tool("tidelog.cli.tree", "tree", "Move the metadata tree to other stores."),
+    "doctor": Tool("tidelog.cli.doctor", "doctor", "Check what this machine lacks."),
     "completion": Tool("tidelog.cli.completion", "completion", "Print a script that completes flags."),
     "config-docs": Tool(
         "tidelog.cli.config_docs", "config_docs", "Print every setting with its documentation."
@@ -100,8 +101,9 @@ class ToolGroup(click.Group):
 def print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         from tidelog import __version__
+        from tidelog.records.loops import COMPILED
 
-        click.echo(f"tidelog {__version__}")
+        click.echo(f"tidelog {__version__}" + ("" if COMPILED else " (without the compiled module)"))
         ctx.exit()
 
 

@@ -25,6 +25,11 @@ def parse_override(text: str) -> tuple[str, str]:
     help="Set one setting, over the file's value; may be given several times.",
 )
 @click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Listen on this port of this machine; short for --override listeners=PLAINTEXT://127.0.0.1:PORT.",
+)
+@click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write HOST:PORT of the first listener to this file once the broker answers.",
@@ -35,9 +40,18 @@ def parse_override(text: str) -> tuple[str, str]:
     help="The level of the log on standard error; over tidelog.log.level, which is INFO by default.",
 )
 def start(
-    properties: Path | None, overrides: tuple[str, ...], ready_file: Path | None, log_level: str | None
+    properties: Path | None,
+    overrides: tuple[str, ...],
+    port: int | None,
+    ready_file: Path | None,
+    log_level: str | None,
 ) -> None:
     """Start a broker, with the settings of PROPERTIES (a server.properties of Kafka 3.9 or 4.3 will do)."""
     from tidelog.server.run import run_broker
 
-    sys.exit(run_broker(properties, dict(map(parse_override, overrides)), ready_file, log_level))
+    settings = dict(map(parse_override, overrides))
+    if port is not None:
+        if "listeners" in settings:
+            raise click.UsageError("--port and --override listeners=... cannot be specified together")
+        settings["listeners"] = f"PLAINTEXT://127.0.0.1:{port}"
+    sys.exit(run_broker(properties, settings, ready_file, log_level))

@@ -11,7 +11,11 @@ try:
     if os.environ.get("TIDELOG_PURE") == "1":
         raise ImportError("plain Python was asked for")
     from tidelog.network._speed import RequestTimes, known_header
+
+    COMPILED = True
 except ImportError:
     from tidelog.network._pure import RequestTimes, known_header  # type: ignore[assignment]
 
-__all__ = ["RequestTimes", "known_header"]
+    COMPILED = False
+
+__all__ = ["COMPILED", "RequestTimes", "known_header"]

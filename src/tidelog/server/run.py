@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog.config.values import ConfigError
+from tidelog.records.loops import COMPILED
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.logs import set_levels, set_up_logging
 
@@ -43,6 +44,8 @@ def run_broker(
         log.info("%s", line)
     for line in config.warnings:
         log.warning("%s", line)
+    if not COMPILED:
+        log.warning("the compiled module is not in use: the broker needs more CPU; `tidelog doctor` says why")
     _raise_descriptor_limit()
     return _run(config, ready_file)
 
