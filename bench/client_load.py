@@ -40,7 +40,7 @@ class Work:
 
 
 def tidelog(work: Work) -> None:
-    from tidelog.clients.producer.face import Producer
+    from tidelog.clients.producer.blocking import Producer
 
     with Producer(bootstrap_servers=work.bootstrap, batch_size=BATCH, linger_ms=LINGER) as producer:
         producer.send(work.topic, work.value).result(30)
@@ -60,7 +60,7 @@ def tidelog(work: Work) -> None:
 def tidelog_columns(work: Work) -> None:
     import pyarrow as pa
 
-    from tidelog.clients.producer.face import Producer
+    from tidelog.clients.producer.blocking import Producer
 
     columns = {"value": pa.array([work.value] * ROWS, pa.binary())}
     if work.keys is not None:

@@ -42,7 +42,7 @@ class Work:
 
 
 def tidelog(work: Work) -> None:
-    from tidelog.clients.consumer.face import Consumer
+    from tidelog.clients.consumer.blocking import Consumer
 
     with Consumer(
         bootstrap_servers=work.bootstrap, auto_offset_reset="earliest", max_poll_records=AT_A_TIME
@@ -58,7 +58,7 @@ def tidelog(work: Work) -> None:
 
 
 def tidelog_columns(work: Work) -> None:
-    from tidelog.clients.consumer.face import Consumer
+    from tidelog.clients.consumer.blocking import Consumer
 
     with Consumer(bootstrap_servers=work.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign(work.partitions)

@@ -9,11 +9,13 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "tidelog"
 
-FOUNDATION = {"errors", "clock", "config", "metrics", "slices"}
+FOUNDATION = {"errors", "clock", "config", "endpoints", "metrics", "partitions", "slices"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
     "slices": set(),
+    "endpoints": set(),
+    "partitions": set(),
     "config": {"errors"},
     "metrics": {"errors", "clock"},
     "protocol": FOUNDATION,
@@ -65,3 +67,48 @@ def test_a_module_imports_only_from_the_layers_below(path: Path) -> None:
 def test_an_import_upwards_is_found() -> None:
     assert violations("records", "from tidelog.storage.log import Log") == {"storage"}
     assert violations("storage", "import tidelog.protocol.api") == {"protocol"}
+
+
+def private_imports(package: str, source: str) -> set[str]:
+    """Modules and names with an underscore that a module of `package` imports from another package."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            private = next((at for at, part in enumerate(parts) if part.startswith("_")), None)
+            if parts[0] != "tidelog" or private is None or parts[private].startswith("__"):
+                continue
+            owner = ".".join(parts[:private])
+            if owner != package and owner.rpartition(".")[0] != package:
+                found.add(name)
+    return found
+
+
+def test_no_module_imports_a_private_name_of_another_package() -> None:
+    found = {
+        str(path.relative_to(SOURCE)): names
+        for path in SOURCE.rglob("*.py")
+        if (
+            names := private_imports(
+                ".".join(("tidelog", *path.relative_to(SOURCE).parts[:-1])), path.read_text()
+            )
+        )
+    }
+    assert found == {}
+
+
+def test_a_private_import_is_found() -> None:
+    private = "from tidelog.records._pure import HEADER"
+    assert private_imports("tidelog.storage", private) == {"tidelog.records._pure.HEADER"}
+    assert private_imports("tidelog.records", private) == set()
+    assert private_imports("tidelog.storage.cleaner", "import tidelog.storage._x") == {"tidelog.storage._x"}
+    name = "from tidelog.storage.log import _name"
+    assert private_imports("tidelog.cluster", name) == {"tidelog.storage.log._name"}
+    assert private_imports("tidelog.storage", name) == set()
+    assert private_imports("tidelog.cli", "from tidelog import __version__") == set()

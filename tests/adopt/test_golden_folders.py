@@ -13,21 +13,14 @@ import pytest
 
 from tests.support import golden
 from tests.support.broker import Broker
-from tests.support.contents import (
-    EARLIEST,
-    Contents,
-    Partition,
-    offset_at,
-    produce,
-    read_with_client,
-    read_with_fetch,
-)
+from tests.support.contents import Contents, Partition, offset_at, produce, read_with_client, read_with_fetch
 from tests.support.golden import expected_committed, expected_contents
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from tidelog.protocol.offset_specs import EARLIEST
 from tidelog.storage.checkpoints import decode_partition_metadata
 
 PARTITIONS = golden.partitions()

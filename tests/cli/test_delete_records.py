@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.kafka.jars import run_tool
-from tests.support.contents import EARLIEST, offset_at, produce
+from tests.support.contents import offset_at, produce
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tidelog.cli.main import main
 from tidelog.clients.admin import Admin, NewTopic
+from tidelog.protocol.offset_specs import EARLIEST
 
 NewName = Callable[[str], str]
 TOOL = "org.apache.kafka.tools.DeleteRecordsCommand"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
-from tidelog.clients.consumer.face import Consumer
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.consumer.blocking import Consumer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.errors import UnknownTopicOrPartition
 from tidelog.records.loops import Record
 

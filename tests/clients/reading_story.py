@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 from tests.clients import reading
 from tests.clients.consuming import LIMIT, make_topic
-from tidelog.clients.consumer.face import Consumer
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.errors import Interrupted
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.records.loops import Record
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.support.own_broker import OwnBrokers
 from tidelog.testing import Broker as InProcess
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "clients.md"
-MODULES = ["tidelog.clients.adminclient.client", "tidelog.clients.adminclient.face", "tidelog.testing"]
+MODULES = ["tidelog.clients.adminclient.client", "tidelog.clients.adminclient.blocking", "tidelog.testing"]
 
 
 @pytest.mark.parametrize("name", MODULES)

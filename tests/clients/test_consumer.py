@@ -16,15 +16,15 @@ import pytest
 
 from tests.clients.consuming import fill, make_topic, poll_until, read
 from tests.support.wait import eventually
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.consumer.consumer import AsyncConsumer
 from tidelog.clients.consumer.errors import NoOffset
-from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.consumer.interceptors import ConsumerInterceptor
-from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.errors import Closed, ConfigError, Interrupted, InvalidState, SerializationError, Timeout
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.transaction_values import OffsetToCommit
 from tidelog.errors import OffsetOutOfRange
+from tidelog.partitions import TopicPartition
 from tidelog.records.loops import Record
 
 NewName = Callable[[str], str]

@@ -25,8 +25,8 @@ from tidelog.clients.consumer.assignors import (
     sticky_user_data,
     subscription_bytes,
 )
-from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.config import ConfigError
+from tidelog.partitions import TopicPartition
 
 ALL = [RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor]
 

@@ -15,9 +15,9 @@ import pytest
 from tests.clients.consuming import LIMIT, fill, make_topic, poll_until, read
 from tests.support.wait import eventually
 from tidelog.clients.consumer import columns
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.consumer.consumer import AsyncConsumer
-from tidelog.clients.consumer.face import Consumer
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 
 pa = pytest.importorskip("pyarrow")
 

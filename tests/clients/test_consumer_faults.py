@@ -11,10 +11,10 @@ import pytest
 from tests.clients.consuming import fill, make_topic, poll_until, read
 from tests.clients.fake_cluster import FIRST_SESSION, FakeCluster
 from tests.support.own_broker import OwnBrokers
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.consumer.errors import LogTruncated
-from tidelog.clients.consumer.face import Consumer
-from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.errors import CorruptMessage
+from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.records.batch import Record, build_batch
 

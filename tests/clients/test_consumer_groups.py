@@ -16,15 +16,15 @@ from tests.groups.brokers import QUICK_GROUPS
 from tests.support.broker import Broker
 from tests.support.fixtures import given_broker
 from tests.support.wait import eventually
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.consumer.consumer import AsyncConsumer
-from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.consumer.interceptors import ConsumerInterceptor
 from tidelog.clients.consumer.listener import RebalanceListener
-from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.errors import Closed, CommitFailed, ConfigError
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.transaction_values import OffsetToCommit
 from tidelog.errors import FencedInstanceId, RebalanceInProgress
+from tidelog.partitions import TopicPartition
 
 NewName = Callable[[str], str]
 

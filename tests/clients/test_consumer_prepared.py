@@ -13,11 +13,11 @@ from tests.clients.consuming import make_topic, poll_until, read
 from tests.clients.fake_cluster import FakeCluster
 from tests.support.wait import eventually
 from tidelog.clients.consumer import fetcher as fetcher_module
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.consumer.columns import table_of
-from tidelog.clients.consumer.face import Consumer
-from tidelog.clients.consumer.partitions import TopicPartition
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.errors import CorruptMessage
+from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.records.batch import Record, build_batch
 from tidelog.records.loops import ColumnSink, RecordReader

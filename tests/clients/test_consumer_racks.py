@@ -27,12 +27,12 @@ from tidelog.clients.consumer.assignors import (
     subscription_bytes,
 )
 from tidelog.clients.consumer.group import ClassicGroup
-from tidelog.clients.consumer.membership import Surroundings
-from tidelog.clients.consumer.partitions import TopicPartition
+from tidelog.clients.consumer.membership import MembershipContext
 from tidelog.clients.consumer.racks import Racks, ReplicaRacks, replica_racks
 from tidelog.clients.metadata import BrokerNode, ClusterView, PartitionView, TopicView
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.settings import consumer_settings
+from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.join_group import JoinGroupResponse
 
 DATA = Path(__file__).parents[1] / "data"
@@ -294,7 +294,7 @@ def test_the_leader_of_a_group_deals_out_by_racks_and_again_when_replicas_move()
             subscription=SimpleNamespace(is_subscribed=True),
             wake=lambda: None,
         )
-        group = ClassicGroup(cast(Surroundings, around))
+        group = ClassicGroup(cast(MembershipContext, around))
         crossed(client.view)
         joined = JoinGroupResponse(
             protocol_name="range",

@@ -25,12 +25,12 @@ from tests.support.own_broker import own_broker
 from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog.clients.blocking import Errand
-from tidelog.clients.consumer import face as face_module
+from tidelog.clients.consumer import blocking as blocking_module
 from tidelog.clients.consumer import fetcher as fetcher_module
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.consumer.consumer import AsyncConsumer
-from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.consumer.listener import RebalanceListener
-from tidelog.clients.consumer.partitions import TopicPartition
+from tidelog.partitions import TopicPartition
 from tidelog.records.loops import RecordReader
 
 pytest.importorskip("pyarrow")
@@ -149,7 +149,7 @@ def interrupted_on_the_way(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) 
             return found
 
     monkeypatch.setattr(consumer, "_taken", lambda take, timeout: (None, timeout))
-    monkeypatch.setattr(face_module, "SimpleQueue", Inbox)
+    monkeypatch.setattr(blocking_module, "SimpleQueue", Inbox)
 
 
 @pytest.mark.parametrize(

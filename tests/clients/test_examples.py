@@ -14,10 +14,10 @@ MODULES = [
     "tidelog.clients.security",
     "tidelog.clients.consumer.assignors",
     "tidelog.clients.consumer.consumer",
-    "tidelog.clients.consumer.face",
+    "tidelog.clients.consumer.blocking",
     "tidelog.clients.consumer.positions",
     "tidelog.clients.producer.producer",
-    "tidelog.clients.producer.face",
+    "tidelog.clients.producer.blocking",
 ]
 
 

@@ -20,17 +20,17 @@ from tests.support.fixtures import given_broker
 from tests.support.own_broker import OwnBrokers
 from tests.support.wait import eventually
 from tidelog.clients.admin import Admin, NewTopic
-from tidelog.clients.consumer.face import Consumer
-from tidelog.clients.consumer.partitions import TopicPartition
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.errors import InvalidState, Timeout
 from tidelog.clients.handlers import ErrorPolicy, HandlerConsumer, HandlerFailed, Reject, Stream
 from tidelog.clients.handlers import consumer as consumer_module
 from tidelog.clients.handlers.plan import TopicPlan
 from tidelog.clients.handlers.tracebacks import traceback_text
 from tidelog.clients.handlers.worker import PartitionWork, StreamWorker, WorkerContext
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.config import ConfigError
 from tidelog.errors import UnknownTopicOrPartition
+from tidelog.partitions import TopicPartition
 from tidelog.records.loops import Record
 
 NewName = Callable[[str], str]

@@ -10,11 +10,11 @@ import pytest
 from tests.clients.fake_broker import FakeBroker
 from tests.support.wait import eventually
 from tidelog.clients.backoff import Backoff
-from tidelog.clients.consumer.face import Consumer
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.errors import UnknownTopic
 from tidelog.clients.metadata_updates import MetadataUpdates
 from tidelog.clients.network import NetworkClient
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.clients.repeated_warnings import RepeatedWarnings
 from tidelog.clients.settings import consumer_settings

@@ -14,7 +14,7 @@ import pytest
 
 from tests.clients.reading import batches, records, values
 from tidelog.clients.admin import Admin, NewTopic
-from tidelog.clients.consumer.face import Consumer
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.errors import (
     Closed,
     ConfigError,
@@ -25,13 +25,13 @@ from tidelog.clients.errors import (
 )
 from tidelog.clients.metadata import ClusterView
 from tidelog.clients.producer.accumulator import Accumulator
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.interceptors import ProducerInterceptor, ProducerRecord
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.clients.settings import producer_settings
 from tidelog.errors import InvalidTopic
-from tidelog.records._pure_client import RecordMetadata
 from tidelog.records.batch import Codec
+from tidelog.records.loops import RecordMetadata
 from tidelog.records.partitioning import partition_for_key
 
 NewName = Callable[[str], str]

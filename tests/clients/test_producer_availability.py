@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from tests.clients.fake_broker import SILENCE, Answer, FakeBroker, Produced
 from tests.support.wait import eventually
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.records.loops import RecordFuture
 
 MANY = 200

@@ -12,7 +12,7 @@ import pytest
 from tests.clients.reading import partitions_of, records
 from tidelog.clients.admin import Admin, NewTopic
 from tidelog.clients.errors import RecordTooLarge
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.records.batch import Record
 from tidelog.records.partitioning import partition_for_key

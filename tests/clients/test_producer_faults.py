@@ -33,7 +33,7 @@ from tidelog.clients.errors import BufferExhausted, ClientError, Closed, Timeout
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.producer.accumulator import PartitionQueue
 from tidelog.clients.producer.batch import ProducerBatch
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.clients.security import Security
 from tidelog.clients.settings import producer_settings
@@ -47,8 +47,7 @@ from tidelog.errors import (
     NetworkException,
     TopicAuthorizationFailed,
 )
-from tidelog.records._pure_client import RecordMetadata
-from tidelog.records.loops import RecordFuture
+from tidelog.records.loops import RecordFuture, RecordMetadata
 
 QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "reconnect_backoff_ms": 5, "max_block_ms": 5000}
 
@@ -573,7 +572,7 @@ def test_a_cancelled_coroutine_leaves_the_producer_usable() -> None:
 
 PROGRAM = """
 import sys
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 with Producer(bootstrap_servers=sys.argv[1], delivery_timeout_ms=120000) as producer:
     print("ready", flush=True)
     while True:
@@ -636,7 +635,7 @@ def test_ctrl_c_in_a_transaction_does_not_wait_for_a_broker_that_is_gone(own_bro
 def test_a_producer_made_before_a_fork_says_so() -> None:
     program = """
 import os, sys
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 producer = Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=100)
 if os.fork() == 0:
     try:

@@ -24,7 +24,7 @@ from tidelog.clients.errors import (
     Timeout,
     TransactionAborted,
 )
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, PreparedTransaction
 from tidelog.clients.producer.transactions import Transactions

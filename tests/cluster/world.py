@@ -19,12 +19,13 @@ from tidelog.cluster.fetch_session import (
     FetchSession,
 )
 from tidelog.cluster.partition import Partition
-from tidelog.cluster.replica_manager import AppendOutcome, PartitionId, ReplicaManager
+from tidelog.cluster.replica_manager import AppendOutcome, ReplicaManager
 from tidelog.cluster.topic_metrics import AllTopicMetrics
 from tidelog.cluster.worker import Done, InlineWorker, Worker
 from tidelog.errors import KafkaError
 from tidelog.metadata.state import PartitionState
 from tidelog.metrics.registry import Registry
+from tidelog.partitions import PartitionKey
 from tidelog.records.batch import BatchHeader, iter_batches
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.config import LogConfig
@@ -281,10 +282,10 @@ class World:
         return fetched
 
     def delete_records(
-        self, offsets: dict[PartitionId, int], timeout_ms: int = 1000
-    ) -> list[dict[PartitionId, tuple[int, KafkaError | None]]]:
+        self, offsets: dict[PartitionKey, int], timeout_ms: int = 1000
+    ) -> list[dict[PartitionKey, tuple[int, KafkaError | None]]]:
         """The list gets the answer when there is one."""
-        answers: list[dict[PartitionId, tuple[int, KafkaError | None]]] = []
+        answers: list[dict[PartitionKey, tuple[int, KafkaError | None]]] = []
         self.replicas.delete_records(offsets, timeout_ms, answers.append)
         return answers
 

@@ -10,9 +10,10 @@ from tidelog.clock import ManualClock
 from tidelog.controller.interface import ConfigEntity, LogsOfTopic
 from tidelog.controller.planning import ControllerSettings
 from tidelog.controller.single import SingleController
+from tidelog.endpoints import Endpoint
 from tidelog.errors import InvalidConfig, KafkaStorageError
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
-from tidelog.metadata.state import ClusterState, Endpoint, PartitionState
+from tidelog.metadata.state import ClusterState, PartitionState
 from tidelog.metadata.store import MetadataStore
 
 BROKER = 7

@@ -66,7 +66,7 @@ class World:
         self._ids = itertools.count(1)
         self.group = kind("g", self)
 
-    # -- Surroundings ------------------------------------------------------------------------------
+    # -- ClassicGroupHost ------------------------------------------------------------------------------
 
     def write(self, group: ClassicGroupState, record: NewRecord, done: Done) -> None:
         self.held.append((record, done))

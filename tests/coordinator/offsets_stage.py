@@ -12,11 +12,12 @@ from tidelog.config.values import ConfigValue
 from tidelog.coordinator.group.group import CommitCheck, Group, GroupKind
 from tidelog.coordinator.group.offsets import Offsets, PendingOffset
 from tidelog.coordinator.group.offsets_service import GroupOffsets
-from tidelog.coordinator.group.records import TopicPartition, group_key, read_group_key
+from tidelog.coordinator.group.records import group_key, read_group_key
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.runtime import CoordinatorRuntime, NewRecord
 from tidelog.errors import KafkaError, UnknownMemberId
 from tidelog.metadata.state import ClusterState, PartitionState, TopicState
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -25,7 +26,7 @@ from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, 
 TOPIC = "__consumer_offsets"
 ORDERS_ID, PAYMENTS_ID = b"o" * 16, b"p" * 16
 # Group and partition to value, for comparing.
-Committed = dict[tuple[str, TopicPartition], bytes]
+Committed = dict[tuple[str, PartitionKey], bytes]
 
 
 class PlainGroup:
@@ -288,7 +289,7 @@ class OffsetsStage:
         topics: dict[str, list[int]] | None = None,
         *,
         stable: bool = False,
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    ) -> dict[PartitionKey, tuple[int, int]]:
         """Offset and error code of each partition; all that the group has unless topics are named."""
         request = OffsetFetchRequest(
             groups=[
@@ -347,11 +348,11 @@ def committed(offsets: Offsets) -> Committed:
     }
 
 
-def pending(offsets: Offsets) -> dict[tuple[int, str, TopicPartition], PendingOffset]:
+def pending(offsets: Offsets) -> dict[tuple[int, str, PartitionKey], PendingOffset]:
     return {(producer, group, name): offset for producer, group, name, offset in offsets.pending()}
 
 
-def same(one: Offsets, other: Offsets, names: Iterable[tuple[str, TopicPartition]] = ()) -> bool:
+def same(one: Offsets, other: Offsets, names: Iterable[tuple[str, PartitionKey]] = ()) -> bool:
     """Whether two brokers would answer alike."""
     return (
         committed(one) == committed(other)

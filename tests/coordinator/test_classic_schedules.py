@@ -10,7 +10,7 @@ import pytest
 from tests.coordinator.classic_schedules import Schedule
 from tests.support.scale import scale
 from tidelog.coordinator.group.classic import ClassicGroup
-from tidelog.coordinator.group.classic_state import GroupState, Surroundings
+from tidelog.coordinator.group.classic_state import ClassicGroupHost, GroupState
 from tidelog.coordinator.group.group_metadata import group_metadata
 from tidelog.coordinator.group.members import NEVER, JoinDone, Member
 from tidelog.errors import KafkaError
@@ -95,7 +95,7 @@ class WritesSomethingElse(ClassicGroup):
     __slots__ = ()
 
     @classmethod
-    def restore(cls, group_id: str, value: GroupMetadataValue, around: Surroundings) -> Self:
+    def restore(cls, group_id: str, value: GroupMetadataValue, around: ClassicGroupHost) -> Self:
         for member in value.members:
             member.assignment = b""
         return super().restore(group_id, value, around)

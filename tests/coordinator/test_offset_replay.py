@@ -11,12 +11,13 @@ import pytest
 from tests.coordinator.offsets_stage import OffsetsStage, committed, same
 from tests.support.scale import scale
 from tidelog.coordinator.group.offsets import Offsets
-from tidelog.coordinator.group.records import TopicPartition, offset_key, offset_value, read_offset_value
+from tidelog.coordinator.group.records import offset_key, offset_value, read_offset_value
+from tidelog.partitions import PartitionKey
 
 GROUPS = ("a", "b", "c")
-NAMES: tuple[TopicPartition, ...] = (("orders", 0), ("orders", 1), ("payments", 0))
+NAMES: tuple[PartitionKey, ...] = (("orders", 0), ("orders", 1), ("payments", 0))
 PRODUCERS = (7, 8, 9)
-Key = tuple[str, TopicPartition]
+Key = tuple[str, PartitionKey]
 
 
 @dataclass

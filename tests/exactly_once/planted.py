@@ -13,7 +13,8 @@ from tidelog.coordinator import runtime
 from tidelog.coordinator.group.offsets import Offsets
 from tidelog.coordinator.transaction import completion
 from tidelog.coordinator.transaction.markers import LocalMarkers, Marker, MarkerDone
-from tidelog.coordinator.transaction.state import NO_EPOCH, State, TopicPartition, Transaction, Transition
+from tidelog.coordinator.transaction.state import NO_EPOCH, State, Transaction, Transition
+from tidelog.partitions import PartitionKey
 from tidelog.records.batch import EndTransactionMarker, Record, read_control_record
 from tidelog.storage import recovery
 from tidelog.storage.log import Log
@@ -33,7 +34,7 @@ def markers_dropped() -> list[Change]:
     write = LocalMarkers.write
 
     def dropping(
-        self: LocalMarkers, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone
+        self: LocalMarkers, marker: Marker, partitions: Iterable[PartitionKey], done: MarkerDone
     ) -> None:
         for key in partitions:
             if key == ("orders", 0):

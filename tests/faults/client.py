@@ -24,11 +24,11 @@ from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, In
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.records.batch import BatchHeader, Record, build_batch, crc_is_valid, iter_batches, read_records
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, DELETE = 0, 1
-LATEST, EARLIEST = -1, -2
 
 
 class Produced(NamedTuple):

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.client import BROKER, EARLIEST, TOPIC, Client, Produced, batch_of, surprises
+from tests.faults.client import BROKER, TOPIC, Client, Produced, batch_of, surprises
 from tests.support.broker import Broker
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tidelog.protocol.offset_specs import EARLIEST
 from tidelog.records.batch import Record, build_batch
 from tidelog.records.codecs import Codec
 
 CLUSTER = ""
-DAY_MS = 86_400_000
 HELLO = b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff"  # ApiVersions v0
 
 
@@ -69,12 +69,12 @@ def test_segments_roll_after_the_new_time(broker: Broker, client: Client) -> Non
 
 def test_retention_by_time_and_size_drops_what_it_no_longer_wants(broker: Broker, client: Client) -> None:
     assert client.set_configs(TOPIC, "t", {"internal.segment.bytes": "2500"}) == 0
-    old = int(time.time() * 1000) - 2 * DAY_MS
+    old = int(time.time() * 1000) - 2 * 24 * 3_600_000
     for _ in range(6):
         assert client.produce("t", 0, batch_of(b"x" * 1000, timestamp=old)).error == 0
     write(client, 6)
     assert client.offset("t", 0, EARLIEST) == 0
-    assert client.set_configs(TOPIC, "t", {"retention.ms": str(DAY_MS)}) == 0
+    assert client.set_configs(TOPIC, "t", {"retention.ms": str(24 * 3_600_000)}) == 0
     eventually(lambda: client.offset("t", 0, EARLIEST) == 6, "the old segments go")
     assert client.set_configs(TOPIC, "t", {"retention.bytes": "2000"}) == 0
     eventually(lambda: client.offset("t", 0, EARLIEST) == 10, "all but the last segments go")
@@ -82,11 +82,11 @@ def test_retention_by_time_and_size_drops_what_it_no_longer_wants(broker: Broker
 
 
 def test_the_brokers_default_retention_moves_topics_without_one_of_their_own(client: Client) -> None:
-    old = int(time.time() * 1000) - 2 * DAY_MS
-    assert client.create_topic("own", 1, {"retention.ms": str(5 * DAY_MS)}) == 0
+    old = int(time.time() * 1000) - 2 * 24 * 3_600_000
+    assert client.create_topic("own", 1, {"retention.ms": str(5 * 24 * 3_600_000)}) == 0
     for topic in ("t", "own"):
         assert client.produce(topic, 0, batch_of(b"x", timestamp=old)).error == 0
-    assert client.set_configs(BROKER, CLUSTER, {"log.retention.ms": str(DAY_MS)}) == 0
+    assert client.set_configs(BROKER, CLUSTER, {"log.retention.ms": str(24 * 3_600_000)}) == 0
     eventually(lambda: client.offset("t", 0, EARLIEST) == 1, "the old record goes")
     assert client.offset("own", 0, EARLIEST) == 0
 

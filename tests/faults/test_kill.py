@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.client import EARLIEST, LATEST, TOPIC, Client, Stored, batch_of, surprises
+from tests.faults.client import TOPIC, Client, Stored, batch_of, surprises
 from tests.support.broker import READY_SECONDS, Broker
 from tests.support.raw import ConnectionClosed, NoAnswer
 from tests.support.scale import scale
 from tests.support.wait import eventually
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 
 ROUNDS = scale(3, 12)
 GONE = (ConnectionClosed, NoAnswer, OSError)

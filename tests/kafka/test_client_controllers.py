@@ -12,8 +12,8 @@ from tests.kafka.jars import class_path
 from tests.kafka.servers import Kafka4
 from tests.support.wait import eventually
 from tidelog.clients.adminclient import Admin, AlterConfigOp, ConfigResource, NewTopic, ResourceType
-from tidelog.clients.consumer.face import Consumer
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.consumer.blocking import Consumer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.errors import MismatchedEndpointType, UnsupportedVersion
 
 # Brokers give clients ids when one of their reporters takes metrics of clients.

@@ -15,7 +15,7 @@ from tests.kafka.jars import run_tool
 from tests.kafka.servers import Kafka4, free_port
 from tidelog.cli.main import main
 from tidelog.clients.errors import TlsFailed
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.errors import KafkaError, SaslAuthenticationFailed, UnsupportedSaslMechanism
 
 PASSWORD = "a secret, with = and comma"

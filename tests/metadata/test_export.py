@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.endpoints import Endpoint
 from tidelog.metadata.embedded import EmbeddedTree
 from tidelog.metadata.export import ExportRefused, export_tree
 from tidelog.metadata.nodes import BrokerNode, random_id
-from tidelog.metadata.state import Endpoint, PartitionState, TopicState
+from tidelog.metadata.state import PartitionState, TopicState
 from tidelog.metadata.store import MetadataStore
 from tidelog.metadata.tree import Tree, walk
 

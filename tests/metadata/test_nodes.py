@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.endpoints import Endpoint
 from tidelog.metadata import nodes, paths, security_nodes
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
 from tidelog.metadata.nodes import (
@@ -21,7 +22,6 @@ from tidelog.metadata.nodes import (
     TopicNode,
 )
 from tidelog.metadata.security_nodes import AclChange, AclEntry, TokenNode
-from tidelog.metadata.state import Endpoint
 from tidelog.metadata.store import MetadataStore
 
 KAFKAS_TREE: dict[str, dict[str, str | None]] = json.loads(

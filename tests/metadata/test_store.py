@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tidelog.clock import ManualClock
+from tidelog.endpoints import Endpoint
 from tidelog.metadata import paths
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
 from tidelog.metadata.nodes import BadNode, BrokerNode, random_id
-from tidelog.metadata.state import NO_LEADER, Endpoint, PartitionState, TopicState
+from tidelog.metadata.state import NO_LEADER, PartitionState, TopicState
 from tidelog.metadata.store import NO_STATE_NODE, Fenced, MetadataStore
 from tidelog.metadata.tree import BadVersion, NodeExists
 

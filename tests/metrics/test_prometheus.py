@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidelog.metrics import Family, MetricName, Registry
-from tidelog.metrics.http import MetricsServer
+from tidelog.metrics.http import Health, MetricsServer
 from tidelog.metrics.prometheus import prometheus_name, render
 
 
@@ -91,19 +92,27 @@ def test_the_text_is_served_over_http_and_other_paths_are_not() -> None:
     for n in range(100):
         registry.meter("kafka.server", "BrokerTopicMetrics", "BytesInPerSec", topic=f"t{n}").mark(n)
 
-    def get(url: str) -> str:
+    def get(url: str, kind: str = "text/plain") -> str:
         with urllib.request.urlopen(url, timeout=10) as answer:
-            assert answer.headers["Content-Type"].startswith("text/plain")
+            assert answer.headers["Content-Type"].startswith(kind)
             return str(answer.read().decode())
 
     async def scenario() -> None:
-        server = MetricsServer(registry, "127.0.0.1", 0)
-        await server.start()
+        health = Health(False, {"state": "starting"})
+        server = MetricsServer(registry, "127.0.0.1", 0, lambda: health)
+        await server.bind()
         host, port = server.address
+        for path in ("metrics", "health"):
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                await asyncio.to_thread(get, f"http://{host}:{port}/{path}")
+        server.start()
         text = await asyncio.to_thread(get, f"http://{host}:{port}/metrics")
         assert text == render(registry)
         with pytest.raises(urllib.error.HTTPError, match="404"):
             await asyncio.to_thread(get, f"http://{host}:{port}/other")
+        health.is_healthy = True
+        told = await asyncio.to_thread(get, f"http://{host}:{port}/health", "application/json")
+        assert json.loads(told) == {"state": "starting"}
         await server.close()
 
     asyncio.run(scenario())
@@ -114,8 +123,9 @@ def test_the_text_is_served_over_http_and_other_paths_are_not() -> None:
 )
 def test_whatever_else_is_sent_gets_an_error_or_nothing(sent: bytes) -> None:
     async def scenario() -> None:
-        server = MetricsServer(Registry(), "127.0.0.1", 0)
-        await server.start()
+        server = MetricsServer(Registry(), "127.0.0.1", 0, lambda: Health(True))
+        await server.bind()
+        server.start()
         reader, writer = await asyncio.open_connection(*server.address)
         writer.write(sent)
         try:

@@ -10,11 +10,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from tidelog.endpoints import Endpoint
 from tidelog.metrics import Registry
 from tidelog.network.limits import NetworkLimits
 from tidelog.network.loop import BrokerLoop
 from tidelog.network.request import Handler, Request, ShortWay
-from tidelog.network.server import Endpoint, SocketServer
+from tidelog.network.server import SocketServer
 from tidelog.protocol.headers import request_header
 
 METADATA = 3
@@ -126,7 +127,7 @@ def serving(
 ) -> Iterator[Running]:
     loop = BrokerLoop(io_threads=2)
     metrics = Registry()
-    endpoints = [Endpoint(name, host, 0) for name in listeners]
+    endpoints = [Endpoint(name, "PLAINTEXT", host, 0) for name in listeners]
     server = SocketServer(
         loop,
         endpoints,

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.network.harness import Running, all_versions, echo, frame, serving
+from tidelog.endpoints import Endpoint
 from tidelog.metrics import Registry
 from tidelog.metrics.prometheus import render
 from tidelog.network.accounting import RequestAccounting, RequestKind
@@ -18,7 +19,7 @@ from tidelog.network.limits import NetworkLimits
 from tidelog.network.loop import BrokerLoop
 from tidelog.network.request import Part, Request
 from tidelog.network.request_channel import TRACE, request_log
-from tidelog.network.server import Endpoint, SocketServer
+from tidelog.network.server import SocketServer
 from tidelog.server.logs import LineFormatter
 
 FETCH, METADATA = 1, 3
@@ -208,7 +209,7 @@ def test_bodies_are_described_only_at_trace(caplog: pytest.LogCaptureFixture) ->
     loop = BrokerLoop()
     server = SocketServer(
         loop,
-        [Endpoint("L", "127.0.0.1", 0)],
+        [Endpoint("L", "PLAINTEXT", "127.0.0.1", 0)],
         echo,
         NetworkLimits(),
         Registry(),

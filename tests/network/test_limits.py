@@ -10,13 +10,14 @@ import struct
 import pytest
 
 from tests.network.harness import all_versions, echo, frame, resident_bytes, serving
+from tidelog.endpoints import Endpoint
 from tidelog.metrics import Registry
 from tidelog.network.limits import ConnectionLimits, ListenerLimits, NetworkLimits, RateLimit
 from tidelog.network.loop import BrokerLoop
 from tidelog.network.memory import KEPT_BYTES, LARGEST_KEPT, MemoryPool
 from tidelog.network.request import Request
 from tidelog.network.request_channel import FIRST_READ_BYTES, READ_BYTES
-from tidelog.network.server import Endpoint, SocketServer
+from tidelog.network.server import SocketServer
 
 
 def answer(request: Request) -> None:
@@ -311,7 +312,10 @@ def test_a_port_that_is_taken_is_named_and_no_listener_stays_open() -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     port = taken.getsockname()[1]
     loop = BrokerLoop()
-    endpoints = [Endpoint("FIRST", "127.0.0.1", 0), Endpoint("SECOND", "127.0.0.1", port)]
+    endpoints = [
+        Endpoint("FIRST", "PLAINTEXT", "127.0.0.1", 0),
+        Endpoint("SECOND", "PLAINTEXT", "127.0.0.1", port),
+    ]
     server = SocketServer(loop, endpoints, echo, NetworkLimits(), Registry(), versions=all_versions)
     with pytest.raises(OSError, match=rf"listener SECOND \(127.0.0.1:{port}\)") as raised:
         server.start()

@@ -37,7 +37,7 @@ def pure() -> SimpleNamespace:
     )
 
 
-NAMES = [name for name in loops.__all__ if name != "COMPILED"]
+NAMES = [name for name in loops.__all__ if name not in loops.SHARED]
 
 
 def compiled() -> ModuleType:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.records.build import NOW, raw_batch, raw_record
 from tests.records.conftest import compiled, pure
 from tests.support.scale import scale
-from tidelog.records import _pure
+from tidelog.records import status as status_of
 from tidelog.records._pure import MalformedRecords
 from tidelog.records._pure_check import CheckedBatch
 from tidelog.records.batch import Record, build_batch
@@ -139,12 +139,12 @@ def test_twins_agree_on_garbage_and_ranges(data: bytes, start: int, end: int, co
 def test_long_batches_are_walked_like_short_ones(twin: SimpleNamespace) -> None:
     payload = b"".join(raw_record(i, i) for i in range(20_000))
     assert twin.walk(payload, 0, len(payload), 20_000, NOW, True, NOW, NOW + 20_000) == (
-        _pure.OK, 20_000, NOW + 19_999, 19_999,
+        status_of.OK, 20_000, NOW + 19_999, 19_999,
     )  # fmt: skip
     status, index, *_ = twin.walk(payload, 0, len(payload), 20_000, NOW, True, NOW, NOW + 10_000)
-    assert (status, index) == (_pure.RECORD_ERRORS, 10_001)
+    assert (status, index) == (status_of.RECORD_ERRORS, 10_001)
     status, index, *_ = twin.walk(payload, 0, len(payload) - 1, 20_000, NOW, True, NOW, NOW)
-    assert (status, index) == (_pure.MALFORMED, 19_999)
+    assert (status, index) == (status_of.MALFORMED, 19_999)
 
 
 def test_columns_say_where_everything_lies(twin: SimpleNamespace) -> None:

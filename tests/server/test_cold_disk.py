@@ -12,16 +12,16 @@ from typing import TypeVar
 
 import pytest
 
-from tests.faults.client import EARLIEST, TOPIC, Client, batch_of
+from tests.faults.client import TOPIC, Client, batch_of
 from tests.faults.faulty_disk import InProcess, faulty_broker
 from tests.support.cold_disk import ColdDisk
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
+from tidelog.protocol.offset_specs import EARLIEST, MAX_TIMESTAMP
 from tidelog.storage import index
 
 T = TypeVar("T")
 START, BATCHES = 1_700_000_000_000, 60
-MAX_TIMESTAMP = -3
 SMALL_SEGMENTS = {"segment.bytes": "1048576", "index.interval.bytes": "4096", "retention.ms": "-1"}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.review.client import Client
 from tests.support.fixtures import bootstrap, new_name
+from tests.support.small_client import Client
 
 __all__ = ["bootstrap", "new_name"]
 

@@ -14,10 +14,11 @@ from tidelog.clock import SystemClock
 from tidelog.network.request import Request
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from tidelog.protocol.offset_specs import LATEST
 from tidelog.records.batch import Record, build_batch, read_header, read_records, record_times
 from tidelog.records.codecs import Codec
 from tidelog.server.apis.api import Answer
-from tidelog.server.apis.offsets import LATEST, list_offsets
+from tidelog.server.apis.offsets import list_offsets
 from tidelog.server.services import Services
 from tidelog.slices import Slices, finished
 from tidelog.storage.reads import CachedReads

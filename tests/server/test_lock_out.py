@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.review.client import Client
 from tests.support.broker import Broker
+from tests.support.small_client import Client
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,

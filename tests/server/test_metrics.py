@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -229,3 +233,28 @@ def test_only_metrics_are_served_there(broker: Broker) -> None:
 def test_metrics_are_off_by_default(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         assert "metrics at" not in broker.log()
+
+
+def test_every_metric_says_what_it_is(broker: Broker) -> None:
+    text = scrape(broker).text
+    typed = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE)).keys() == set(typed)
+
+
+def test_the_process_and_its_disks_are_measured(broker: Broker) -> None:
+    metrics = scrape(broker)
+    with open(f"/proc/{broker.pid}/statm") as statm:
+        resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert metrics("process_resident_memory_bytes") == pytest.approx(resident, rel=0.2)
+    assert 0.05 < metrics("process_cpu_seconds_total") < 300
+    assert metrics("process_max_fds") >= metrics("process_open_fds") > 5
+    assert metrics("process_start_time_seconds") == pytest.approx(time.time(), abs=600)
+    assert metrics("tidelog_log_dir_bytes") >= metrics("tidelog_log_dir_free_bytes") > 0
+    assert metrics("tidelog_log_dir_offline") == 0
+
+
+def test_a_broker_that_serves_is_healthy(broker: Broker) -> None:
+    with urllib.request.urlopen(metrics_url(broker).replace("/metrics", "/health"), timeout=10) as answer:
+        told = json.loads(answer.read())
+    assert told.keys() == {"broker", "state", "offline_log_dirs"}
+    assert (told["state"], told["offline_log_dirs"]) == ("running as broker", [])

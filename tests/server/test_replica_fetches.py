@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.review.client import Client
 from tests.support.fixtures import bootstrap, new_name
+from tests.support.small_client import Client
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 

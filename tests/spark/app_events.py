@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from tidelog import Admin, NewTopic, Producer
+from tidelog.spark.pipelines.days import DAY_MS
 
 Event: TypeAlias = dict[str, object]
 
 CREDITS, TASKS, PHONES = "ml_obtain_credit_log", "ml_task_log", "ml_message_verify_log"
 START_MS = 1_750_000_000_000
-DAY_MS = 86_400_000
 NUMBERS = {
     "+8613912345678": ("CN", "mobile"),
     "+14155552671": ("US", "fixed_line_or_mobile"),

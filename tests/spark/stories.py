@@ -14,14 +14,14 @@ from functools import partial
 
 from tests.spark.decided import Driver, problems, settled
 from tests.spark.hands import Hands
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.transaction_values import PreparedTransaction
 from tidelog.errors import KafkaError
 from tidelog.spark.decisions import Decision, Decisions, Holder
 from tidelog.spark.exactly_once import Prepared
 from tidelog.spark.ledger import DecidedRowsLost, Job, Ledger, PreparedRowsGone, Superseded
 from tidelog.spark.options import SinkOptions
-from tidelog.spark.transactions import TaskIds, TransactionDesk
+from tidelog.spark.transactions import TaskIds, TransactionManager
 
 # How many steps a run may take before its death, at most: a batch takes about ten.
 LIFE = 24
@@ -52,7 +52,7 @@ class Death:
         raise Killed
 
 
-class MortalDesk(TransactionDesk):
+class MortalTransactionManager(TransactionManager):
     death: Death
 
     def end(
@@ -70,16 +70,16 @@ class MortalDesk(TransactionDesk):
         commit: bool,
         found: dict[PreparedTransaction, KafkaError | None],
     ) -> None:
-        found.update(TransactionDesk.end(self, [entry], commit=commit))
+        found.update(TransactionManager.end(self, [entry], commit=commit))
 
     def abort_open(self, ids: TaskIds, generation: int, keep: Collection[str] = ()) -> list[str]:
         found: list[str] = []
-        self.death.step(lambda: found.extend(TransactionDesk.abort_open(self, ids, generation, keep)))
+        self.death.step(lambda: found.extend(TransactionManager.abort_open(self, ids, generation, keep)))
         return found
 
     def shut_out(self, ids: TaskIds, generation: int) -> list[str]:
         found: list[str] = []
-        self.death.step(lambda: found.extend(TransactionDesk.shut_out(self, ids, generation)))
+        self.death.step(lambda: found.extend(TransactionManager.shut_out(self, ids, generation)))
         return found
 
 
@@ -111,11 +111,11 @@ class MortalLedger(Ledger):
         super().__init__(options)
         self.death = death
         self.producers: list[Callable[..., None]] = []
-        desk, decisions = self.desk, self.decisions
-        desk.__class__, decisions.__class__ = MortalDesk, MortalDecisions
-        assert isinstance(desk, MortalDesk)
+        transactions, decisions = self.transactions, self.decisions
+        transactions.__class__, decisions.__class__ = MortalTransactionManager, MortalDecisions
+        assert isinstance(transactions, MortalTransactionManager)
         assert isinstance(decisions, MortalDecisions)
-        desk.death = decisions.death = death
+        transactions.death = decisions.death = death
 
     def producer(self, job: Job, transactional_id: str) -> Producer:
         producer = super().producer(job, transactional_id)

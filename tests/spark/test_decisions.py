@@ -131,8 +131,8 @@ def test_the_topic_has_three_replicas_where_there_are_as_many_brokers(
     async def create(topics: list[NewTopic]) -> None:
         made.extend(topics)
 
-    monkeypatch.setattr(driver.ledger.desk.admin, "broker_count", count)
-    monkeypatch.setattr(driver.ledger.desk.admin, "create_topics", create)
+    monkeypatch.setattr(driver.ledger.transactions.admin, "broker_count", count)
+    monkeypatch.setattr(driver.ledger.transactions.admin, "create_topics", create)
     driver.ledger.decisions._make_topic()
     assert [topic.replication_factor for topic in made] == [replicas]
     assert made[0].configs["cleanup.policy"] == "compact"
@@ -148,8 +148,8 @@ def test_a_topic_with_fewer_replicas_than_it_could_have_is_warned_of_once(
     async def count() -> int:
         return 4
 
-    again = Decisions(driver.options.client, driver.options.decision_topic, driver.ledger.desk)
-    monkeypatch.setattr(driver.ledger.desk.admin, "broker_count", count)
+    again = Decisions(driver.options.client, driver.options.decision_topic, driver.ledger.transactions)
+    monkeypatch.setattr(driver.ledger.transactions.admin, "broker_count", count)
     again.read()
     again.read()
     assert caplog.text.count("has 1 of 3 replicas") == 1

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from tests.support.scale import scale
 from tidelog.spark.pipelines import device_watch, invite_watch
 from tidelog.spark.pipelines.alerts import (
-    DAY_MS,
     IDLE_INVITEES,
     MANY_IN_A_MINUTE,
     MANY_ON_ADDRESS,
@@ -35,6 +34,7 @@ from tidelog.spark.pipelines.alerts import (
     ring_name,
     sound,
 )
+from tidelog.spark.pipelines.days import DAY_MS
 from tidelog.spark.pipelines.declare import Context, Pipeline
 from tidelog.spark.pipelines.events import EVENTS, EventSchema
 from tidelog.spark.pipelines.generator import Generator, Plan, Truth

@@ -289,8 +289,8 @@ def test_a_worker_that_writes_under_many_names_keeps_few_ledgers() -> None:
     for name in names[1:]:
         ledgers.append(ledger_of(name))
         assert ledger_of(names[0]) is used_all_along
-    assert not used_all_along.desk.thread.closed
-    assert sum(not ledger.desk.thread.closed for ledger in ledgers) < 16
+    assert not used_all_along.transactions.thread.closed
+    assert sum(not ledger.transactions.thread.closed for ledger in ledgers) < 16
 
 
 def test_two_phases_are_left_to_the_sink(hands: Hands, topic: str) -> None:

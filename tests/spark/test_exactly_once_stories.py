@@ -36,14 +36,14 @@ class WithoutDecision(MortalLedger):
     """Commits the transactions and writes nothing down."""
 
     def _decide(self, holder: Holder, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
-        self.desk.end(prepared, commit=True)
+        self.transactions.end(prepared, commit=True)
 
 
 class CommitsFirst(MortalLedger):
     """Commits the transactions, and then writes down that it will."""
 
     def _decide(self, holder: Holder, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
-        self.desk.end(prepared, commit=True)
+        self.transactions.end(prepared, commit=True)
         holder.write(holder.known.decided(job.batch, tuple(prepared)))
 
 
@@ -83,8 +83,8 @@ class LeavesOpen(MortalLedger):
 
     def __init__(self, *given: object) -> None:
         super().__init__(*given)  # type: ignore[arg-type]  # as they were given
-        self.desk.abort_open = lambda *_, **__: []  # type: ignore[method-assign]
-        self.desk.shut_out = lambda *_, **__: []  # type: ignore[method-assign]
+        self.transactions.abort_open = lambda *_, **__: []  # type: ignore[method-assign]
+        self.transactions.shut_out = lambda *_, **__: []  # type: ignore[method-assign]
 
 
 class LetsEverybodyDecide(MortalLedger):
@@ -92,7 +92,7 @@ class LetsEverybodyDecide(MortalLedger):
 
     def __init__(self, *given: object) -> None:
         super().__init__(*given)  # type: ignore[arg-type]  # as they were given
-        self.desk.not_open = lambda *_: []  # type: ignore[method-assign]
+        self.transactions.not_open = lambda *_: []  # type: ignore[method-assign]
 
     def _commit_with(self, holder: Holder, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
         holder.known = replace(holder.known, run=job.run)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.spark.pipelines.alerts import RULES
+from tidelog.spark.pipelines.days import DAY_MS
 from tidelog.spark.pipelines.events import EVENTS
-from tidelog.spark.pipelines.generator import BREAKAGES, DAY, Generator, Plan, Truth
+from tidelog.spark.pipelines.generator import BREAKAGES, Generator, Plan, Truth
 from tidelog.spark.pipelines.generator_phones import COUNTRIES, country_of, national_number
 from tidelog.spark.pipelines.generator_scenes import Cheaters
 from tidelog.spark.pipelines.generator_writer import write
@@ -121,7 +122,7 @@ def test_late_and_shuffled_events_arrive_after_their_time_and_by_no_more_than_as
 
 def test_nothing_arrives_after_the_end_however_late_it_may_be() -> None:
     """Brokers refuse records from further than an hour in the future, and a run ends now by default."""
-    plan = Plan(5_000, START, 4, late=0.5, late_by=4 * DAY, duplicates=0.1, chunk=1_000)
+    plan = Plan(5_000, START, 4, late=0.5, late_by=4 * DAY_MS, duplicates=0.1, chunk=1_000)
     found = events(plan)
     assert len(found) == 5_000
     assert max(at for _, _, at in found) <= plan.end
@@ -267,7 +268,7 @@ def test_the_tool_writes_events_into_topics_that_it_makes(broker: Broker, tmp_pa
     assert report["written"] == 5_000
     assert sorted(report["topics_created"]) == sorted(EVENTS)
     truth = Truth.from_json(truth_file.read_text())
-    assert (truth.seed, truth.end - truth.start) == (17, DAY)
+    assert (truth.seed, truth.end - truth.start) == (17, DAY_MS)
     assert len(truth.cheaters["idle-invitees"]) == 1
     assert truth.cheaters["ring"] == []
     with Consumer(bootstrap_servers=broker.bootstrap_servers) as consumer:

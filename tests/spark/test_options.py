@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.spark import option_names
 from tidelog.spark.options import (
-    EARLIEST,
-    LATEST,
     Assign,
     AtOffsets,
     AtTime,

@@ -16,9 +16,10 @@ from click.testing import CliRunner, Result
 from tests.support.wait import eventually
 from tidelog.cli.main import main
 from tidelog.config import ConfigError
+from tidelog.spark.offsets import lag
 from tidelog.spark.pipelines import reasons, runner, state
 from tidelog.spark.pipelines.declare import Flow, Pipeline, Setting, SettingValue, Source, Table
-from tidelog.spark.pipelines.progress import lag, line, offsets, together
+from tidelog.spark.pipelines.progress import line, offsets, together
 from tidelog.spark.pipelines.registry import UnknownPipeline, check_flows, find, find_all
 from tidelog.spark.pipelines.runner import Options, SparkDied, patient, spark_alive, trigger_arguments
 from tidelog.spark.pipelines.settings import read_settings, resolve
@@ -269,7 +270,8 @@ def test_stop_waits_for_the_end_and_says_when_it_does_not_come(tmp_path: Path) -
 
 
 def test_lag_is_what_lies_between_a_batch_and_the_end_of_the_log() -> None:
-    assert lag({"a": {"0": 10, "1": 5}, "b": {"0": 3}}, {"a": {"0": 7, "1": 5}}) == 6
+    behind = lag({"a": {"0": 7, "1": 5}}, {"a": {"0": 10, "1": 5}, "b": {"0": 3}})
+    assert behind == {("a", 0): 3, ("a", 1): 0, ("b", 0): 3}
     assert offsets('{"a": {"0": 1}}') == {"a": {"0": 1}}
     assert offsets(None) is None
     assert offsets("12") is None

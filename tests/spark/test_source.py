@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from tests.spark.hands import Hands
 from tidelog import Producer
+from tidelog.spark.pipelines.days import DAY_MS
 
-DAY_MS = 86_400_000
 # A whole number of seconds, some days back: nothing that retention would take.
 NOON = (int(time.time()) - 3 * 86_400) * 1000
 

@@ -11,7 +11,7 @@ from tests.support.scale import scale
 from tests.support.simdisk import Crash, SimulatedDisk
 from tidelog.clock import ManualClock, SimulatedScheduler
 from tidelog.errors import InconsistentTopicId, KafkaStorageError
-from tidelog.storage.checkpoints import TopicPartition
+from tidelog.partitions import PartitionKey
 from tidelog.storage.config import LogConfig
 from tidelog.storage.creation import WantedLog
 from tidelog.storage.manager import Intervals, LogManager
@@ -46,17 +46,17 @@ class Storage:
         self.manager.claim("cluster", 1)
         self.manager.load()
         self.manager.start(Intervals())
-        self.unmade: set[TopicPartition] | None = None
+        self.unmade: set[PartitionKey] | None = None
 
     def begin(self, count: int, topic: str = "t", *, is_new: bool = True) -> None:
-        def done(unmade: set[TopicPartition]) -> None:
+        def done(unmade: set[PartitionKey]) -> None:
             self.unmade = unmade
 
         self.unmade = None
         wanted = [WantedLog(topic, partition, ID, CONFIG) for partition in range(count)]
         self.manager.make_later(wanted, done, is_new=is_new)
 
-    def make(self, count: int, topic: str = "t") -> set[TopicPartition]:
+    def make(self, count: int, topic: str = "t") -> set[PartitionKey]:
         self.begin(count, topic)
         self.settle()
         assert self.unmade is not None

@@ -11,13 +11,8 @@ from tests.storage.helpers import NOW, append, batch, config, offsets, records
 from tests.support.simdisk import SimulatedDisk
 from tidelog.clock import ManualClock, SimulatedScheduler
 from tidelog.errors import InconsistentTopicId, KafkaStorageError
-from tidelog.storage.checkpoints import (
-    HIGH_WATERMARKS,
-    LOG_START_OFFSETS,
-    RECOVERY_POINTS,
-    TopicPartition,
-    decode_offsets,
-)
+from tidelog.partitions import PartitionKey
+from tidelog.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, decode_offsets
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.flush import FlushJob
@@ -53,7 +48,7 @@ class Broker:
         manager.unlock()
         manager._closed = True
 
-    def offsets(self, name: str) -> dict[TopicPartition, int]:
+    def offsets(self, name: str) -> dict[PartitionKey, int]:
         return decode_offsets(name, self.disk.read(f"/data/{name}"))
 
 

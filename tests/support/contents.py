@@ -12,12 +12,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 from tests.support.raw import RawConnection
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.records.batch import iter_batches, read_records
 
 READ_SECONDS = 30.0
 FETCH_VERSION = 12
 COMMITTED = 1
-EARLIEST, LATEST = -2, -1
 
 Partition = tuple[str, int]
 

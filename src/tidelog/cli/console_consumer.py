@@ -29,7 +29,7 @@ from tidelog.config.properties import read_properties
 
 if TYPE_CHECKING:
     from tidelog.cli.record_format import Format
-    from tidelog.clients.consumer.face import Consumer
+    from tidelog.clients.consumer.blocking import Consumer
     from tidelog.records.loops import Record
 
 FORMATTER = "org.apache.kafka.tools.consumer.DefaultMessageFormatter"
@@ -202,7 +202,7 @@ def _texts(values: object) -> tuple[str, ...]:
 
 def read(reading: Reading) -> int:
     """Print records until it is enough; the exit code."""
-    from tidelog.clients.consumer.face import Consumer
+    from tidelog.clients.consumer.blocking import Consumer
     from tidelog.clients.errors import Interrupted
 
     printer = Printer(reading)

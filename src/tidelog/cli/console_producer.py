@@ -17,9 +17,9 @@ from tidelog.cli.output import failing, merged, pairs, settings_from, tool_comma
 from tidelog.config.properties import read_properties
 
 if TYPE_CHECKING:
+    from tidelog.clients.producer.blocking import Producer
     from tidelog.clients.producer.core import Delivered
-    from tidelog.clients.producer.face import Producer
-    from tidelog.records._pure_client import RecordMetadata
+    from tidelog.records.loops import RecordMetadata
 
 Header = tuple[str, bytes | None]
 
@@ -248,7 +248,7 @@ def produce(
     settings: Mapping[str, object], topic: str, reader: LineReader, sync: bool, lines: Iterable[bytes]
 ) -> int:
     """Send every line; the number of records that could not be written."""
-    from tidelog.clients.producer.face import Producer
+    from tidelog.clients.producer.blocking import Producer
 
     failed = 0
 

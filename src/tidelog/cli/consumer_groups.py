@@ -29,7 +29,7 @@ from tidelog.cli.flags import (
     valued,
 )
 from tidelog.cli.output import output_option, print_json
-from tidelog.clients.admin import Admin, Partition
+from tidelog.clients.admin import Admin
 from tidelog.clients.admin_groups import GroupAdmin
 from tidelog.errors import (
     GroupAuthorizationFailed,
@@ -42,6 +42,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
     error_name,
 )
+from tidelog.partitions import PartitionKey
 
 ACTIONS = ("list", "describe", "delete", "reset_offsets", "delete_offsets", "validate_regex")
 SCENARIOS = (
@@ -348,8 +349,8 @@ def delete_groups(groups: GroupAdmin, ids: list[str]) -> None:
 
 
 def delete_offsets(admin: Admin, groups: GroupAdmin, group_id: str, topics: tuple[str, ...]) -> None:
-    results: dict[Partition, KafkaError | None] = {}
-    wanted: list[Partition] = []
+    results: dict[PartitionKey, KafkaError | None] = {}
+    wanted: list[PartitionKey] = []
     for topic in topics:
         try:
             wanted += topic_partitions(admin, topic)

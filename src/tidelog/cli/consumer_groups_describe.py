@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import click
 
-from tidelog.clients.admin import Admin, Partition
+from tidelog.clients.admin import Admin
 from tidelog.clients.admin_groups import (
     CommittedOffset,
     GroupAdmin,
@@ -15,8 +15,10 @@ from tidelog.clients.admin_groups import (
     GroupListing,
     MemberDescription,
 )
-from tidelog.clients.admin_offsets import LATEST, list_offsets
+from tidelog.clients.admin_offsets import list_offsets
 from tidelog.errors import KafkaError
+from tidelog.partitions import PartitionKey
+from tidelog.protocol.offset_specs import LATEST
 
 MISSING = "-"
 UNKNOWN = "Unknown"
@@ -27,7 +29,7 @@ REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconc
 class Row:
     """Where a group is in a partition, and who reads it."""
 
-    partition: Partition
+    partition: PartitionKey
     committed: CommittedOffset | None
     end: int | None
     member: MemberDescription | None
@@ -112,7 +114,7 @@ def member_as_json(member: MemberDescription) -> dict[str, object]:
     }
 
 
-def rows_of(admin: Admin, group: GroupDescription, offsets: dict[Partition, CommittedOffset]) -> list[Row]:
+def rows_of(admin: Admin, group: GroupDescription, offsets: dict[PartitionKey, CommittedOffset]) -> list[Row]:
     """The partitions of each member, those with most first, then what nobody reads at present."""
     readers = sorted(
         (member for member in group.members if member.assignment),
@@ -121,14 +123,14 @@ def rows_of(admin: Admin, group: GroupDescription, offsets: dict[Partition, Comm
     )
     assigned = {partition for member in readers for partition in member.assignment}
     ends = end_offsets(admin, assigned | offsets.keys())
-    pairs: list[tuple[Partition, MemberDescription | None]] = [
+    pairs: list[tuple[PartitionKey, MemberDescription | None]] = [
         (partition, member) for member in readers for partition in sorted(member.assignment)
     ]
     pairs += [(partition, None) for partition in sorted(offsets.keys() - assigned)]
     return [Row(partition, offsets.get(partition), ends[partition], member) for partition, member in pairs]
 
 
-def end_offsets(admin: Admin, partitions: Collection[Partition]) -> dict[Partition, int | None]:
+def end_offsets(admin: Admin, partitions: Collection[PartitionKey]) -> dict[PartitionKey, int | None]:
     """The end of each partition, None where no leader can tell; a topic that is gone raises."""
     leaderless = {
         (topic.name, partition.index)
@@ -136,7 +138,7 @@ def end_offsets(admin: Admin, partitions: Collection[Partition]) -> dict[Partiti
         for partition in topic.partitions
         if partition.leader is None
     }
-    ends: dict[Partition, int | None] = dict.fromkeys(partitions)
+    ends: dict[PartitionKey, int | None] = dict.fromkeys(partitions)
     asked = [partition for partition in partitions if partition not in leaderless]
     for partition, end in list_offsets(admin, dict.fromkeys(asked, LATEST)).items():
         if isinstance(end, KafkaError):
@@ -215,7 +217,7 @@ def member_line(group: GroupDescription, member: MemberDescription) -> list[str]
     ]
 
 
-def assignment_text(partitions: Iterable[Partition]) -> str:
+def assignment_text(partitions: Iterable[PartitionKey]) -> str:
     """`orders:0,1;payments:2`."""
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):

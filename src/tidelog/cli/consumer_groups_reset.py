@@ -17,12 +17,14 @@ from pathlib import Path
 import click
 
 from tidelog.cli.flags import WrongUsage
-from tidelog.clients.admin import Admin, Partition
+from tidelog.clients.admin import Admin
 from tidelog.clients.admin_groups import CommittedOffset, GroupAdmin
-from tidelog.clients.admin_offsets import EARLIEST, LATEST, NO_OFFSET, list_offsets
+from tidelog.clients.admin_offsets import NO_OFFSET, list_offsets
 from tidelog.errors import GroupIdNotFound, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from tidelog.partitions import PartitionKey
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 
-Plan = dict[Partition, int]
+Plan = dict[PartitionKey, int]
 
 INACTIVE = ("Empty", "Dead")
 # A name that is longer, or has a character below "-", is quoted in exported plans, as Kafka's tool does it.
@@ -117,7 +119,7 @@ class Planner:
             return self._at_time(partitions, int(time.time() * 1000) - parse_duration(spec.by_duration))
         return self._current(partitions)
 
-    def _partitions(self) -> list[Partition]:
+    def _partitions(self) -> list[PartitionKey]:
         if self._spec.all_topics:
             return sorted(self._committed())
         found = [
@@ -125,13 +127,13 @@ class Planner:
         ]
         return list(dict.fromkeys(found))
 
-    def _committed(self) -> dict[Partition, CommittedOffset]:
+    def _committed(self) -> dict[PartitionKey, CommittedOffset]:
         committed = self._groups.offsets([self._group_id])[self._group_id]
         if isinstance(committed, KafkaError):
             raise committed
         return committed
 
-    def _shifted(self, partitions: list[Partition], by: int) -> Plan:
+    def _shifted(self, partitions: list[PartitionKey], by: int) -> Plan:
         committed = self._committed()
         for topic, index in partitions:
             if (topic, index) not in committed:
@@ -141,14 +143,14 @@ class Planner:
                 )
         return self._within_log({partition: committed[partition].offset + by for partition in partitions})
 
-    def _current(self, partitions: list[Partition]) -> Plan:
+    def _current(self, partitions: list[PartitionKey]) -> Plan:
         committed = self._committed()
         here = {partition: committed[partition].offset for partition in partitions if partition in committed}
         return here | self._log_offsets(
             [partition for partition in partitions if partition not in here], LATEST
         )
 
-    def _at_time(self, partitions: list[Partition], timestamp: int) -> Plan:
+    def _at_time(self, partitions: list[PartitionKey], timestamp: int) -> Plan:
         # Times below 0 have meanings of their own on the wire; none is before the first record either.
         plan = self._log_offsets(partitions, max(0, timestamp))
         later = [partition for partition, offset in plan.items() if offset == NO_OFFSET]
@@ -183,7 +185,7 @@ class Planner:
                 )
         return plan
 
-    def _log_offsets(self, partitions: Collection[Partition], timestamp: int) -> Plan:
+    def _log_offsets(self, partitions: Collection[PartitionKey], timestamp: int) -> Plan:
         plan: Plan = {}
         for partition, offset in list_offsets(self._admin, dict.fromkeys(partitions, timestamp)).items():
             if isinstance(offset, KafkaError):
@@ -205,7 +207,7 @@ def split_topic(text: str) -> tuple[str, list[int] | None]:
     return topic, [int(index) for index in indexes.split(",")]
 
 
-def topic_partitions(admin: Admin, text: str) -> list[Partition]:
+def topic_partitions(admin: Admin, text: str) -> list[PartitionKey]:
     """The partitions that are named, or all of a topic, which raises where it does not exist."""
     topic, indexes = split_topic(text)
     if indexes is None:
@@ -214,7 +216,7 @@ def topic_partitions(admin: Admin, text: str) -> list[Partition]:
     return [(topic, index) for index in indexes]
 
 
-def check_partitions(admin: Admin, partitions: Iterable[Partition]) -> None:
+def check_partitions(admin: Admin, partitions: Iterable[PartitionKey]) -> None:
     wanted = list(partitions)
     there = {
         (topic.name, partition.index): partition

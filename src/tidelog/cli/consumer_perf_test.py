@@ -25,7 +25,7 @@ from tidelog.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.clients.consumer.face import Consumer
+    from tidelog.clients.consumer.blocking import Consumer
 
 MEGABYTE = 1024 * 1024
 COLUMNS = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec"
@@ -203,9 +203,9 @@ class Test:
 
     def run(self, settings: Mapping[str, object], topic: str | None, include: str | None) -> dict[str, float]:
         """Read; the consumer's metrics at the end."""
-        from tidelog.clients.consumer.face import Consumer
+        from tidelog.clients.consumer.blocking import Consumer
         from tidelog.clients.consumer.listener import RebalanceListener
-        from tidelog.clients.consumer.partitions import TopicPartition
+        from tidelog.partitions import TopicPartition
 
         test = self
 

@@ -14,8 +14,8 @@ import click
 
 from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, exception_name, valued
 from tidelog.cli.output import output_option, print_json
-from tidelog.clients.admin import Partition
 from tidelog.errors import KafkaError
+from tidelog.partitions import PartitionKey
 
 FILE_VERSION = 1
 
@@ -61,7 +61,7 @@ def delete_records(
         click.echo(f"partition: {topic}-{partition}\t{told(result)}")
 
 
-def as_json(partition: Partition, result: int | KafkaError) -> dict[str, object]:
+def as_json(partition: PartitionKey, result: int | KafkaError) -> dict[str, object]:
     shown: dict[str, object] = {"topic": partition[0], "partition": partition[1]}
     if isinstance(result, KafkaError):
         return {**shown, "error": f"{exception_name(result)}: {result}"}
@@ -74,7 +74,7 @@ def told(result: int | KafkaError) -> str:
     return f"low_watermark: {result}"
 
 
-def parse_offsets(text: str) -> dict[Partition, int]:
+def parse_offsets(text: str) -> dict[PartitionKey, int]:
     """What the file asks for; ValueError says what it should have been."""
     try:
         found = json.loads(text)
@@ -88,7 +88,7 @@ def parse_offsets(text: str) -> dict[Partition, int]:
     partitions = found.get("partitions")
     if not isinstance(partitions, list):
         raise ValueError("the file of offsets has no list `partitions`")
-    offsets: dict[Partition, int] = {}
+    offsets: dict[PartitionKey, int] = {}
     for entry in partitions:
         partition, offset = parse_entry(entry)
         if partition in offsets:
@@ -97,7 +97,7 @@ def parse_offsets(text: str) -> dict[Partition, int]:
     return offsets
 
 
-def parse_entry(entry: object) -> tuple[Partition, int]:
+def parse_entry(entry: object) -> tuple[PartitionKey, int]:
     if isinstance(entry, Mapping):
         topic, partition, offset = (entry.get(name) for name in ("topic", "partition", "offset"))
         if isinstance(topic, str) and is_integer(partition) and is_integer(offset):

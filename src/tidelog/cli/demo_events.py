@@ -8,12 +8,13 @@ from pathlib import Path
 import click
 
 from tidelog.clients.adminclient import Admin
+from tidelog.protocol.offset_specs import LATEST
+from tidelog.spark.pipelines.days import DAY_MS
 from tidelog.spark.pipelines.events import EVENTS
-from tidelog.spark.pipelines.generator import DAY, Plan, Truth
+from tidelog.spark.pipelines.generator import Plan, Truth
 from tidelog.spark.pipelines.generator_scenes import Cheaters
 from tidelog.spark.pipelines.generator_writer import write
 
-LATEST = -1
 TRUTH = "truth.json"
 """In the pipelines' folder: who the cheaters are, for a look at how many were found."""
 MOST_CHEATERS = 8  # of each kind
@@ -34,7 +35,7 @@ def prepare(bootstrap: str, pipeline_data: Path, events: int, seed: int, partiti
         return False
     plan = Plan(
         events=events,
-        start=int(time.time() * 1000) - DAY,
+        start=int(time.time() * 1000) - DAY_MS,
         seed=seed,
         cheaters=Cheaters.few(max(2, min(MOST_CHEATERS, events // 5000))),
         late=0.02,

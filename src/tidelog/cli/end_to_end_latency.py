@@ -20,8 +20,8 @@ from tidelog.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.clients.consumer.face import Consumer
-    from tidelog.clients.producer.face import Producer
+    from tidelog.clients.consumer.blocking import Consumer
+    from tidelog.clients.producer.blocking import Producer
 
 POLL_SECONDS = 60.0
 LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -108,8 +108,8 @@ def measure(
 ) -> list[float]:
     """Milliseconds for each record."""
     from tidelog.clients.adminclient import NewTopic
-    from tidelog.clients.consumer.face import Consumer
-    from tidelog.clients.producer.face import Producer
+    from tidelog.clients.consumer.blocking import Consumer
+    from tidelog.clients.producer.blocking import Producer
 
     with open_admin(bootstrap, file) as admin:
         if topic not in admin.list_topics(list_internal=True):

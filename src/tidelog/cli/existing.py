@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tidelog.errors import OffsetOutOfRange, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from tidelog.clients.consumer.face import Consumer
+    from tidelog.clients.consumer.blocking import Consumer
 
 # A topic that was made a moment ago is not known to every broker at once.
 UNKNOWN_TOPIC_SECONDS = 3.0
@@ -30,7 +30,7 @@ def check_topic(consumer: Consumer, topic: str, partition: int | None = None) ->
 
 def check_offset(consumer: Consumer, partition: tuple[str, int], offset: int) -> None:
     """OffsetOutOfRange where a partition has no such offset, and none that comes next."""
-    from tidelog.clients.consumer.partitions import TopicPartition
+    from tidelog.partitions import TopicPartition
 
     name = TopicPartition(*partition)
     first, end = consumer.beginning_offsets([name])[name], consumer.end_offsets([name])[name]

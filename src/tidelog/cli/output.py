@@ -174,7 +174,7 @@ class Signals:
         self._stop()
 
 
-class Progress(Protocol):
+class ProgressBar(Protocol):
     seen: bool
     """Whether who sees standard output sees a bar as well."""
 
@@ -195,7 +195,7 @@ class _Silent:
 
 
 @contextmanager
-def progress(label: str, total: int | None) -> Iterator[Progress]:
+def progress(label: str, total: int | None) -> Iterator[ProgressBar]:
     """A bar on standard error where that is a terminal; nothing at all where it is not."""
     if not sys.stderr.isatty():
         yield _Silent()

@@ -147,14 +147,17 @@ def run_until_told(names: tuple[str, ...], options: Options, report: Report) -> 
     """The exit code of a run that ended without an error."""
     from tidelog.spark.pipelines.runner import start
 
-    told = Told()
-    with Signals(told.stop) as early:
+    stop_request = StopRequest()
+    with Signals(stop_request.stop) as early:
         running = start(names, options)
         try:
-            with running, Signals(told.stop) as signals:  # once more: Spark's session takes SIGINT for itself
+            with (
+                running,
+                Signals(stop_request.stop) as signals,
+            ):  # once more: Spark's session takes SIGINT for itself
                 report.begun(running)
                 with report:
-                    outcome = running.wait(each_turn=told.each_turn(report))
+                    outcome = running.wait(each_turn=stop_request.each_turn(report))
         except KeyboardInterrupt:
             say_cut_off(running.cut_off)
             raise
@@ -174,7 +177,7 @@ def say_cut_off(batches: tuple[str, ...]) -> None:
     )
 
 
-class Told:
+class StopRequest:
     """Hands the wish to stop over to the run, also one that comes before there is a run."""
 
     def __init__(self) -> None:

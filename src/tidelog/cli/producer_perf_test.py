@@ -15,7 +15,7 @@ import click
 from tidelog.cli.flags import WrongUsage, not_both, switch, valued
 from tidelog.cli.output import (
     Pace,
-    Progress,
+    ProgressBar,
     failing,
     output_option,
     print_json,
@@ -25,9 +25,9 @@ from tidelog.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from tidelog.clients.producer.blocking import Producer
     from tidelog.clients.producer.core import Delivered
-    from tidelog.clients.producer.face import Producer
-    from tidelog.records._pure_client import RecordMetadata
+    from tidelog.records.loops import RecordMetadata
 
 MEGABYTE = 1024 * 1024
 SAMPLES = 500_000
@@ -280,7 +280,7 @@ class Test:
 
     def run(self, settings: Mapping[str, object], interval_ms: int, output: str) -> dict[str, float]:
         """Write everything; the producer's metrics at the end."""
-        from tidelog.clients.producer.face import Producer
+        from tidelog.clients.producer.blocking import Producer
 
         window = Window(interval_ms)
         if self._warmup and output != "json":
@@ -310,7 +310,7 @@ class Test:
             )
         return metrics
 
-    def _say(self, bar: Progress, text: str) -> None:
+    def _say(self, bar: ProgressBar, text: str) -> None:
         try:
             bar.say(text)
         except BrokenPipeError:  # it is told on the producer's thread, which must not end by it

@@ -14,7 +14,7 @@ import click
 
 from tidelog.cli.flags import KafkaStyleCommand, KafkaStyleGroup, WrongUsage, admin_for, error_words, valued
 from tidelog.cli.output import output_option, print_json
-from tidelog.clients.admin import Admin, Partition
+from tidelog.clients.admin import Admin
 from tidelog.clients.admin_transactions import (
     ANY_DURATION,
     ProducerState,
@@ -22,6 +22,7 @@ from tidelog.clients.admin_transactions import (
     TransactionDescription,
 )
 from tidelog.errors import KafkaError, TransactionalIdNotFound
+from tidelog.partitions import PartitionKey
 
 NONE = "None"
 BATCH = 500  # partitions asked about at a time
@@ -262,7 +263,7 @@ def force_terminate_transaction(transactional_id: str) -> None:
 
 
 def producers_of(
-    admin: TransactionAdmin, partition: Partition, broker: int | None = None
+    admin: TransactionAdmin, partition: PartitionKey, broker: int | None = None
 ) -> list[ProducerState]:
     found = admin.producers([partition], broker)[partition]
     if isinstance(found, KafkaError):
@@ -272,7 +273,7 @@ def producers_of(
 
 def partitions_to_search(
     admin: Admin, topic: str | None, partition: int | None, broker: int | None
-) -> list[Partition]:
+) -> list[PartitionKey]:
     if topic is not None and partition is not None:
         return [(topic, partition)]
     names = [listing.name for listing in admin.list_topics()] if topic is None else [topic]
@@ -285,10 +286,10 @@ def partitions_to_search(
 
 
 def open_since(
-    admin: TransactionAdmin, partitions: list[Partition], broker: int | None, before_ms: int
-) -> list[tuple[Partition, ProducerState]]:
+    admin: TransactionAdmin, partitions: list[PartitionKey], broker: int | None, before_ms: int
+) -> list[tuple[PartitionKey, ProducerState]]:
     """Open transactions whose producer wrote last before a time."""
-    old: list[tuple[Partition, ProducerState]] = []
+    old: list[tuple[PartitionKey, ProducerState]] = []
     for start in range(0, len(partitions), BATCH):
         for partition, producers in sorted(
             admin.producers(partitions[start : start + BATCH], broker).items()
@@ -304,11 +305,11 @@ def open_since(
 
 
 def known_partitions(
-    admin: TransactionAdmin, transactions: list[tuple[Partition, ProducerState]]
-) -> dict[int, list[Partition]]:
+    admin: TransactionAdmin, transactions: list[tuple[PartitionKey, ProducerState]]
+) -> dict[int, list[PartitionKey]]:
     """The partitions that the coordinators have in the open transactions of each of the producers."""
     producer_ids = {producer.producer_id for _, producer in transactions}
-    known: dict[int, list[Partition]] = {producer_id: [] for producer_id in producer_ids}
+    known: dict[int, list[PartitionKey]] = {producer_id: [] for producer_id in producer_ids}
     ids = {
         listing.transactional_id: listing.producer_id
         for listing in admin.list_transactions(producer_ids=sorted(producer_ids))

@@ -12,8 +12,8 @@ from tidelog.cli.output import Signals, failing, merged, print_json, settings_fr
 from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
-    from tidelog.clients.consumer.face import Consumer
-    from tidelog.clients.consumer.partitions import TopicPartition
+    from tidelog.clients.consumer.blocking import Consumer
+    from tidelog.partitions import TopicPartition
     from tidelog.records.loops import Record
 
 BATCH = 500
@@ -90,13 +90,13 @@ class Run:
 
     def run(self, settings: dict[str, object]) -> int:
         """Read until it is told to end; the exit code."""
-        from tidelog.clients.consumer.face import Consumer
+        from tidelog.clients.consumer.blocking import Consumer
         from tidelog.clients.consumer.listener import RebalanceListener
         from tidelog.clients.errors import Interrupted
 
         run = self
 
-        class Told(RebalanceListener):
+        class RebalanceEvents(RebalanceListener):
             def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
                 run.tell("partitions_assigned", partitions=listed(partitions))
 
@@ -105,7 +105,7 @@ class Run:
 
         with Consumer(settings) as consumer, Signals(consumer.wakeup) as signals:
             self.tell("startup_complete")
-            consumer.subscribe([self.topic], listener=Told())
+            consumer.subscribe([self.topic], listener=RebalanceEvents())
             try:
                 while self.max_messages < 0 or self.consumed < self.max_messages:
                     self.take(consumer)

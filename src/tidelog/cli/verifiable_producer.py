@@ -13,9 +13,9 @@ from tidelog.cli.output import Pace, Signals, failing, print_json, settings_from
 from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
+    from tidelog.clients.producer.blocking import Producer
     from tidelog.clients.producer.core import Delivered
-    from tidelog.clients.producer.face import Producer
-    from tidelog.records._pure_client import RecordMetadata
+    from tidelog.records.loops import RecordMetadata
 
 
 @tool_command("verifiable-producer")
@@ -89,7 +89,7 @@ class Run:
     def run(self, settings: dict[str, object]) -> int:
         """Write until it is told to end; the exit code."""
         from tidelog.clients.errors import Closed
-        from tidelog.clients.producer.face import Producer
+        from tidelog.clients.producer.blocking import Producer
 
         with Signals(self.end) as signals, Producer(settings) as producer:
             self._producer = producer

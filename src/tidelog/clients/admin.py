@@ -21,6 +21,7 @@ from tidelog.errors import (
     error_class,
     error_name,
 )
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from tidelog.clients.security import Security
 
 R = TypeVar("R", bound=Message)
-Partition = tuple[str, int]
 
 TOPIC_RESOURCE = 2
 DEFAULT_CONFIG_SOURCE = 5  # nobody set it: the value that the setting is defined with
@@ -298,13 +298,13 @@ class Admin:
             found[broker] = [_described_log_dir(result) for result in answer.results]
         return found
 
-    def delete_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | KafkaError]:
+    def delete_records(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int | KafkaError]:
         """Drop the records below the offset of each partition, all of them where it is -1.
 
         For each partition the offset that it begins with now, or why that was refused.
         """
-        results: dict[Partition, int | KafkaError] = {}
-        by_leader: dict[Node, list[Partition]] = {}
+        results: dict[PartitionKey, int | KafkaError] = {}
+        by_leader: dict[Node, list[PartitionKey]] = {}
         for partition, leader in self.leaders(offsets).items():
             if isinstance(leader, Node):
                 by_leader.setdefault(leader, []).append(partition)
@@ -389,7 +389,7 @@ class Admin:
             )
         return sorted(descriptions, key=lambda description: description.name)
 
-    def leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Node | KafkaError]:
+    def leaders(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, Node | KafkaError]:
         """Who leads each partition, or why nobody does."""
         wanted = list(partitions)
         topics = [
@@ -405,7 +405,7 @@ class Admin:
             for partition in topic.partitions
         }
         refused = {topic.name: error_of(topic.error_code) for topic in answer.topics}
-        found: dict[Partition, Node | KafkaError] = {}
+        found: dict[PartitionKey, Node | KafkaError] = {}
         for name, index in wanted:
             leader = leaders.get((name, index))
             if leader is None:

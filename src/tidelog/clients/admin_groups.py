@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tidelog.clients.admin import Admin, Node, Partition, error_from, error_of
+from tidelog.clients.admin import Admin, Node, error_from, error_of
 from tidelog.clients.admin_coordinators import GROUP_KEY, PASSING, PAUSE_SECONDS, Coordinators
 from tidelog.errors import (
     GroupIdNotFound,
     KafkaError,
     UnsupportedVersion,
 )
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.message import decode
 from tidelog.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -59,8 +60,8 @@ class MemberDescription:
     instance_id: str | None
     client_id: str
     host: str
-    assignment: list[Partition]
-    target_assignment: list[Partition] | None = None
+    assignment: list[PartitionKey]
+    target_assignment: list[PartitionKey] | None = None
     epoch: int | None = None
     upgraded: bool | None = None
 
@@ -123,16 +124,18 @@ class GroupAdmin:
         ]
         return found | self._coordinators.settle(classic, self._describe_classic)
 
-    def offsets(self, group_ids: Iterable[str]) -> dict[str, dict[Partition, CommittedOffset] | KafkaError]:
+    def offsets(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, dict[PartitionKey, CommittedOffset] | KafkaError]:
         """Everything that each of the groups has committed."""
         return self._coordinators.settle(group_ids, self._fetch_offsets)
 
     def alter_offsets(
-        self, group_id: str, offsets: Mapping[Partition, int]
-    ) -> dict[Partition, KafkaError | None]:
+        self, group_id: str, offsets: Mapping[PartitionKey, int]
+    ) -> dict[PartitionKey, KafkaError | None]:
         """Commit offsets for a group without members; why not, for each partition that was refused."""
 
-        def commit(node: Node, groups: list[str]) -> dict[str, dict[Partition, KafkaError | None]]:
+        def commit(node: Node, groups: list[str]) -> dict[str, dict[PartitionKey, KafkaError | None]]:
             request = OffsetCommitRequest(group_id=group_id)
             for topic, partitions in _by_topic(offsets).items():
                 request.topics.append(
@@ -163,11 +166,11 @@ class GroupAdmin:
         return self._coordinators.settle_one(group_id, commit)
 
     def delete_offsets(
-        self, group_id: str, partitions: Collection[Partition]
-    ) -> dict[Partition, KafkaError | None]:
+        self, group_id: str, partitions: Collection[PartitionKey]
+    ) -> dict[PartitionKey, KafkaError | None]:
         """Forget what a group committed; raises where the group itself is refused."""
 
-        def delete(node: Node, groups: list[str]) -> dict[str, dict[Partition, KafkaError | None]]:
+        def delete(node: Node, groups: list[str]) -> dict[str, dict[PartitionKey, KafkaError | None]]:
             request = OffsetDeleteRequest(group_id=group_id)
             for topic, indexes in _by_topic(partitions).items():
                 wanted = [
@@ -260,7 +263,7 @@ class GroupAdmin:
 
     def _fetch_offsets(
         self, node: Node, group_ids: list[str]
-    ) -> dict[str, dict[Partition, CommittedOffset] | KafkaError]:
+    ) -> dict[str, dict[PartitionKey, CommittedOffset] | KafkaError]:
         version = min(LAST_FETCH_BY_NAME, self._admin.connection_to(node).version_for(OffsetFetchRequest))
         if version < BATCHED_OFFSETS:
             return {group_id: self._fetch_offsets_of_one(node, group_id, version) for group_id in group_ids}
@@ -270,7 +273,7 @@ class GroupAdmin:
                 for group_id in group_ids
             ]
         )
-        found: dict[str, dict[Partition, CommittedOffset] | KafkaError] = {}
+        found: dict[str, dict[PartitionKey, CommittedOffset] | KafkaError] = {}
         for group in self._admin.call_node(node, request, OffsetFetchResponse, version=version).groups:
             found[group.group_id] = error_of(group.error_code) or {
                 (topic.name, partition.partition_index): _committed(partition)
@@ -282,7 +285,7 @@ class GroupAdmin:
 
     def _fetch_offsets_of_one(
         self, node: Node, group_id: str, version: int
-    ) -> dict[Partition, CommittedOffset] | KafkaError:
+    ) -> dict[PartitionKey, CommittedOffset] | KafkaError:
         request = OffsetFetchRequest(group_id=group_id, topics=None)
         answer = self._admin.call_node(node, request, OffsetFetchResponse, version=version)
         return error_of(answer.error_code) or {
@@ -293,7 +296,7 @@ class GroupAdmin:
         }
 
 
-def decode_assignment(data: bytes) -> list[Partition]:
+def decode_assignment(data: bytes) -> list[PartitionKey]:
     """The partitions in what a classic consumer group's leader assigned to a member; none in no bytes."""
     if not data:
         return []
@@ -327,7 +330,7 @@ def _member(member: ConsumerGroupDescribeResponse.Member) -> MemberDescription:
     )
 
 
-def _partitions(assignment: ConsumerGroupDescribeResponse.Assignment) -> list[Partition]:
+def _partitions(assignment: ConsumerGroupDescribeResponse.Assignment) -> list[PartitionKey]:
     return [(topic.topic_name, index) for topic in assignment.topic_partitions for index in topic.partitions]
 
 
@@ -339,7 +342,7 @@ def _committed(
     return CommittedOffset(partition.committed_offset, None if epoch < 0 else epoch, partition.metadata or "")
 
 
-def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+def _by_topic(partitions: Iterable[PartitionKey]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidelog.clients.admin import Admin, Node, Partition, error_of
+from tidelog.clients.admin import Admin, Node, error_of
 from tidelog.errors import KafkaError
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
-LATEST = -1
-EARLIEST = -2
 NO_OFFSET = -1
 NO_REPLICA = -1
 
 
-def list_offsets(admin: Admin, times: Mapping[Partition, int]) -> dict[Partition, int | KafkaError]:
+def list_offsets(admin: Admin, times: Mapping[PartitionKey, int]) -> dict[PartitionKey, int | KafkaError]:
     """The first offset at or after a time, LATEST and EARLIEST included; NO_OFFSET where nothing is as late.
 
     For each partition the offset, or why it is not known.
     """
-    found: dict[Partition, int | KafkaError] = {}
-    by_leader: dict[Node, list[Partition]] = {}
+    found: dict[PartitionKey, int | KafkaError] = {}
+    by_leader: dict[Node, list[PartitionKey]] = {}
     for partition, leader in admin.leaders(times).items():
         if isinstance(leader, Node):
             by_leader.setdefault(leader, []).append(partition)
@@ -34,7 +33,7 @@ def list_offsets(admin: Admin, times: Mapping[Partition, int]) -> dict[Partition
     return found
 
 
-def _request(times: Mapping[Partition, int], partitions: list[Partition]) -> ListOffsetsRequest:
+def _request(times: Mapping[PartitionKey, int], partitions: list[PartitionKey]) -> ListOffsetsRequest:
     request = ListOffsetsRequest(replica_id=NO_REPLICA)
     for topic in sorted({name for name, _ in partitions}):
         wanted = [

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from tidelog.clients.admin import Admin, Node, Partition, error_from, error_of
+from tidelog.clients.admin import Admin, Node, error_from, error_of
 from tidelog.clients.admin_coordinators import PASSING, PAUSE_SECONDS, TRANSACTION_KEY, Coordinators
 from tidelog.errors import (
     ConcurrentTransactions,
@@ -21,6 +21,7 @@ from tidelog.errors import (
     error_class,
     error_name,
 )
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from tidelog.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -53,7 +54,7 @@ class TransactionDescription:
     producer_epoch: int
     timeout_ms: int
     start_ms: int | None
-    partitions: list[Partition]
+    partitions: list[PartitionKey]
 
 
 @dataclass(slots=True, frozen=True)
@@ -95,11 +96,11 @@ class TransactionAdmin:
         return self._coordinators.settle(transactional_ids, self._describe)
 
     def producers(
-        self, partitions: Collection[Partition], broker: int | None = None
-    ) -> dict[Partition, list[ProducerState] | KafkaError]:
+        self, partitions: Collection[PartitionKey], broker: int | None = None
+    ) -> dict[PartitionKey, list[ProducerState] | KafkaError]:
         """The producers that each partition remembers: at its leader, or at a broker that has a replica."""
-        found: dict[Partition, list[ProducerState] | KafkaError] = {}
-        by_node: dict[Node, list[Partition]] = {}
+        found: dict[PartitionKey, list[ProducerState] | KafkaError] = {}
+        by_node: dict[Node, list[PartitionKey]] = {}
         for partition, node in self._replicas(partitions, broker).items():
             if isinstance(node, Node):
                 by_node.setdefault(node, []).append(partition)
@@ -123,7 +124,7 @@ class TransactionAdmin:
         return found
 
     def abort(
-        self, partition: Partition, producer_id: int, producer_epoch: int, coordinator_epoch: int
+        self, partition: PartitionKey, producer_id: int, producer_epoch: int, coordinator_epoch: int
     ) -> None:
         """End a producer's open transaction in one partition, past its coordinator: for one that hangs."""
         leader = self._admin.leaders([partition])[partition]
@@ -211,8 +212,8 @@ class TransactionAdmin:
         return found
 
     def _replicas(
-        self, partitions: Collection[Partition], broker: int | None
-    ) -> dict[Partition, Node | KafkaError]:
+        self, partitions: Collection[PartitionKey], broker: int | None
+    ) -> dict[PartitionKey, Node | KafkaError]:
         if broker is None:
             return self._admin.leaders(partitions)
         for node in self._admin.nodes():

@@ -10,7 +10,8 @@ from tidelog.cluster.purgatory import DelayedOperation, OnFailure
 from tidelog.errors import KafkaError, NotEnoughReplicasAfterAppend, NotLeaderOrFollower, RequestTimedOut
 
 if TYPE_CHECKING:
-    from tidelog.cluster.replica_manager import AppendOutcome, PartitionId
+    from tidelog.cluster.replica_manager import AppendOutcome
+    from tidelog.partitions import PartitionKey
 
 
 class DelayedProduce(DelayedOperation):
@@ -69,18 +70,18 @@ class DelayedDeleteRecords(DelayedOperation):
 
     def __init__(
         self,
-        done: Callable[[dict[PartitionId, tuple[int, KafkaError | None]]], None],
+        done: Callable[[dict[PartitionKey, tuple[int, KafkaError | None]]], None],
         on_failure: OnFailure | None,
     ) -> None:
         super().__init__(on_failure)
         self._done = done
-        self._wanted: dict[PartitionId, tuple[Partition, int]] = {}
-        self._results: dict[PartitionId, tuple[int, KafkaError | None]] = {}
+        self._wanted: dict[PartitionKey, tuple[Partition, int]] = {}
+        self._results: dict[PartitionKey, tuple[int, KafkaError | None]] = {}
 
-    def want(self, key: PartitionId, partition: Partition, offset: int) -> None:
+    def want(self, key: PartitionKey, partition: Partition, offset: int) -> None:
         self._wanted[key] = (partition, offset)
 
-    def failed(self, key: PartitionId, error: KafkaError) -> None:
+    def failed(self, key: PartitionKey, error: KafkaError) -> None:
         self._results[key] = (-1, error)
 
     def try_complete(self) -> bool:

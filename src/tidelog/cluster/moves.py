@@ -22,10 +22,10 @@ from tidelog.errors import (
     LogDirNotFound,
     UnknownTopicOrPartition,
 )
-from tidelog.storage.checkpoints import TopicPartition
+from tidelog.partitions import PartitionKey
 from tidelog.storage.cleaner.service import LogCleaner, Throttle
 from tidelog.storage.folders import MAX_NAME, LogFolder, is_passing
-from tidelog.storage.futures import MOVE_COMPLETE, Future, future_name
+from tidelog.storage.future_replica import MOVE_COMPLETE, FutureReplica, future_name
 from tidelog.storage.log import Log
 from tidelog.storage.move import FutureCopy
 
@@ -54,7 +54,7 @@ class _Move:
 
     __slots__ = ("copy", "future", "holds", "key", "log", "partition", "running", "tries", "working")
 
-    def __init__(self, partition: Partition, log: Log, future: Future) -> None:
+    def __init__(self, partition: Partition, log: Log, future: FutureReplica) -> None:
         self.key = future.key
         self.partition = partition
         self.log = log
@@ -85,8 +85,8 @@ class ReplicaMoves:
         self._step_bytes = step_bytes
         self._near_bytes = near_bytes
         self._throttle = Throttle(0.0)
-        self._moves: dict[TopicPartition, _Move] = {}
-        self._next: dict[TopicPartition, LogFolder] = {}  # where to go once the present move is at its end
+        self._moves: dict[PartitionKey, _Move] = {}
+        self._next: dict[PartitionKey, LogFolder] = {}  # where to go once the present move is at its end
         self._working = 0
         self._closed = False
         self.update_settings(self.settings)
@@ -129,7 +129,7 @@ class ReplicaMoves:
 
     # -- what is asked for
 
-    def alter(self, key: TopicPartition, path: str) -> None:
+    def alter(self, key: PartitionKey, path: str) -> None:
         """Let a partition be in the folder `path`: its move begins, changes its target or is given up."""
         if len(future_name(key)) > MAX_NAME:
             raise InvalidTopic(f"the name of topic {key[0]} is too long for the folder of a future log")
@@ -174,7 +174,7 @@ class ReplicaMoves:
         known = ", ".join(folder.path for folder in self._logs.folders)
         raise LogDirNotFound(f"{path!r} is no log folder of this broker, which has {known}")
 
-    def _hosted(self, key: TopicPartition) -> Partition | None:
+    def _hosted(self, key: PartitionKey) -> Partition | None:
         try:
             partition = self._replicas.partition(*key)
         except UnknownTopicOrPartition:
@@ -190,7 +190,7 @@ class ReplicaMoves:
 
     # -- turns
 
-    def _begin(self, partition: Partition, future: Future) -> None:
+    def _begin(self, partition: Partition, future: FutureReplica) -> None:
         assert partition.log is not None
         move = self._moves[future.key] = _Move(partition, partition.log, future)
         if self._cleaner is not None:

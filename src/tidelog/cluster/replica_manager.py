@@ -23,6 +23,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.metadata.state import PartitionState
+from tidelog.partitions import PartitionKey
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.config import LogConfig
 from tidelog.storage.manager import LogManager
@@ -30,7 +31,6 @@ from tidelog.storage.producer_state import Verification
 
 log = logging.getLogger("tidelog.cluster")
 
-PartitionId = tuple[str, int]
 ACKS_ALL = -1
 
 
@@ -138,7 +138,7 @@ class ReplicaManager:
                 partition.log.update_config(config)
                 partition.config_changed()
 
-    def partitions_offline(self, lost: Iterable[PartitionId]) -> None:
+    def partitions_offline(self, lost: Iterable[PartitionKey]) -> None:
         """The folder of these partitions failed: they answer KAFKA_STORAGE_ERROR from now on."""
         for topic, index in lost:
             hosted = self.topics.get(topic)
@@ -373,9 +373,9 @@ class ReplicaManager:
 
     def delete_records(
         self,
-        offsets: dict[PartitionId, int],
+        offsets: dict[PartitionKey, int],
         timeout_ms: int,
-        done: Callable[[dict[PartitionId, tuple[int, KafkaError | None]]], None],
+        done: Callable[[dict[PartitionKey, tuple[int, KafkaError | None]]], None],
         on_failure: OnFailure | None = None,
     ) -> None:
         """Move log start offsets and answer with the low watermarks, once every replica has followed."""
@@ -530,7 +530,7 @@ class _AppendRequest:
 
     def _wait_for_replicas(self, outcomes: list[AppendOutcome]) -> None:
         operation = DelayedProduce(outcomes, self._done, self.on_failure)
-        keys: list[PartitionId] = []
+        keys: list[PartitionKey] = []
         for partition, outcome in zip(self._targets, outcomes, strict=True):
             if outcome.result is not None and isinstance(partition, Partition):
                 operation.want(outcome, partition, outcome.result.last_offset + 1)

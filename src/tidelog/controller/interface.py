@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
 from tidelog.metadata.paths import entity_path
-from tidelog.metadata.state import BrokerState, ClusterState, Endpoint, PartitionState
+from tidelog.metadata.state import BrokerRegistration, ClusterState, PartitionState
 
 ZERO_ID = bytes(16)
 
@@ -189,7 +190,7 @@ class Controller(Protocol):
         A client that knows the old epoch then asks where it ended, and notices what is gone.
         """
 
-    async def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> BrokerState:
+    async def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> BrokerRegistration:
         """Second: make this broker known under its advertised addresses."""
 
     async def activate(self, host: PartitionHost) -> None:

@@ -37,6 +37,7 @@ from tidelog.controller.interface import (
     TopicToDelete,
 )
 from tidelog.controller.planning import ControllerSettings, Planner
+from tidelog.endpoints import Endpoint
 from tidelog.errors import (
     InvalidRequest,
     KafkaError,
@@ -48,9 +49,8 @@ from tidelog.errors import (
 from tidelog.metadata.nodes import BrokerNode
 from tidelog.metadata.state import (
     DEFAULT_ENTITY,
-    BrokerState,
+    BrokerRegistration,
     ClusterState,
-    Endpoint,
     PartitionState,
     TopicState,
 )
@@ -165,7 +165,7 @@ class SingleController:
             [replace(topic, partitions=topic.partitions | raised[topic.name]) for topic in topics]
         )
 
-    async def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> BrokerState:
+    async def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> BrokerRegistration:
         node = BrokerNode(list(endpoints), self._clock.ms(), rack)
         broker = await self._in_worker(lambda: self._store.register_broker(self.broker_id, node))
         self._publish(self._state.with_brokers({**self._state.brokers, self.broker_id: broker}))

@@ -34,7 +34,7 @@ TOP_LEVEL = (
 
 NOTICES = (paths.CONFIG_CHANGES, paths.ISR_CHANGES, paths.LOG_DIR_EVENTS)
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with the nodes written so far and those there are."""
 
 
@@ -51,7 +51,7 @@ class Exported:
 
 
 def export_tree(
-    source: Tree, target: Tree, *, force: bool = False, progress: Progress | None = None
+    source: Tree, target: Tree, *, force: bool = False, progress: OnProgress | None = None
 ) -> Exported:
     """Write what `source` holds into `target`. Raises ExportRefused before anything is changed.
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tidelog.metadata.state import BrokerState, Endpoint
+from tidelog.endpoints import Endpoint
+from tidelog.metadata.state import BrokerRegistration
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -211,8 +212,8 @@ class BrokerNode:
         jmx_port = fields.integer("jmx_port", -1)
         return cls(endpoints, fields.integer("timestamp", -1), rack, jmx_port, version)
 
-    def state(self, broker_id: int, epoch: int) -> BrokerState:
-        return BrokerState(broker_id, self.endpoints, self.rack, epoch)
+    def state(self, broker_id: int, epoch: int) -> BrokerRegistration:
+        return BrokerRegistration(broker_id, self.endpoints, self.rack, epoch)
 
 
 def bracketed(host: str) -> str:

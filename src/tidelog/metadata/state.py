@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tidelog.endpoints import Endpoint
+
 NO_LEADER = -1
 """The leader of a partition whose replicas are all offline."""
 
@@ -53,17 +55,7 @@ class TopicState:
 
 
 @dataclass(slots=True)
-class Endpoint:
-    """One advertised address of a broker, under the name of its listener."""
-
-    listener: str
-    security_protocol: str
-    host: str
-    port: int
-
-
-@dataclass(slots=True)
-class BrokerState:
+class BrokerRegistration:
     """A live broker. `epoch` tells one registration of the same id from the next."""
 
     broker_id: int
@@ -90,7 +82,7 @@ class ClusterState:
     cluster_id: str
     controller_id: int = -1
     controller_epoch: int = 0
-    brokers: dict[int, BrokerState] = field(default_factory=dict)
+    brokers: dict[int, BrokerRegistration] = field(default_factory=dict)
     topics: dict[str, TopicState] = field(default_factory=dict)
     names_by_id: dict[bytes, str] = field(default_factory=dict)
     entity_configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -133,7 +125,7 @@ class ClusterState:
             entities.pop(entity_path, None)
         return self._with(entity_configs=entities)
 
-    def with_brokers(self, brokers: dict[int, BrokerState]) -> ClusterState:
+    def with_brokers(self, brokers: dict[int, BrokerRegistration]) -> ClusterState:
         return self._with(brokers=brokers)
 
     def with_controller(self, controller_id: int, controller_epoch: int) -> ClusterState:
@@ -144,7 +136,7 @@ class ClusterState:
         *,
         controller_id: int | None = None,
         controller_epoch: int | None = None,
-        brokers: dict[int, BrokerState] | None = None,
+        brokers: dict[int, BrokerRegistration] | None = None,
         topics: dict[str, TopicState] | None = None,
         names_by_id: dict[bytes, str] | None = None,
         entity_configs: dict[str, dict[str, str]] | None = None,

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tidelog.clock import Clock, SystemClock
 from tidelog.metadata import nodes, paths
-from tidelog.metadata.state import INTERNAL_TOPICS, NO_LEADER, BrokerState, PartitionState, TopicState
+from tidelog.metadata.state import INTERNAL_TOPICS, NO_LEADER, BrokerRegistration, PartitionState, TopicState
 from tidelog.metadata.tree import (
     BadVersion,
     Check,
@@ -73,7 +73,7 @@ class MetadataStore:
         ensure_path(self.tree, paths.BROKER_SEQUENCE)
         return reserved_max + self.tree.set(paths.BROKER_SEQUENCE, b"").version
 
-    def register_broker(self, broker_id: int, node: nodes.BrokerNode) -> BrokerState:
+    def register_broker(self, broker_id: int, node: nodes.BrokerNode) -> BrokerRegistration:
         """Make the broker's ephemeral node. Raises NodeExists while another holds the id."""
         path = paths.broker(broker_id)
         self.tree.create(path, node.encode(), ephemeral=True, make_parents=True)

@@ -1,12 +1,15 @@
-"""A very small HTTP server for `GET /metrics`, on the broker's own loop.
+"""A very small HTTP server for `GET /metrics` and `GET /health`, on the broker's own loop.
 
-It reads one short request, answers and closes; whatever else is sent gets an error or nothing.
+It reads one short request, answers and closes. Anything else gets an error or no answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.metrics.prometheus import CONTENT_TYPE, Text
@@ -19,27 +22,35 @@ TIMEOUT_SECONDS: Final = 5.0
 MAX_CONNECTIONS: Final = 32
 
 
-class MetricsServer:
-    """Serves the registry at `http://host:port/metrics`."""
+@dataclass(slots=True)
+class Health:
+    """Whether a probe may send clients here, and what people want to know where it may not."""
 
-    def __init__(self, registry: Registry, host: str, port: int) -> None:
+    is_healthy: bool
+    details: dict[str, object] = field(default_factory=dict)
+
+
+class MetricsServer:
+    """Serves the registry at `http://host:port/metrics` and the health of the broker at `/health`."""
+
+    def __init__(self, registry: Registry, host: str, port: int, health: Callable[[], Health]) -> None:
         self._registry = registry
         self._host = host
         self._port = port
+        self._health = health
+        self._has_metrics = False
         self._server: asyncio.Server | None = None
         self._open = 0
 
     async def bind(self) -> None:
-        """Take the port; nothing is answered before `start`. Raises OSError where the port is in use."""
+        """Take the port and answer `/health`. Raises OSError where the port is in use."""
         self._server = await asyncio.start_server(
-            self._serve, self._host, self._port, limit=MAX_REQUEST_BYTES, start_serving=False
+            self._serve, self._host, self._port, limit=MAX_REQUEST_BYTES
         )
 
-    async def start(self) -> None:
-        if self._server is None:
-            await self.bind()
-        assert self._server is not None
-        await self._server.start_serving()
+    def start(self) -> None:
+        """Answer `/metrics` as well: every part that has metrics is there."""
+        self._has_metrics = True
 
     @property
     def address(self) -> tuple[str, int]:
@@ -73,18 +84,26 @@ class MetricsServer:
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return _response("400 Bad Request", "text/plain", "not an HTTP request\n")
         method, path = words[0], words[1].split(b"?", 1)[0]
-        if path not in (b"/metrics", b"/"):
-            return _response("404 Not Found", "text/plain", "metrics are at /metrics\n")
+        if path not in (b"/metrics", b"/health", b"/"):
+            return _response("404 Not Found", "text/plain", "there are /metrics and /health\n")
         if method not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", "text/plain", "only GET is answered\n")
+        head_only = method == b"HEAD"
+        if path == b"/health":
+            health = self._health()
+            status = "200 OK" if health.is_healthy else "503 Service Unavailable"
+            text = json.dumps(health.details) + "\n"
+            return _response(status, "application/json", text, head_only=head_only)
+        if not self._has_metrics:
+            return _response("503 Service Unavailable", "text/plain", "the broker is starting\n")
         try:
-            text = Text()
-            for _ in text.fill(self._registry):
+            metrics = Text()
+            for _ in metrics.fill(self._registry):
                 await asyncio.sleep(0)  # requests go before the rest of a long text
         except Exception as error:
             log.exception("metrics cannot be rendered")
             return _response("500 Internal Server Error", "text/plain", f"{type(error).__name__}\n")
-        return _response("200 OK", CONTENT_TYPE, text.finish(), head_only=method == b"HEAD")
+        return _response("200 OK", CONTENT_TYPE, metrics.finish(), head_only=head_only)
 
 
 def _response(status: str, content_type: str, text: str, *, head_only: bool = False) -> bytes:

@@ -26,6 +26,7 @@ QUANTILES: Final = (
 METRICS_PER_STEP: Final = 20
 SAMPLES_PER_STEP: Final = 500
 
+_HELP_ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 Labels = tuple[tuple[str, str], ...]
@@ -45,7 +46,7 @@ class Text:
     __slots__ = ("_families",)
 
     def __init__(self) -> None:
-        self._families: dict[str, tuple[str, list[str]]] = {}
+        self._families: dict[str, tuple[str, str, list[str]]] = {}
 
     def fill(self, registry: Registry) -> Iterator[None]:
         """Add all metrics, stopping now and then so that a loop can do other work between."""
@@ -56,39 +57,47 @@ class Text:
             if done % METRICS_PER_STEP == 0:
                 yield
         for family in registry.families():
-            full = family.name
+            full, help_text = family.name, family.help
             if isinstance(full, MetricName):
+                help_text = help_text or mbean_name(full)
                 full = prometheus_name(full, family.kind)
             for labels, value in family.samples:
-                self._add(full, family.kind, labels, value)
+                self._add(full, family.kind, help_text, labels, value)
                 done += 1
                 if done % SAMPLES_PER_STEP == 0:
                     yield
 
     def finish(self) -> str:
         lines: list[str] = []
-        for name, (kind, samples) in self._families.items():
-            lines.append(f"# TYPE {name} {kind}\n")
+        for name, (kind, help_text, samples) in self._families.items():
+            lines.append(f"# HELP {name} {help_text.translate(_HELP_ESCAPES)}\n# TYPE {name} {kind}\n")
             lines += samples
         return "".join(lines)
 
     def _add_metric(self, name: MetricName, metric: Metric) -> None:
+        help_text = mbean_name(name)
         if isinstance(metric, Histogram):
             base = prometheus_name(name, "histogram")
-            self._add(base + "_count", "counter", name.labels, metric.count)
+            self._add(base + "_count", "counter", f"{help_text}, count", name.labels, metric.count)
             values = metric.percentiles(quantile for quantile, _ in QUANTILES)
             for (_, label), value in zip(QUANTILES, values, strict=True):
-                self._add(base, "gauge", (*name.labels, ("quantile", label)), value)
+                labels = (*name.labels, ("quantile", label))
+                self._add(base, "gauge", f"{help_text}, quantiles", labels, value)
         elif isinstance(metric, Gauge):
-            self._add(prometheus_name(name, "gauge"), "gauge", name.labels, metric.value)
+            self._add(prometheus_name(name, "gauge"), "gauge", help_text, name.labels, metric.value)
         else:
-            self._add(prometheus_name(name, "counter"), "counter", name.labels, metric.count)
+            self._add(prometheus_name(name, "counter"), "counter", help_text, name.labels, metric.count)
 
-    def _add(self, name: str, kind: str, labels: Labels, value: float) -> None:
+    def _add(self, name: str, kind: str, help_text: str, labels: Labels, value: float) -> None:
         family = self._families.get(name)
         if family is None:
-            family = self._families[name] = (kind, [])
-        family[1].append(f"{name}{_labels(labels)} {_number(value)}\n")
+            family = self._families[name] = (kind, help_text, [])
+        family[2].append(f"{name}{_labels(labels)} {_number(value)}\n")
+
+
+def mbean_name(name: MetricName) -> str:
+    """The name under which Kafka's documentation explains a metric."""
+    return f"{name.group}:type={name.type},name={name.name}"
 
 
 def prometheus_name(name: MetricName, kind: str) -> str:

@@ -202,12 +202,14 @@ M = TypeVar("M", Counter, Meter, Histogram)
 class Family:
     """Numbers under one name that are made on the spot, such as the sizes of all logs.
 
-    `name` is a Kafka name without labels, or a text taken as the finished Prometheus name.
+    `name` is a Kafka name without labels, or a text taken as the finished Prometheus name; the latter comes
+    with a `help` text.
     """
 
     name: MetricName | str
     kind: str
     samples: list[tuple[tuple[tuple[str, str], ...], float]]
+    help: str = ""
 
 
 class Registry:

@@ -13,12 +13,12 @@ import logging
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
 from typing import Final
 
 from tidelog.clock import TimerHandle
+from tidelog.endpoints import Endpoint
 from tidelog.metrics.registry import Family, Meter, Registry
 from tidelog.network.accounting import RequestAccounting
 from tidelog.network.channel import Channel, hang_up
@@ -36,18 +36,6 @@ LEAST_IDLE_CHECK: Final = 0.01
 CLOSED_KEPT: Final = 1000
 LOOPBACK: Final = ("127.", "::1")
 UNPACED: Final = b"reno"  # always there, and allowed to everyone
-
-
-@dataclass(slots=True)
-class Endpoint:
-    """A named listener: where it is bound, and how it is announced to clients."""
-
-    name: str
-    host: str
-    port: int
-    advertised_host: str | None = None
-    advertised_port: int | None = None
-    security_protocol: str = "PLAINTEXT"
 
 
 class Acceptor:
@@ -104,7 +92,7 @@ class Acceptor:
             self._timer = self._server.loop.schedule(seconds, self.resume)
 
     def _on_event(self, mask: int) -> None:
-        name = self.endpoint.name
+        name = self.endpoint.listener
         quotas = self._server.quotas
         for _ in range(ACCEPTS_PER_TURN):
             if not quotas.has_room(name):
@@ -144,7 +132,7 @@ class SocketServer:
         self.loop = loop
         self.endpoints = list(endpoints)
         self.limits = limits
-        self.quotas = ConnectionLimits(limits, [endpoint.name for endpoint in endpoints], loop.time())
+        self.quotas = ConnectionLimits(limits, [endpoint.listener for endpoint in endpoints], loop.time())
         self.context = RequestChannel(
             loop,
             handler,
@@ -175,7 +163,7 @@ class SocketServer:
         """Take the ports of all endpoints, or of none; connections wait in the backlog until `start`."""
         try:
             for endpoint in self.endpoints:
-                self.acceptors[endpoint.name] = Acceptor(self, endpoint)
+                self.acceptors[endpoint.listener] = Acceptor(self, endpoint)
         except OSError:
             for acceptor in self.acceptors.values():
                 acceptor.close()
@@ -231,7 +219,7 @@ class SocketServer:
 
     def open_channel(self, acceptor: Acceptor, sock: socket.socket, address: tuple[str, int]) -> None:
         host = address[0].removeprefix("::ffff:")
-        listener = acceptor.endpoint.name
+        listener = acceptor.endpoint.listener
         if not self.quotas.admit(listener, host):
             log.info(
                 "refusing a connection of %s on listener %s: it has %d (max.connections.per.ip)",
@@ -336,9 +324,13 @@ class SocketServer:
         metrics.gauge("kafka.network", "SocketServer", "NetworkProcessorAvgIdlePercent", idle.read)
         metrics.gauge("kafka.server", "KafkaRequestHandlerPool", "RequestHandlerAvgIdlePercent", idle.read)
         for endpoint in self.endpoints:
-            blocked = ShareOfTime(partial(self._blocked_ns, endpoint.name), 0.0)
+            blocked = ShareOfTime(partial(self._blocked_ns, endpoint.listener), 0.0)
             metrics.gauge(
-                "kafka.network", "Acceptor", "AcceptorBlockedPercent", blocked.read, listener=endpoint.name
+                "kafka.network",
+                "Acceptor",
+                "AcceptorBlockedPercent",
+                blocked.read,
+                listener=endpoint.listener,
             )
         metrics.collect(self._connection_families)
 
@@ -351,26 +343,30 @@ class SocketServer:
 
     def _connection_families(self) -> Iterator[Family]:
         prefix = "kafka_server_socket_server_metrics_"
-        names = [endpoint.name for endpoint in self.endpoints]
+        names = [endpoint.listener for endpoint in self.endpoints]
         yield Family(
             prefix + "connection_count",
             "gauge",
             [(_processor(name), self.quotas.by_listener[name]) for name in names],
+            "Open connections of a listener.",
         )
         yield Family(
             prefix + "connection_creation_total",
             "counter",
             [(_processor(name), acceptor.accepted.count) for name, acceptor in self.acceptors.items()],
+            "Connections that a listener accepted.",
         )
         yield Family(
             prefix + "connection_creation_rate",
             "gauge",
             [(_processor(name), acceptor.accepted.rates()[0]) for name, acceptor in self.acceptors.items()],
+            "Connections that a listener accepts each second.",
         )
         yield Family(
             prefix + "connection_close_total",
             "counter",
             [(_processor(name), self._closed_by_listener.get(name, 0)) for name in names],
+            "Connections of a listener that were closed.",
         )
         software: dict[tuple[tuple[str, str], ...], float] = {}
         for channel in self.channels.values():
@@ -378,7 +374,10 @@ class SocketServer:
             labels = (("clientSoftwareName", name), ("clientSoftwareVersion", version))
             key = (*labels, *_processor(channel.listener))
             software[key] = software.get(key, 0) + 1
-        yield Family(prefix + "connections_software", "gauge", list(software.items()))
+        by_software = list(software.items())
+        yield Family(
+            prefix + "connections_software", "gauge", by_software, "Open connections by client software."
+        )
 
 
 class ShareOfTime:
@@ -406,7 +405,7 @@ def _processor(listener: str) -> tuple[tuple[str, str], ...]:
 
 def _listen(endpoint: Endpoint, limits: NetworkLimits) -> socket.socket:
     """A listening socket; what is set on it holds for the connections it accepts."""
-    where = f"listener {endpoint.name} ({endpoint.host or '*'}:{endpoint.port})"
+    where = f"listener {endpoint.listener} ({endpoint.host or '*'}:{endpoint.port})"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             endpoint.host or None, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -12,6 +12,8 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, TypeVar
 
+from tidelog.records.status import BYTES_LEFT, CUT_SHORT, MALFORMED, OFFSET_DELTA, OK, RECORD_ERRORS
+
 Buffer = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes | None], ...]
 RecordFields = tuple[int, int, bytes | None, bytes | None, Headers]
@@ -28,31 +30,6 @@ SMALLEST_RECORD = 7  # size, attributes, two deltas, key and value length, heade
 
 INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
-
-# What `BatchRules.look` and `walk` say of a batch; the order is the order in which rules are checked.
-OK = 0
-COMPRESSED = 1  # good so far; the records have to be unpacked before they can be walked
-NO_BATCH = 2
-BAD_LENGTH = 3
-OLD_MAGIC = 4
-SECOND_BATCH = 5
-BASE_OFFSET = 6
-TOO_LARGE = 7
-BAD_CRC = 8
-UNKNOWN_CODEC = 9
-BAD_OFFSET_RANGE = 10
-BAD_COUNT = 11
-COUNT_MISMATCH = 12
-CONTROL_BATCH = 13
-BAD_SEQUENCE = 14
-APPEND_TIME = 15  # the producer set the LogAppendTime bit: its records have to be looked at one by one
-MALFORMED = 16
-CUT_SHORT = 17
-BYTES_LEFT = 18
-OFFSET_DELTA = 19
-UNKNOWN_MAGIC = 20
-RECORD_ERRORS = 21  # some records lack a key or lie outside the allowed times
-OLD_ZSTD = 22  # packed with zstd by a client whose protocol does not know that codec
 
 
 class MalformedRecords(ValueError):

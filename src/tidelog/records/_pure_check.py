@@ -9,6 +9,18 @@ import struct
 from typing import NamedTuple
 
 from tidelog.records._pure import (
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    INT64_MAX,
+    INT64_MIN,
+    LENGTH_OVERHEAD,
+    Buffer,
+    HeaderFields,
+    crc,
+    walk,
+)
+from tidelog.records.status import (
     APPEND_TIME,
     BAD_COUNT,
     BAD_CRC,
@@ -19,12 +31,6 @@ from tidelog.records._pure import (
     COMPRESSED,
     CONTROL_BATCH,
     COUNT_MISMATCH,
-    CRC_START,
-    HEADER,
-    HEADER_SIZE,
-    INT64_MAX,
-    INT64_MIN,
-    LENGTH_OVERHEAD,
     NO_BATCH,
     OK,
     OLD_MAGIC,
@@ -33,10 +39,6 @@ from tidelog.records._pure import (
     TOO_LARGE,
     UNKNOWN_CODEC,
     UNKNOWN_MAGIC,
-    Buffer,
-    HeaderFields,
-    crc,
-    walk,
 )
 
 # Status, header fields where there are any, greatest timestamp or index of the bad record.

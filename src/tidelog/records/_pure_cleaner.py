@@ -12,21 +12,11 @@ from bisect import bisect_left
 from typing import TypeAlias
 
 from tidelog.records._pure import (
-    BAD_CRC,
-    BAD_LENGTH,
-    BYTES_LEFT,
-    COMPRESSED,
     CRC_START,
-    CUT_SHORT,
     HEADER,
     HEADER_SIZE,
     LENGTH_OVERHEAD,
-    MALFORMED,
-    NO_BATCH,
-    OK,
-    OLD_MAGIC,
     SMALLEST_RECORD,
-    UNKNOWN_MAGIC,
     Buffer,
     _Cut,
     _Malformed,
@@ -37,18 +27,27 @@ from tidelog.records._pure import (
     _wrap64,
     crc,
 )
+from tidelog.records.status import (
+    BAD_CRC,
+    BAD_LENGTH,
+    BYTES_LEFT,
+    COMPRESSED,
+    CUT_SHORT,
+    DROPPED,
+    EMPTIED,
+    MALFORMED,
+    MAP_FULL,
+    NO_BATCH,
+    NO_ROOM,
+    OK,
+    OLD_MAGIC,
+    REWRITTEN,
+    UNCHANGED,
+    UNKNOWN_MAGIC,
+)
 
 Offsets: TypeAlias = "array[int]"
 IndexEntry = tuple[int, int, int, int]  # last offset and position of a batch, greatest timestamp, its offset
-
-# What the functions say, beside the numbers of `_pure`. Where COMPRESSED stands, it stands for every batch
-# that needs more than these loops: compressed, of a transaction, or a control batch.
-MAP_FULL = 22
-NO_ROOM = 23
-UNCHANGED = 24
-REWRITTEN = 25
-EMPTIED = 26
-DROPPED = 27
 
 SLOT_SIZE = 24
 NOT_PLAIN = 0x37

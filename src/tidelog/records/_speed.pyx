@@ -37,31 +37,7 @@ from tidelog.records._pure import MalformedRecords
 from tidelog.records._pure_check import CheckedBatch
 from tidelog.records._pure_producer import BatchMetadata
 
-# The numbers of `_pure`, where their meaning stands.
-cdef enum:
-    OK = 0
-    COMPRESSED = 1
-    NO_BATCH = 2
-    BAD_LENGTH = 3
-    OLD_MAGIC = 4
-    SECOND_BATCH = 5
-    BASE_OFFSET = 6
-    TOO_LARGE = 7
-    BAD_CRC = 8
-    UNKNOWN_CODEC = 9
-    BAD_OFFSET_RANGE = 10
-    BAD_COUNT = 11
-    COUNT_MISMATCH = 12
-    CONTROL_BATCH = 13
-    BAD_SEQUENCE = 14
-    APPEND_TIME = 15
-    MALFORMED = 16
-    CUT_SHORT = 17
-    BYTES_LEFT = 18
-    OFFSET_DELTA = 19
-    UNKNOWN_MAGIC = 20
-    RECORD_ERRORS = 21
-    OLD_ZSTD = 22
+include "_speed_status.pxi"
 
 cdef enum:
     HEADER_SIZE = 61

@@ -73,15 +73,6 @@ cdef extern from *:
     int64_t tl_get_offset(const uint8_t *slot) noexcept nogil
     void tl_put_offset(uint8_t *slot, uint64_t low, uint64_t high, int64_t offset) noexcept nogil
 
-# The numbers of `_pure_cleaner`, where their meaning stands.
-cdef enum:
-    MAP_FULL = 22
-    NO_ROOM = 23
-    UNCHANGED = 24
-    REWRITTEN = 25
-    EMPTIED = 26
-    DROPPED = 27
-
 cdef enum:
     NOT_PLAIN = 0x37  # compressed, transactional or control
 

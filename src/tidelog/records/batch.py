@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from tidelog.errors import CorruptMessage, InvalidRecord
 from tidelog.records import loops
-from tidelog.records._pure import HEADER, MalformedRecords
+from tidelog.records._pure import HEADER as HEADER
+from tidelog.records._pure import MalformedRecords
 from tidelog.records.codecs import DEFAULT_MAX_UNPACKED, Codec, compress, decompress
 
 Buffer = bytes | bytearray | memoryview

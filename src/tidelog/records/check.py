@@ -19,8 +19,7 @@ from tidelog.errors import (
     UnknownServerError,
     UnsupportedCompressionType,
 )
-from tidelog.records import _pure as status
-from tidelog.records import loops
+from tidelog.records import loops, status
 from tidelog.records._pure import INT64_MAX, INT64_MIN, HeaderFields
 from tidelog.records._pure_check import CheckedBatch
 from tidelog.records.batch import (

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import os
 
+from tidelog.records._pure_cleaner import SLOT_SIZE, Offsets
+from tidelog.records._pure_client import EncodedHeaders, RecordMetadata, encode_headers
+from tidelog.records._pure_producer import LAST_SEQUENCE, NO_PRODUCER_EPOCH, BatchMetadata
+
 try:
     if os.environ.get("TIDELOG_PURE") == "1":
         raise ImportError("plain Python was asked for")
@@ -90,22 +94,39 @@ except ImportError:
 
     COMPILED = False
 
+# What both forms take and give; all other names of `__all__` have a compiled and a plain form.
+SHARED = frozenset(
+    (
+        *("BatchMetadata", "COMPILED", "EncodedHeaders", "LAST_SEQUENCE", "NO_PRODUCER_EPOCH", "Offsets"),
+        *("RecordMetadata", "SHARED", "SLOT_SIZE", "encode_headers"),
+    )
+)
+
 __all__ = [
     "COMPILED",
+    "LAST_SEQUENCE",
+    "NO_PRODUCER_EPOCH",
+    "SHARED",
+    "SLOT_SIZE",
     "ArrowColumn",
     "ArrowColumns",
     "BatchBuffer",
+    "BatchMetadata",
     "BatchRules",
     "Block",
     "BufferPool",
     "ColumnSink",
+    "EncodedHeaders",
+    "Offsets",
     "OpenBatches",
     "ProducerEntry",
     "Record",
     "RecordFuture",
+    "RecordMetadata",
     "RecordReader",
     "RowSink",
     "crc",
+    "encode_headers",
     "encode_records",
     "encode_varint",
     "filter_batches",

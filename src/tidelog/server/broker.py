@@ -31,15 +31,16 @@ from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
 from tidelog.coordinator.transaction.markers import LocalMarkers
 from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.verification import TransactionVerification
+from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
 from tidelog.metadata.state import INTERNAL_TOPICS, TopicState
-from tidelog.metadata.state import Endpoint as AdvertisedEndpoint
 from tidelog.metadata.store import MetadataStore
 from tidelog.metadata.tree import TreeError, TreeUnavailable
 from tidelog.metrics.registry import Registry
 from tidelog.network.loop import BrokerLoop
-from tidelog.network.server import Endpoint, SocketServer
+from tidelog.network.server import SocketServer
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.api import ApiKey
 from tidelog.server.apis import served_apis
 from tidelog.server.apis.api import Api
@@ -73,7 +74,6 @@ from tidelog.server.stale_tree import (
     note_stop,
     what_to_do,
 )
-from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.cleaner.service import LogCleaner
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
@@ -81,7 +81,7 @@ from tidelog.storage.folders import FolderRefused
 from tidelog.storage.manager import LogManager
 
 if TYPE_CHECKING:
-    from tidelog.metrics.http import MetricsServer
+    from tidelog.metrics.http import Health, MetricsServer
 
 log = logging.getLogger("tidelog.server")
 
@@ -182,7 +182,7 @@ class Broker:
             self._moves.start()
             self._follow_settings(host, server, cleaner, self._moves)
             if metrics_server is not None:
-                await metrics_server.start()
+                metrics_server.start()
             server.start()
         except (FolderRefused, StaleTree, TreeUnavailable, TreeError) as error:
             raise StartFailed(str(error)) from error
@@ -320,7 +320,7 @@ class Broker:
         assert self._router is not None
         server = SocketServer(
             self._loop,
-            [Endpoint(e.name, e.host, e.port, security_protocol=e.protocol) for e in self.config.endpoints],
+            self.config.endpoints,
             self._router.handle,
             network_limits(self.config),
             self.registry,
@@ -344,7 +344,7 @@ class Broker:
         last_told = time.monotonic()
         crashed = not all((Path(folder.path) / ".kafka_cleanshutdown").exists() for folder in logs.folders)
 
-        def progress(done: int, total: int, key: TopicPartition) -> None:
+        def progress(done: int, total: int, key: PartitionKey) -> None:
             nonlocal last_told
             now = time.monotonic()
             if now - last_told >= PROGRESS_SECONDS:
@@ -363,16 +363,16 @@ class Broker:
         if all(folder.offline is not None for folder in logs.folders):
             raise StartFailed(f"no log folder can be used: {logs.folders[0].offline}")
 
-    def _advertised(self, server: SocketServer) -> list[AdvertisedEndpoint]:
+    def _advertised(self, server: SocketServer) -> list[Endpoint]:
         """What clients are told; where the system chose a port, it is known only now."""
         addresses = server.addresses
-        bound = {endpoint.name: endpoint for endpoint in self.config.endpoints}
+        bound = {endpoint.listener: endpoint for endpoint in self.config.endpoints}
         endpoints = []
         for endpoint in self.config.advertised_endpoints:
             port = endpoint.port
-            if bound[endpoint.name].port == 0 and port == 0:
-                port = addresses[endpoint.name][1]
-            endpoints.append(AdvertisedEndpoint(endpoint.name, endpoint.protocol, endpoint.host, port))
+            if bound[endpoint.listener].port == 0 and port == 0:
+                port = addresses[endpoint.listener][1]
+            endpoints.append(replace(endpoint, port=port))
         return endpoints
 
     def _name_strays(self, logs: LogManager) -> None:
@@ -407,12 +407,22 @@ class Broker:
         from tidelog.metrics.http import MetricsServer
 
         host, _, port = self.config.metrics_listener.rpartition(":")
-        server = MetricsServer(self.registry, host.strip("[]") or "127.0.0.1", int(port))
+        server = MetricsServer(self.registry, host.strip("[]") or "127.0.0.1", int(port), self.health)
         try:
             await server.bind()
         except OSError as error:
             raise StartFailed(f"metrics.listener={self.config.metrics_listener}: {error}") from error
         return server
+
+    def health(self) -> Health:
+        """Healthy is a broker that answers clients and has a log folder to serve them from."""
+        from tidelog.metrics.http import Health
+
+        folders = [] if self._logs is None else self._logs.folders
+        offline = [folder.path for folder in folders if folder.offline is not None]
+        is_healthy = self.state is BrokerState.RUNNING_AS_BROKER and len(offline) < len(folders)
+        state = self.state.name.lower().replace("_", " ")
+        return Health(is_healthy, {"broker": self.broker_id, "state": state, "offline_log_dirs": offline})
 
     # -- while running -----------------------------------------------------------------------------
 
@@ -435,7 +445,7 @@ class Broker:
         finally:
             self._creating.discard(name)
 
-    def _folder_failed(self, path: str, lost: list[TopicPartition]) -> None:
+    def _folder_failed(self, path: str, lost: list[PartitionKey]) -> None:
         """The partitions of a folder are lost until a restart. Off the loop while logs are loaded."""
         if self._host is None or self._controller is None or self.state is not BrokerState.RUNNING_AS_BROKER:
             return
@@ -446,7 +456,7 @@ class Broker:
             log.critical("the last log folder failed: the broker ends")
             self.failed.set()
 
-    async def _tell_controller(self, lost: list[TopicPartition]) -> None:
+    async def _tell_controller(self, lost: list[PartitionKey]) -> None:
         assert self._controller is not None
         try:
             await self._controller.partitions_offline(lost)
@@ -472,7 +482,7 @@ class Broker:
     @property
     def address(self) -> str:
         """HOST:PORT of the first listener."""
-        return self.addresses[self.config.endpoints[0].name]
+        return self.addresses[self.config.endpoints[0].listener]
 
     def first_screen(self) -> str:
         metrics = None if self._metrics_server is None else self._metrics_server.address

@@ -19,6 +19,10 @@ from tidelog.coordinator.group.records import read_offset_value
 from tidelog.coordinator.group.shard import GroupShard
 from tidelog.metrics.registry import Family, MetricName
 
+SUMS = {
+    "current_offset_sum": "Sum of the committed offsets of a group in a topic.",
+    "lag_sum": "Records of a topic behind the committed offsets of a group.",
+}
 MAX_OFFSETS = 50_000
 """Some 25 MB of text in five families; Prometheus itself takes much longer to read more."""
 
@@ -46,7 +50,12 @@ class GroupMetrics:
                 yield from self._offsets(shard, group_id, left)
                 left_out += max(size - left, 0)
                 left = max(left - size, 0)
-        yield Family("tidelog_consumergroup_offsets_left_out", "gauge", [((), left_out)])
+        yield Family(
+            "tidelog_consumergroup_offsets_left_out",
+            "gauge",
+            [((), left_out)],
+            "Offsets that are not listed.",
+        )
 
     def _counts(self) -> Iterator[Family]:
         counts = Counter((group.kind, group.state_name) for group in self._groups.groups())
@@ -79,7 +88,8 @@ class GroupMetrics:
     def _members(self, group: Group) -> Iterator[Family]:
         if isinstance(group, ClassicGroup | ConsumerGroup):
             labels = (("consumergroup", group.group_id),)
-            yield Family("kafka_consumergroup_members", "gauge", [(labels, len(group.members))])
+            members = len(group.members)
+            yield Family("kafka_consumergroup_members", "gauge", [(labels, members)], "Members of a group.")
 
     def _offsets(self, shard: GroupShard, group_id: str, most: int) -> Iterator[Family]:
         current: list[tuple[Labels, float]] = []
@@ -95,13 +105,13 @@ class GroupMetrics:
             if end is not None:
                 lags.append((labels, max(end - offset, 0)))
                 total[1] += max(end - offset, 0)
-        yield Family("kafka_consumergroup_current_offset", "gauge", current)
-        yield Family("kafka_consumergroup_lag", "gauge", lags)
-        for at, name in enumerate(("current_offset_sum", "lag_sum")):
+        yield Family("kafka_consumergroup_current_offset", "gauge", current, "Committed offset of a group.")
+        yield Family("kafka_consumergroup_lag", "gauge", lags, "Records behind the committed offset.")
+        for at, (name, help_text) in enumerate(SUMS.items()):
             summed: list[tuple[Labels, float]] = [
                 ((("consumergroup", group_id), ("topic", topic)), total[at]) for topic, total in sums.items()
             ]
-            yield Family(f"kafka_consumergroup_{name}", "gauge", summed)
+            yield Family(f"kafka_consumergroup_{name}", "gauge", summed, help_text)
 
     def _end_of(self, topic: str, index: int) -> int | None:
         """Up to where a consumer can read; None for a partition that is not here."""

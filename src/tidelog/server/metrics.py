@@ -10,11 +10,23 @@ from tidelog.cluster.fetch_session import FetchSessionCache
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.metrics.process import ProcessMetrics
 from tidelog.metrics.registry import Family, MetricName, Registry
 from tidelog.storage.cleaner.service import LogCleaner
 from tidelog.storage.folders import LogFolder
 
 Labels = tuple[tuple[str, str], ...]
+
+# Of kafka_exporter, with what each says.
+PARTITION_FAMILIES = {
+    "current_offset": "High watermark of a partition.",
+    "oldest_offset": "Log start offset of a partition.",
+    "leader": "Broker id of the leader of a partition.",
+    "replicas": "Replicas of a partition.",
+    "in_sync_replica": "Replicas in sync of a partition.",
+    "leader_is_preferred": "1 where the first replica leads the partition.",
+    "under_replicated_partition": "1 where a replica of the partition is not in sync.",
+}
 
 
 class BrokerMetrics:
@@ -55,7 +67,9 @@ class BrokerMetrics:
         gauge("kafka.server", "app-info", "start-time-ms", lambda: started_ms)
         registry.collect(self._log_families)
         registry.collect(self._exporter_families)
+        registry.collect(self._log_dir_families)
         registry.collect(_version_family)
+        registry.collect(ProcessMetrics(started_ms / 1000).families)
 
     def _replica_gauges(self) -> None:
         replicas, gauge = self._replicas, self.registry.gauge
@@ -178,21 +192,14 @@ class BrokerMetrics:
     def _exporter_families(self) -> Iterator[Family]:
         """The names of kafka_exporter, from what this broker knows without asking anybody."""
         snapshot = self._metadata.snapshot
-        yield Family("kafka_brokers", "gauge", [((), len(snapshot.brokers))])
+        yield Family("kafka_brokers", "gauge", [((), len(snapshot.brokers))], "Brokers of the cluster.")
         yield Family(
             "kafka_topic_partitions",
             "gauge",
             [((("topic", name),), len(topic.partitions)) for name, topic in snapshot.topics.items()],
+            "Partitions of a topic.",
         )
-        families: dict[str, list[tuple[Labels, float]]] = {
-            "current_offset": [],
-            "oldest_offset": [],
-            "leader": [],
-            "replicas": [],
-            "in_sync_replica": [],
-            "leader_is_preferred": [],
-            "under_replicated_partition": [],
-        }
+        families: dict[str, list[tuple[Labels, float]]] = {name: [] for name in PARTITION_FAMILIES}
         for partition in self._replicas.partitions():
             log = partition.log
             labels = (("partition", str(partition.index)), ("topic", partition.topic))
@@ -208,7 +215,25 @@ class BrokerMetrics:
                 (labels, int(len(partition.isr) < len(partition.replicas)))
             )
         for name, samples in families.items():
-            yield Family(f"kafka_topic_partition_{name}", "gauge", samples)
+            yield Family(f"kafka_topic_partition_{name}", "gauge", samples, PARTITION_FAMILIES[name])
+
+    def _log_dir_families(self) -> Iterator[Family]:
+        free: list[tuple[Labels, float]] = []
+        total: list[tuple[Labels, float]] = []
+        offline: list[tuple[Labels, float]] = []
+        for folder in self._replicas.logs.folders:
+            labels = (("logDirectory", folder.path),)
+            offline.append((labels, int(folder.offline is not None)))
+            if folder.offline is None:
+                try:
+                    size, usable = self._replicas.logs.disk.usage(folder.path)
+                except OSError:
+                    continue  # the log folder goes offline with the next write to it
+                total.append((labels, size))
+                free.append((labels, usable))
+        yield Family("tidelog_log_dir_bytes", "gauge", total, "Size of the disk that holds a log folder.")
+        yield Family("tidelog_log_dir_free_bytes", "gauge", free, "Free bytes of the disk of a log folder.")
+        yield Family("tidelog_log_dir_offline", "gauge", offline, "1 where a log folder is offline.")
 
 
 def _disk_bytes(field: str) -> int | None:
@@ -221,4 +246,4 @@ def _disk_bytes(field: str) -> int | None:
 
 
 def _version_family() -> Iterator[Family]:
-    yield Family("tidelog_info", "gauge", [((("version", __version__),), 1)])
+    yield Family("tidelog_info", "gauge", [((("version", __version__),), 1)], "The version of the broker.")

@@ -28,13 +28,13 @@ def network_limits(config: BrokerConfig) -> NetworkLimits:
     listeners = {}
     for endpoint in config.endpoints:
         limits = ListenerLimits()
-        connections = config.listener_limit(endpoint.name, "max.connections")
-        rate = config.listener_limit(endpoint.name, "max.connection.creation.rate")
+        connections = config.listener_limit(endpoint.listener, "max.connections")
+        rate = config.listener_limit(endpoint.listener, "max.connection.creation.rate")
         if connections is not None:
             limits = replace(limits, max_connections=connections)
         if rate is not None:
             limits = replace(limits, max_connection_creation_rate=rate)
-        listeners[endpoint.name] = limits
+        listeners[endpoint.listener] = limits
     return NetworkLimits(
         socket_request_max_bytes=config.socket_request_max_bytes,
         queued_max_requests=config.queued_max_requests,

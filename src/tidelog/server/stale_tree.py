@@ -15,13 +15,13 @@ from tidelog.metadata import paths
 from tidelog.metadata.embedded import FILE_NAME
 from tidelog.metadata.state import TopicState
 from tidelog.metadata.tree import Tree
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.wire import uuid_to_text
 from tidelog.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     LEADER_EPOCHS,
     PARTITION_METADATA,
     CorruptCheckpoint,
-    TopicPartition,
     decode_clean_shutdown,
     decode_epochs,
     decode_partition_metadata,
@@ -109,7 +109,7 @@ def check_folders(folders: Iterable[str], tree: Tree, topics: Mapping[str, Topic
         )
 
 
-def check_logs(logs: Mapping[TopicPartition, Log], topics: Mapping[str, TopicState]) -> None:
+def check_logs(logs: Mapping[PartitionKey, Log], topics: Mapping[str, TopicState]) -> None:
     """What a broker leaves that did not stop cleanly, as far as it differs from what a crash of ours does."""
     for (name, index), opened in logs.items():
         topic = topics.get(name)
@@ -120,7 +120,7 @@ def check_logs(logs: Mapping[TopicPartition, Log], topics: Mapping[str, TopicSta
 
 
 def name_empty_folders(
-    new_folders: Sequence[str], found: Set[TopicPartition], topics: Mapping[str, TopicState]
+    new_folders: Sequence[str], found: Set[PartitionKey], topics: Mapping[str, TopicState]
 ) -> None:
     """A folder that is new while logs are missing may be a disk that is not mounted."""
     missing = [

@@ -28,10 +28,12 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from tidelog.partitions import PartitionKey
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.spark.cluster import Cluster
 from tidelog.spark.fetching import PartitionFetcher
 from tidelog.spark.offsets import NO_OFFSET, Position, resolve
-from tidelog.spark.options import EARLIEST, LATEST, Everywhere, OptionError, Partition, SourceOptions
+from tidelog.spark.options import Everywhere, OptionError, SourceOptions
 from tidelog.spark.planner import split
 from tidelog.spark.reader import OffsetRange, ReadSettings, read_range
 from tidelog.spark.tasks import RangePartition, read_settings
@@ -81,7 +83,7 @@ class TidelogBatchReader(DataSourceReader):
             return split(self._from_times(cluster, ranges), least, most)
         return list(_opened(ranges, split(ranges, least, most), start, end))
 
-    def _range(self, partition: Partition, start: int, end: int) -> OffsetRange:
+    def _range(self, partition: PartitionKey, start: int, end: int) -> OffsetRange:
         topic, index = partition
         if start > end:
             raise OptionError(
@@ -123,7 +125,7 @@ def _opened(
     whole: Iterable[OffsetRange], parts: Iterable[OffsetRange], start: Position, end: Position
 ) -> Iterator[OffsetRange]:
     """The parts of each range, the first open at the beginning and the last at the end where they were."""
-    by_partition: dict[Partition, list[OffsetRange]] = {
+    by_partition: dict[PartitionKey, list[OffsetRange]] = {
         (each.topic, each.partition): [each] for each in whole if each.start == each.end
     }
     for part in parts:

@@ -19,12 +19,12 @@ from tidelog.clients.adminclient.results import error_from
 from tidelog.clients.blocking import LoopThread
 from tidelog.clients.settings import admin_definition
 from tidelog.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
+from tidelog.partitions import PartitionKey
 from tidelog.spark.contact import first_contact
 from tidelog.spark.options import (
     Assign,
     Offsets,
     OptionError,
-    Partition,
     Selection,
     SourceOptions,
     Subscribe,
@@ -39,14 +39,14 @@ T = TypeVar("T")
 class OffsetAdmin(AsyncAdmin):
     """An admin that tells in one request which partitions the chosen topics have."""
 
-    async def partitions(self, names: Set[str] | None) -> tuple[set[Partition], set[str]]:
+    async def partitions(self, names: Set[str] | None) -> tuple[set[PartitionKey], set[str]]:
         """The partitions of topics, of all topics where `names` is None, and the topics that are not there.
 
         Topics of the cluster itself have none, as in Spark's connector.
         """
         deadline = self._deadline(None)
         answer = await self._metadata(None if names is None else sorted(names), deadline)
-        found: set[Partition] = set()
+        found: set[PartitionKey] = set()
         missing: set[str] = set()
         for topic in answer.topics:
             name = topic.name or ""
@@ -80,7 +80,7 @@ class AdminLink:
         return thread.submit(ask(admin))
 
     def commit(
-        self, group: str, offsets: Mapping[Partition, int], failed: Callable[[str], None], patience: float
+        self, group: str, offsets: Mapping[PartitionKey, int], failed: Callable[[str], None], patience: float
     ) -> None:
         """Write the position of a group: waited for at most `patience` seconds, then it goes on by itself.
 
@@ -92,7 +92,11 @@ class AdminLink:
             wait([writing], patience)
 
     async def _write(
-        self, admin: OffsetAdmin, group: str, offsets: Mapping[Partition, int], failed: Callable[[str], None]
+        self,
+        admin: OffsetAdmin,
+        group: str,
+        offsets: Mapping[PartitionKey, int],
+        failed: Callable[[str], None],
     ) -> None:
         waiting = self._waiting.get(group)
         if waiting is not None:
@@ -130,13 +134,13 @@ class Cluster:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self.link = AdminLink(options.client)
-        self._cached: tuple[float, set[Partition]] | None = None
+        self._cached: tuple[float, set[PartitionKey]] | None = None
 
     def close(self) -> None:
         self._cached = None
         self.link.close()
 
-    def partitions(self, *, known: Set[Partition] | None = None) -> set[Partition]:
+    def partitions(self, *, known: Set[PartitionKey] | None = None) -> set[PartitionKey]:
         """The partitions that are chosen and there. A query that runs says which it has `known` so far.
 
         A topic of a name that is not there raises, unless the query runs and data may be lost. One that is
@@ -151,7 +155,7 @@ class Cluster:
             self._cached = (time.monotonic(), found)
         return found
 
-    def offsets(self, wanted: Mapping[Partition, int]) -> Offsets:
+    def offsets(self, wanted: Mapping[PartitionKey, int]) -> Offsets:
         """The offset of LATEST, of EARLIEST or of a time in each partition; -1 where no record is as late."""
         if not wanted:
             return {}
@@ -163,12 +167,12 @@ class Cluster:
 
         return self._retrying(ask)
 
-    def offsets_of_those_there(self, wanted: Mapping[Partition, int]) -> Offsets:
+    def offsets_of_those_there(self, wanted: Mapping[PartitionKey, int]) -> Offsets:
         """The same, without the partitions that are gone."""
         there = self.partitions(known=wanted.keys())
         return self.offsets({key: spec for key, spec in wanted.items() if key in there})
 
-    def _found(self, known: Set[Partition] | None) -> set[Partition]:
+    def _found(self, known: Set[PartitionKey] | None) -> set[PartitionKey]:
         if known is None or self._options.fail_on_data_loss:
             return self._retrying(lambda: self._chosen(None))
         topics = {topic for topic, _ in known}
@@ -178,7 +182,7 @@ class Cluster:
             log.warning("%s. The query goes on without it, as failOnDataLoss is false", error)
         return self._retrying(lambda: self._chosen(frozenset()))
 
-    def _chosen(self, needed: Set[str] | None) -> set[Partition]:
+    def _chosen(self, needed: Set[str] | None) -> set[PartitionKey]:
         """The partitions that are there; topics of a name must be if they are `needed`, None for all."""
         selection = self._options.selection
         found, missing = self.link.run(lambda admin: admin.partitions(_names(selection)))

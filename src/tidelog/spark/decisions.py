@@ -18,14 +18,14 @@ from typing import Any, Self
 
 from tidelog.clients.adminclient.configs import ConfigResource, ResourceType
 from tidelog.clients.adminclient.topics import NewTopic
-from tidelog.clients.consumer.face import Consumer
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.errors import Timeout
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.transaction_values import PreparedTransaction
 from tidelog.clients.settings import admin_definition, consumer_definition, producer_definition
 from tidelog.errors import InvalidReplicationFactor, TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.spark.options import OptionError
-from tidelog.spark.transactions import TransactionDesk
+from tidelog.spark.transactions import TransactionManager
 
 log = logging.getLogger("tidelog.spark")
 
@@ -171,9 +171,9 @@ def _checked(name: str, value: bytes) -> dict[str, Any]:
 class Decisions:
     """The topic of decisions, made when it is first used."""
 
-    def __init__(self, client: Mapping[str, str], topic: str, desk: TransactionDesk) -> None:
+    def __init__(self, client: Mapping[str, str], topic: str, transactions: TransactionManager) -> None:
         self.topic = topic
-        self._desk = desk
+        self._transactions = transactions
         common = {name: value for name, value in client.items() if name in admin_definition()}
         self._consumer = {name: value for name, value in common.items() if name in consumer_definition()}
         self._producer = {name: value for name, value in common.items() if name in producer_definition()}
@@ -245,10 +245,10 @@ class Decisions:
     def _end(self) -> int:
         """Where the topic ends, open transactions included: what was committed may stand behind one."""
         partition = (self.topic, 0)
-        admin, deadline = self._desk.admin, time.monotonic() + READ_SECONDS
+        admin, deadline = self._transactions.admin, time.monotonic() + READ_SECONDS
         while True:
             try:
-                return self._desk.thread.run(admin.list_offsets({partition: -1}))[partition].offset
+                return self._transactions.thread.run(admin.list_offsets({partition: -1}))[partition].offset
             except UnknownTopicOrPartition:
                 # Brokers hear of a new topic one after the other.
                 if time.monotonic() > deadline:
@@ -281,19 +281,19 @@ class Decisions:
 
     def _create(self) -> None:
         """As many replicas as Kafka's own topics have, and so few as there are brokers."""
-        desk = self._desk
-        replicas = min(REPLICAS, desk.thread.run(desk.admin.broker_count()))
+        transactions = self._transactions
+        replicas = min(REPLICAS, transactions.thread.run(transactions.admin.broker_count()))
         safe = {"min.insync.replicas": str(MIN_IN_SYNC)} if replicas == REPLICAS else {}
         new = NewTopic(
             self.topic, num_partitions=1, replication_factor=replicas, configs={**SETTINGS, **safe}
         )
-        desk.thread.run(desk.admin.create_topics([new]))
+        transactions.thread.run(transactions.admin.create_topics([new]))
 
     def _warn_of_few_replicas(self, min_in_sync: int) -> None:
-        desk = self._desk
+        transactions = self._transactions
         try:
-            described = desk.thread.run(desk.admin.describe_topics([self.topic]))[self.topic]
-            wanted = min(REPLICAS, desk.thread.run(desk.admin.broker_count()))
+            described = transactions.thread.run(transactions.admin.describe_topics([self.topic]))[self.topic]
+            wanted = min(REPLICAS, transactions.thread.run(transactions.admin.broker_count()))
         except UnknownTopicOrPartition:  # brokers hear of a new topic one after the other
             return
         replicas = len(described.partitions[0].replicas)
@@ -319,7 +319,9 @@ class Decisions:
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
         names = ("cleanup.policy", "min.insync.replicas")
         try:
-            found = self._desk.thread.run(self._desk.admin.describe_configs([resource], names=names))
+            found = self._transactions.thread.run(
+                self._transactions.admin.describe_configs([resource], names=names)
+            )
         except UnknownTopicOrPartition:
             return None
         return {name: entry.value for name, entry in found[resource].items()}

@@ -37,6 +37,7 @@ from tidelog.protocol.message import Message, decode
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.protocol.wire import Buffer
 
 log = logging.getLogger("tidelog.spark")
@@ -46,8 +47,6 @@ R = TypeVar("R", bound=Message)
 # The last version that names topics, which every broker since Kafka 2.7 speaks and most before it do.
 FETCH_VERSION = 12
 READ_COMMITTED = 1
-EARLIEST = -2
-LATEST = -1
 # Measured: larger answers take no less CPU, smaller ones more.
 FETCH_BYTES = 4 * 1024 * 1024
 # A topic that was just made is known everywhere after that long; one that was deleted will not come back.

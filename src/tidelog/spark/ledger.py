@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.transaction_values import PreparedTransaction
 from tidelog.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 from tidelog.spark.decisions import Decision, Decisions, Holder
 from tidelog.spark.options import SinkOptions
 from tidelog.spark.task_producer import task_producer
-from tidelog.spark.transactions import TaskIds, TransactionDesk
+from tidelog.spark.transactions import TaskIds, TransactionManager
 
 log = logging.getLogger("tidelog.spark")
 
@@ -83,15 +83,15 @@ class Ledger:
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
-        self.desk = TransactionDesk(options.client)
-        self.decisions = Decisions(options.client, options.decision_topic, self.desk)
+        self.transactions = TransactionManager(options.client)
+        self.decisions = Decisions(options.client, options.decision_topic, self.transactions)
         self._runs: dict[str, tuple[str, int]] = {}
         self._held: dict[str, Holder] = {}
 
     def close(self) -> None:
         while self._held:
             self._held.popitem()[1].close()
-        self.desk.close()
+        self.transactions.close()
 
     def ids(self, job: Job) -> TaskIds:
         return TaskIds(self.options.transactional_id_prefix, job.name)
@@ -99,7 +99,7 @@ class Ledger:
     def producer(self, job: Job, transactional_id: str) -> Producer:
         """The producer of a task. A write without a name has a time-out: nobody would come back for it."""
         two_phase = not job.is_one_write
-        return task_producer(self.options, self.desk.limits, transactional_id, two_phase=two_phase)
+        return task_producer(self.options, self.transactions.limits, transactional_id, two_phase=two_phase)
 
     # What tasks do
 
@@ -162,7 +162,7 @@ class Ledger:
         done = self.is_done(known, job)
         self._finish(known, strict=job.in_steps or done)
         holder.write(known.claimed_by(job.run, job.owner))
-        self.desk.shut_out(self.ids(job), holder.known.generation)
+        self.transactions.shut_out(self.ids(job), holder.known.generation)
         self._afterwards("decisions of drivers that died are left", self._finish_other_writes)
         return holder.known
 
@@ -229,7 +229,7 @@ class Ledger:
             self._held[job.name] = holder
 
     def _decide(self, holder: Holder, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
-        gone = self.desk.not_open(prepared)
+        gone = self.transactions.not_open(prepared)
         decision = holder.known.decided(job.batch, tuple(prepared), job.query)
         if not gone:
             try:
@@ -239,7 +239,7 @@ class Ledger:
                     f"{job.name}, batch {job.batch}: it is not known whether the decision to commit is"
                     f" written: {error}"
                 ) from error
-        elif not (job.is_one_write and self.desk.any_committed(prepared)):
+        elif not (job.is_one_write and self.transactions.any_committed(prepared)):
             raise PreparedRowsGone(
                 f"{len(gone)} of {len(prepared)} transactions of {job.name}, batch {job.batch}, are not open"
                 f" any more ({gone[0]}), so that the batch is not committed: it has to be written again. A"
@@ -273,7 +273,7 @@ class Ledger:
         generation = max(1, known.generation)
         self._afterwards(
             f"{job.name}: transactions of other attempts are left open",
-            lambda: self.desk.abort_open(self.ids(job), generation, decided),
+            lambda: self.transactions.abort_open(self.ids(job), generation, decided),
         )
         if job.is_one_write and wrote:
             self._afterwards(f"{job.name}: its decision is left", holder.forget)
@@ -303,7 +303,7 @@ class Ledger:
             self._abort(set(prepared) - set(known.transactions))
             if job.is_one_write or known.run == job.run or (job.owner and known.owner == job.owner):
                 decided = {entry.transactional_id for entry in known.transactions}
-                self.desk.abort_open(self.ids(job), max(1, known.generation), decided)
+                self.transactions.abort_open(self.ids(job), max(1, known.generation), decided)
 
     def owned(self, owner: str, batch: int) -> Job | None:
         """The job of a run by what its driver and tasks share; None where no task of it has begun."""
@@ -323,7 +323,7 @@ class Ledger:
 
     def _finish(self, known: Decision, *, strict: bool) -> None:
         """Commit what was decided on. Not `strict`: all of it was committed before, at least once."""
-        ended = self.desk.end(known.transactions, commit=True)
+        ended = self.transactions.end(known.transactions, commit=True)
         failed = {entry: error for entry, error in ended.items() if error is not None}
         passing = next((error for error in failed.values() if error.retriable), None)
         if passing is not None:
@@ -345,7 +345,7 @@ class Ledger:
 
         It replaces the decision in the topic after all of it is committed, and never before.
         """
-        if not self.desk.not_committed(failed):
+        if not self.transactions.not_committed(failed):
             return True
         if known.name.startswith(ONE_WRITE):
             return False
@@ -353,7 +353,7 @@ class Ledger:
         return now is not None and now.batch >= known.batch and now.transactions != known.transactions
 
     def _abort(self, prepared: Collection[PreparedTransaction]) -> None:
-        for entry, error in self.desk.end(prepared, commit=False).items():
+        for entry, error in self.transactions.end(prepared, commit=False).items():
             if error is not None:
                 log.info("%s was aborted before: %s", entry.transactional_id, error)
 

@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
+from tidelog.partitions import PartitionKey
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.spark.cluster import Cluster
 from tidelog.spark.options import (
-    EARLIEST,
-    LATEST,
     AtOffsets,
     AtTime,
     AtTimes,
@@ -22,7 +22,6 @@ from tidelog.spark.options import (
     Limit,
     Offsets,
     OptionError,
-    Partition,
     SourceOptions,
     shown,
 )
@@ -46,7 +45,7 @@ def report_data_loss(reason: str, fail: bool) -> None:
     log.warning("%s Some data may have been lost; with failOnDataLoss=true the query fails instead.", reason)
 
 
-def to_json(offsets: Mapping[Partition, int]) -> OffsetJson:
+def to_json(offsets: Mapping[PartitionKey, int]) -> OffsetJson:
     """Sorted, so that the same position is always the same text: Spark compares texts."""
     found: OffsetJson = {}
     for topic, index in sorted(offsets):
@@ -73,8 +72,8 @@ class Position:
     """Where a query starts or ends, and the partitions whose end or beginning was taken as it was."""
 
     offsets: Offsets
-    at_latest: frozenset[Partition] = frozenset()
-    at_earliest: frozenset[Partition] = frozenset()
+    at_latest: frozenset[PartitionKey] = frozenset()
+    at_earliest: frozenset[PartitionKey] = frozenset()
 
 
 def resolve(cluster: Cluster, limit: Limit, options: SourceOptions, *, starting: bool) -> Position:
@@ -100,7 +99,7 @@ def resolve(cluster: Cluster, limit: Limit, options: SourceOptions, *, starting:
     )
 
 
-def _times(limit: AtTimes | AtTime, partitions: Set[Partition], starting: bool) -> Offsets:
+def _times(limit: AtTimes | AtTime, partitions: Set[PartitionKey], starting: bool) -> Offsets:
     if isinstance(limit, AtTime):
         return dict.fromkeys(partitions, limit.time)
     if limit.times.keys() != partitions:

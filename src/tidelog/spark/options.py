@@ -16,15 +16,14 @@ from typing import Literal
 from tidelog.clients.producer.partitioners import partitioner_of
 from tidelog.clients.settings import consumer_settings, producer_settings
 from tidelog.config import ConfigError
+from tidelog.partitions import PartitionKey
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.spark.option_names import unknown_to_sink, unknown_to_source
 
 log = logging.getLogger("tidelog.spark")
 
-Partition = tuple[str, int]
-Offsets = dict[Partition, int]
+Offsets = dict[PartitionKey, int]
 
-LATEST = -1
-EARLIEST = -2
 LONG_MAX = 2**63 - 1
 # Long enough for a machine that is busy, short enough for a person who mistyped an address.
 BOOTSTRAP_TIMEOUT_MS = 8_000
@@ -52,7 +51,7 @@ class SubscribePattern:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    partitions: frozenset[Partition]
+    partitions: frozenset[PartitionKey]
 
 
 Selection = Subscribe | SubscribePattern | Assign
@@ -379,7 +378,7 @@ def _selection(given: _Given) -> Selection:
     return SubscribePattern(value)
 
 
-def _partitions(text: str) -> frozenset[Partition]:
+def _partitions(text: str) -> frozenset[PartitionKey]:
     if not text.startswith("{"):
         raise OptionError(f"No topicpartitions to assign as specified value for option 'assign' is '{text}'")
     wrong = OptionError(f'assign: expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {text}')
@@ -387,7 +386,7 @@ def _partitions(text: str) -> frozenset[Partition]:
         topics = json.loads(text)
     except ValueError:
         raise wrong from None
-    found: set[Partition] = set()
+    found: set[PartitionKey] = set()
     for topic, indexes in topics.items():
         if not isinstance(indexes, list):
             raise wrong
@@ -512,6 +511,6 @@ def _check_order(starting: Limit | None, ending: Limit | None) -> None:
             )
 
 
-def shown(partitions: Iterable[Partition]) -> str:
+def shown(partitions: Iterable[PartitionKey]) -> str:
     """Partitions in an error: orders-0, orders-1."""
     return ", ".join(f"{topic}-{index}" for topic, index in sorted(partitions)) or "none"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
+    from tidelog.clients.producer.blocking import Producer
     from tidelog.clients.producer.columns import SentColumns
-    from tidelog.clients.producer.face import Producer
     from tidelog.records.loops import RecordFuture
 
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.spark.contact import first_contact
 from tidelog.spark.options import OptionError, SinkOptions, sink_options
 from tidelog.spark.sending import RowSender, Target, target_of

@@ -24,20 +24,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.spark import offsets as positions
 from tidelog.spark.cluster import Cluster
 from tidelog.spark.lag import GroupPublisher
 from tidelog.spark.offsets import OffsetJson, from_json, rate_limited, report_data_loss, to_json
-from tidelog.spark.options import (
-    EARLIEST,
-    LATEST,
-    LONG_MAX,
-    Everywhere,
-    Offsets,
-    SourceOptions,
-    SubscribePattern,
-    shown,
-)
+from tidelog.spark.options import LONG_MAX, Everywhere, Offsets, SourceOptions, SubscribePattern, shown
 from tidelog.spark.planner import split
 from tidelog.spark.reader import OffsetRange, read_range
 from tidelog.spark.tasks import RangePartition, read_settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.errors import InvalidTransactionTimeout, TransactionalIdAuthorizationFailed
 from tidelog.spark.options import OptionError, SinkOptions
 from tidelog.spark.sink import producer_config

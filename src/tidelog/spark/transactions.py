@@ -126,7 +126,7 @@ class EndingAdmin(AsyncAdmin):
         )
 
 
-class TransactionDesk:
+class TransactionManager:
     """The same, blocking, for the tasks of one name."""
 
     def __init__(self, client: Mapping[str, str]) -> None:

@@ -8,13 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidelog.errors import KafkaStorageError
-from tidelog.storage.checkpoints import (
-    HIGH_WATERMARKS,
-    LOG_START_OFFSETS,
-    RECOVERY_POINTS,
-    TopicPartition,
-    encode_offsets,
-)
+from tidelog.partitions import PartitionKey
+from tidelog.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, encode_offsets
 from tidelog.storage.folders import LogFolder
 from tidelog.storage.hosted import HostedLogs
 from tidelog.storage.log import Log
@@ -76,8 +71,8 @@ class CheckpointedLogs(HostedLogs):
             if folder.offline is None:
                 self._write_later(folder, name, encode_offsets(self._values(folder, value)))
 
-    def _values(self, folder: LogFolder, value: Callable[[Log], int | None]) -> dict[TopicPartition, int]:
-        values: dict[TopicPartition, int] = {}
+    def _values(self, folder: LogFolder, value: Callable[[Log], int | None]) -> dict[PartitionKey, int]:
+        values: dict[PartitionKey, int] = {}
         for key, owner in self._folder_of.items():
             if owner is folder:
                 offset = value(self.logs[key])

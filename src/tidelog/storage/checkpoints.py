@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tidelog.partitions import PartitionKey
+
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
@@ -22,7 +24,6 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 
-TopicPartition = tuple[str, int]
 _WHITE_SPACE = re.compile(r"\s+")
 
 
@@ -57,8 +58,8 @@ def _encode_lines(entries: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in ["0", str(len(lines)), *lines]).encode()
 
 
-def decode_offsets(path: str, data: bytes) -> dict[TopicPartition, int]:
-    offsets: dict[TopicPartition, int] = {}
+def decode_offsets(path: str, data: bytes) -> dict[PartitionKey, int]:
+    offsets: dict[PartitionKey, int] = {}
     for fields in _versioned_lines(path, data):
         try:
             topic, partition, offset = fields
@@ -68,7 +69,7 @@ def decode_offsets(path: str, data: bytes) -> dict[TopicPartition, int]:
     return offsets
 
 
-def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+def encode_offsets(offsets: Mapping[PartitionKey, int]) -> bytes:
     return _encode_lines(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
 
 

@@ -58,7 +58,7 @@ _HEAD = 17  # of an entry of any format: up to its magic
 _SMALLEST = 14
 _FILE_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap)?")
 
-Progress = Callable[[int], None]
+OnProgress = Callable[[int], None]
 Data = memoryview
 
 
@@ -189,7 +189,7 @@ def convert_folder(
     directory: str,
     *,
     recovery_point: int | None,
-    progress: Progress = lambda _: None,
+    progress: OnProgress = lambda _: None,
     limits: Limits = Limits(),  # noqa: B008  # it is frozen
 ) -> Converted:
     """Rewrite the old segments of one partition, one after the other.
@@ -349,7 +349,7 @@ class _Conversion:
         directory: str,
         base_offset: int,
         may_be_torn: bool,
-        progress: Progress,
+        progress: OnProgress,
         limits: Limits,
     ) -> None:
         self._disk = disk

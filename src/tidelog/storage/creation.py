@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidelog.errors import InconsistentTopicId, KafkaError, KafkaStorageError
-from tidelog.storage.checkpoints import TopicPartition
+from tidelog.partitions import PartitionKey
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk
 from tidelog.storage.files import FileCache
@@ -31,7 +31,7 @@ class WantedLog:
     config: LogConfig
 
     @property
-    def key(self) -> TopicPartition:
+    def key(self) -> PartitionKey:
         return self.topic, self.partition
 
 

@@ -10,6 +10,7 @@ import time
 import uuid
 from threading import Lock
 
+from tidelog.partitions import PartitionKey
 from tidelog.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     LOCK,
@@ -17,7 +18,6 @@ from tidelog.storage.checkpoints import (
     RECOVERY_POINTS,
     CorruptCheckpoint,
     MetaProperties,
-    TopicPartition,
     decode_meta_properties,
     decode_offsets,
     encode_clean_shutdown,
@@ -50,7 +50,7 @@ class FolderRefused(Exception):
     """A log folder that this broker must not use; the message says why and what would be right."""
 
 
-def parse_partition(name: str) -> TopicPartition | None:
+def parse_partition(name: str) -> PartitionKey | None:
     """Topic and partition of a folder's name, None when it is not a partition's."""
     match = _PARTITION.fullmatch(name)
     if match is None or match[1] == METADATA_TOPIC:
@@ -176,7 +176,7 @@ class LogFolder:
             found = self.writers[name] = CheckpointWriter(self._disk, f"{self.path}/{name}")
         return found
 
-    def read_offsets(self, name: str) -> dict[TopicPartition, int] | None:
+    def read_offsets(self, name: str) -> dict[PartitionKey, int] | None:
         """A checkpoint; None where there is none that can be read, which costs time and loses nothing."""
         path = f"{self.path}/{name}"
         try:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from tidelog.storage.checkpoints import TopicPartition
+from tidelog.partitions import PartitionKey
 from tidelog.storage.disk import Disk
 from tidelog.storage.folders import FolderRefused, LogFolder, path_for_deletion
 
@@ -21,22 +21,22 @@ MOVE_COMPLETE = "move.complete"
 _FUTURE = re.compile(r"([A-Za-z0-9._-]{1,249})-(\d{1,10})\.[0-9a-f]{32}-future")
 
 
-def future_name(key: TopicPartition) -> str:
+def future_name(key: PartitionKey) -> str:
     return f"{key[0]}-{key[1]}.{uuid.uuid4().hex}-future"
 
 
-def parse_future(name: str) -> TopicPartition | None:
+def parse_future(name: str) -> PartitionKey | None:
     """Topic and partition of a future log's folder, None when it is not one."""
     match = _FUTURE.fullmatch(name)
     return None if match is None else (match[1], int(match[2]))
 
 
-class Future:
+class FutureReplica:
     """A partition on its way into another folder."""
 
     __slots__ = ("arriving", "folder", "key", "leaves", "next_offset", "path", "size")
 
-    def __init__(self, key: TopicPartition, folder: LogFolder, path: str) -> None:
+    def __init__(self, key: PartitionKey, folder: LogFolder, path: str) -> None:
         self.key = key
         self.folder = folder
         self.path = path
@@ -64,7 +64,7 @@ class Found(Protocol):
     def name(self) -> str: ...
 
     @property
-    def key(self) -> TopicPartition: ...
+    def key(self) -> PartitionKey: ...
 
 
 F = TypeVar("F", bound=Found)
@@ -76,7 +76,7 @@ def settle_twins(disk: Disk, found: Sequence[F], *, all_online: bool) -> tuple[l
     FolderRefused where two folders hold a partition and nothing says which of them is right.
     """
     marked = {id(one) for one in found if disk.exists(_marker(one))}
-    kept: dict[TopicPartition, F] = {}
+    kept: dict[PartitionKey, F] = {}
     removed: list[str] = []
     for one in found:
         other = kept.setdefault(one.key, one)

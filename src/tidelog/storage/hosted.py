@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidelog.clock import Clock, Scheduler, TimerHandle
-from tidelog.storage.checkpoints import MetaProperties, TopicPartition
+from tidelog.partitions import PartitionKey
+from tidelog.storage.checkpoints import MetaProperties
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk
 from tidelog.storage.files import FileCache
 from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import FolderRefused, LogFolder, is_passing
-from tidelog.storage.futures import Future
+from tidelog.storage.future_replica import FutureReplica
 from tidelog.storage.log import Log
 from tidelog.storage.removal import FileRemover
 from tidelog.storage.segmented import SegmentedLog
@@ -34,8 +35,8 @@ class FolderUse:
     offline: str | None
     total_bytes: int
     usable_bytes: int
-    sizes: dict[TopicPartition, int]
-    futures: dict[TopicPartition, tuple[int, int]]  # size and offset lag of those on their way into it
+    sizes: dict[PartitionKey, int]
+    futures: dict[PartitionKey, tuple[int, int]]  # size and offset lag of those on their way into it
 
 
 class HostedLogs:
@@ -52,28 +53,28 @@ class HostedLogs:
     ) -> None:
         self.folders = [LogFolder(disk, path) for path in dirs]
         self.defaults = defaults
-        self.logs: dict[TopicPartition, Log] = {}
-        self.failed: dict[TopicPartition, str] = {}  # logs that could not be loaded or made, and why
-        self.unmade: dict[TopicPartition, LogFolder] = {}  # new logs that can be tried again, and where
-        self.futures: dict[TopicPartition, Future] = {}  # logs on their way into another folder
-        self.wished: dict[TopicPartition, LogFolder] = {}  # where logs that do not exist yet are to be made
-        self.on_folder_offline: Callable[[str, list[TopicPartition]], None] | None = None
+        self.logs: dict[PartitionKey, Log] = {}
+        self.failed: dict[PartitionKey, str] = {}  # logs that could not be loaded or made, and why
+        self.unmade: dict[PartitionKey, LogFolder] = {}  # new logs that can be tried again, and where
+        self.futures: dict[PartitionKey, FutureReplica] = {}  # logs on their way into another folder
+        self.wished: dict[PartitionKey, LogFolder] = {}  # where logs that do not exist yet are to be made
+        self.on_folder_offline: Callable[[str, list[PartitionKey]], None] | None = None
         self.on_flush: Callable[[FlushJob], None] | None = None
         self.on_truncated: Callable[[SegmentedLog], None] | None = None  # below its recovery point
-        self.on_deleted: Callable[[TopicPartition, LogFolder], None] | None = None
+        self.on_deleted: Callable[[PartitionKey, LogFolder], None] | None = None
         self._disk = disk
         self._clock = clock
         self._scheduler = scheduler
         self._files = files if files is not None else FileCache()
         self._remover = FileRemover(disk, scheduler)
         self.recovery_threads_per_dir = recovery_threads_per_dir
-        self._folder_of: dict[TopicPartition, LogFolder] = {}
+        self._folder_of: dict[PartitionKey, LogFolder] = {}
         self._unsynced: dict[str, LogFolder] = {}  # folders whose deletions are not on the disk yet
         self._timers: dict[str, TimerHandle] = {}
         self._leftovers: list[str] = []  # folders that were being deleted when the last broker stopped
-        self._settled: set[TopicPartition] = set()  # logs whose recovery point has changed
-        self._flushing: set[TopicPartition] = set()
-        self._rolled: set[TopicPartition] = set()  # logs that rolled while a flush was under way
+        self._settled: set[PartitionKey] = set()  # logs whose recovery point has changed
+        self._flushing: set[PartitionKey] = set()
+        self._rolled: set[PartitionKey] = set()  # logs that rolled while a flush was under way
         self._retaining = False  # another turn of it is due
         self._closed = False
 
@@ -114,20 +115,24 @@ class HostedLogs:
             folder.unlock()
 
     @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    @property
     def had_clean_shutdown(self) -> bool:
         return all(folder.had_clean_shutdown for folder in self.folders)
 
-    def recovered(self) -> list[TopicPartition]:
+    def recovered(self) -> list[PartitionKey]:
         """The logs in folders that were not left cleanly: each may have lost its end."""
         return [key for key, folder in self._folder_of.items() if not folder.had_clean_shutdown]
 
     def get(self, topic: str, partition: int) -> Log | None:
         return self.logs.get((topic, partition))
 
-    def is_flushing(self, key: TopicPartition) -> bool:
+    def is_flushing(self, key: PartitionKey) -> bool:
         return key in self._flushing
 
-    def folder_of(self, key: TopicPartition) -> LogFolder | None:
+    def folder_of(self, key: PartitionKey) -> LogFolder | None:
         return self._folder_of.get(key)
 
     def folder_use(self) -> list[FolderUse]:

@@ -7,23 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelog.errors import KafkaError, KafkaStorageError
-from tidelog.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, TopicPartition
+from tidelog.partitions import PartitionKey
+from tidelog.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 from tidelog.storage.config import LogConfig
 from tidelog.storage.folders import LogFolder, is_marked_for_deletion, parse_partition
-from tidelog.storage.futures import Future, parse_future, settle_twins
+from tidelog.storage.future_replica import FutureReplica, parse_future, settle_twins
 from tidelog.storage.log import Log
 from tidelog.storage.upkeep import KeptLogs
 
 logger = logging.getLogger("tidelog.storage")
 
-Progress = Callable[[int, int, TopicPartition], None]  # done, of how many, which
+OnProgress = Callable[[int, int, PartitionKey], None]  # done, of how many, which
 
 
 @dataclass(slots=True)
 class _ToLoad:
     folder: LogFolder
     name: str
-    key: TopicPartition
+    key: PartitionKey
     recovery_point: int | None  # None: the folder has no checkpoint of them
     log_start_offset: int
     high_watermark: int
@@ -33,7 +34,7 @@ class LoadedLogs(KeptLogs):
     def load(
         self,
         config_of: Callable[[str], LogConfig] | None = None,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
     ) -> None:
         """Open every log; after a crash several at a time. `config_of` gives the settings of a topic."""
         clean: list[_ToLoad] = []
@@ -96,7 +97,7 @@ class LoadedLogs(KeptLogs):
                 if future in self.futures:
                     self._leftovers.append(path)
                 else:
-                    self.futures[future] = Future(future, folder, path)
+                    self.futures[future] = FutureReplica(future, folder, path)
             elif key is not None and self._disk.is_dir(path):
                 found.append(
                     _ToLoad(

@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable, Iterable
 
 from tidelog.errors import InconsistentTopicId, KafkaStorageError
+from tidelog.partitions import PartitionKey
 from tidelog.storage.checkpointing import CHECKPOINTS
-from tidelog.storage.checkpoints import TopicPartition, encode_offsets
+from tidelog.storage.checkpoints import encode_offsets
 from tidelog.storage.config import LogConfig
 from tidelog.storage.creation import EmptiestFolder, LogCreation, NewLog, WantedLog
 from tidelog.storage.disk import DiskFile
 from tidelog.storage.folders import LogFolder, path_for_deletion
-from tidelog.storage.futures import Future, future_name
+from tidelog.storage.future_replica import FutureReplica, future_name
 from tidelog.storage.loading import LoadedLogs
 from tidelog.storage.log import Log
 from tidelog.storage.upkeep import Intervals
@@ -81,7 +82,7 @@ class LogManager(LoadedLogs):
     def make_later(
         self,
         wanted: Iterable[WantedLog],
-        done: Callable[[set[TopicPartition]], None],
+        done: Callable[[set[PartitionKey]], None],
         *,
         is_new: bool = True,
     ) -> None:
@@ -119,20 +120,20 @@ class LogManager(LoadedLogs):
                 creation.logs.append(NewLog(one, self._wish(one.key) or emptiest.take()))
         return creation
 
-    def wish(self, key: TopicPartition, folder: LogFolder) -> None:
+    def wish(self, key: PartitionKey, folder: LogFolder) -> None:
         """Let a log that does not exist yet be made in this folder."""
         self.wished.pop(key, None)
         while len(self.wished) >= MAX_WISHES:
             del self.wished[next(iter(self.wished))]
         self.wished[key] = folder
 
-    def _wish(self, key: TopicPartition) -> LogFolder | None:
+    def _wish(self, key: PartitionKey) -> LogFolder | None:
         folder = self.wished.pop(key, None)
         return folder if folder is not None and folder.offline is None else None
 
-    def _take_in(self, creation: LogCreation) -> set[TopicPartition]:
+    def _take_in(self, creation: LogCreation) -> set[PartitionKey]:
         """Serve the logs that were made; gives those that may be asked for again."""
-        unmade: set[TopicPartition] = set()
+        unmade: set[PartitionKey] = set()
         failures: dict[str, tuple[LogFolder, OSError]] = {}
         for new in creation.logs:
             key, error = new.wanted.key, new.error
@@ -231,7 +232,7 @@ class LogManager(LoadedLogs):
 
     # -- logs on their way into another folder
 
-    def begin_future(self, key: TopicPartition, folder: LogFolder) -> Future:
+    def begin_future(self, key: PartitionKey, folder: LogFolder) -> FutureReplica:
         """A new folder for a copy of the log."""
         path = f"{folder.path}/{future_name(key)}"
         try:
@@ -239,10 +240,10 @@ class LogManager(LoadedLogs):
         except OSError as error:
             self._failed(folder, error)
             raise KafkaStorageError(f"{path} cannot be made: {error}") from error
-        future = self.futures[key] = Future(key, folder, path)
+        future = self.futures[key] = FutureReplica(key, folder, path)
         return future
 
-    def drop_future(self, future: Future) -> None:
+    def drop_future(self, future: FutureReplica) -> None:
         """The copy is not wanted any more."""
         if self.futures.get(future.key) is future and not future.is_promoted:
             del self.futures[future.key]
@@ -251,7 +252,7 @@ class LogManager(LoadedLogs):
             except KafkaStorageError as error:
                 logger.error("a future log is left where it is: %s", error)
 
-    def arrival_writer(self, future: Future, *, again: bool = False) -> Callable[[], None]:
+    def arrival_writer(self, future: FutureReplica, *, again: bool = False) -> Callable[[], None]:
         """Made on the loop, called anywhere: the checkpoints of a folder with the log that is to come there.
 
         Without them a start would take nothing of the log for synced. `again`, while appends wait for it,
@@ -271,7 +272,7 @@ class LogManager(LoadedLogs):
 
         return write
 
-    def promote(self, future: Future) -> list[DiskFile]:
+    def promote(self, future: FutureReplica) -> list[DiskFile]:
         """The copy becomes the log. OSError, and nothing has changed, where its folder cannot be renamed.
 
         Gives back the descriptors of the files that it replaces.
@@ -286,7 +287,7 @@ class LogManager(LoadedLogs):
         self._folder_of[key] = future.folder
         return log.moved_to(path)
 
-    def retire(self, future: Future) -> None:
+    def retire(self, future: FutureReplica) -> None:
         """Rename what a promoted log replaced, once the new name is durable."""
         self._put_away(*future.leftover(), self.logs[future.key].config.file_delete_delay_ms)
 

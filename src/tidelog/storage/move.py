@@ -18,7 +18,7 @@ from tidelog.storage.checkpoints import (
     encode_partition_metadata,
 )
 from tidelog.storage.disk import Disk, DiskFile
-from tidelog.storage.futures import MOVE_COMPLETE
+from tidelog.storage.future_replica import MOVE_COMPLETE
 from tidelog.storage.log import Log
 from tidelog.storage.reads import CACHED, NotCached
 from tidelog.storage.segment import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, Segment

@@ -18,10 +18,9 @@ from tidelog.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
-from tidelog.records._pure_producer import LAST_SEQUENCE, NO_PRODUCER_EPOCH, BatchMetadata
 from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.check import CheckedBatch
-from tidelog.records.loops import ProducerEntry, crc
+from tidelog.records.loops import LAST_SEQUENCE, NO_PRODUCER_EPOCH, BatchMetadata, ProducerEntry, crc
 
 __all__ = ["AppendOrigin", "BatchMetadata", "ProducerEntry", "ProducerStates", "Verification"]
 

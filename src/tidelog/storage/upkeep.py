@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tidelog.errors import KafkaError, KafkaStorageError
+from tidelog.partitions import PartitionKey
 from tidelog.storage.checkpointing import CheckpointedLogs
-from tidelog.storage.checkpoints import TopicPartition
 from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import LogFolder
 from tidelog.storage.log import Log
@@ -103,7 +103,7 @@ class KeptLogs(CheckpointedLogs):
         if not self._retaining:
             self._retain_on(iter(list(self.logs.items())))
 
-    def _retain_on(self, logs: Iterator[tuple[TopicPartition, Log]]) -> None:
+    def _retain_on(self, logs: Iterator[tuple[PartitionKey, Log]]) -> None:
         assert self._scheduler is not None
         self._retaining = False
         until = self._clock.monotonic() + RETENTION_TURN_SECONDS
@@ -117,11 +117,11 @@ class KeptLogs(CheckpointedLogs):
                 self._scheduler.schedule(0.0, lambda: self._retain_on(logs))
                 return
 
-    def _retain_again(self, key: TopicPartition, log: Log, reads: CachedReads) -> None:
+    def _retain_again(self, key: PartitionKey, log: Log, reads: CachedReads) -> None:
         if not self._closed and self.logs.get(key) is log:
             self._retain(key, log, reads)
 
-    def _retain(self, key: TopicPartition, log: Log, reads: Reads) -> int:
+    def _retain(self, key: PartitionKey, log: Log, reads: Reads) -> int:
         future = self.futures.get(key)
         if future is not None and future.arriving:
             return 0  # its last bytes are being copied: next time

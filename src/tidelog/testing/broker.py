@@ -16,6 +16,7 @@ import warnings
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -252,8 +253,7 @@ class Broker:
 def _bound(broker: ServerBroker) -> str:
     """The listeners with the ports that the system chose, so that a restart takes the same."""
     return ",".join(
-        f"{endpoint.name}://{f'[{endpoint.host}]' if ':' in endpoint.host else endpoint.host}:"
-        + broker.addresses[endpoint.name].rpartition(":")[2]
+        str(replace(endpoint, port=int(broker.addresses[endpoint.listener].rpartition(":")[2])))
         for endpoint in broker.config.endpoints
     )
 

@@ -16,13 +16,7 @@ from pathlib import Path
 from tests.coordinator.transaction.stage import DATA, Answer, TransactionStage
 from tidelog.coordinator.transaction.coordinator import Initialized
 from tidelog.coordinator.transaction.markers import Marker, MarkerChannel, MarkerDone
-from tidelog.coordinator.transaction.state import (
-    CLASSIC,
-    EPOCH_BUMP,
-    ProducerIdAndEpoch,
-    State,
-    TopicPartition,
-)
+from tidelog.coordinator.transaction.state import CLASSIC, EPOCH_BUMP, ProducerIdAndEpoch, State
 from tidelog.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
@@ -31,6 +25,7 @@ from tidelog.errors import (
     NotEnoughReplicas,
     NotLeaderOrFollower,
 )
+from tidelog.partitions import PartitionKey
 
 RETRIABLE = (
     ConcurrentTransactions,
@@ -63,7 +58,7 @@ class UnreliableMarkers:
         self._world = world
         self._inner = inner
 
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
+    def write(self, marker: Marker, partitions: Iterable[PartitionKey], done: MarkerDone) -> None:
         for partition in partitions:
             chance = self._world.random.random()
             if chance < 0.1:

@@ -14,10 +14,11 @@ from tidelog.coordinator.transaction.coordinator import TOPIC, Initialized, Tran
 from tidelog.coordinator.transaction.markers import LocalMarkers, MarkerChannel
 from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.shard import TransactionShard
-from tidelog.coordinator.transaction.state import Metadata, ProducerIdAndEpoch, TopicPartition
+from tidelog.coordinator.transaction.state import Metadata, ProducerIdAndEpoch
 from tidelog.coordinator.transaction.verification import TransactionVerification
 from tidelog.errors import KafkaError
 from tidelog.metadata.state import ClusterState, PartitionState, TopicState
+from tidelog.partitions import PartitionKey
 from tidelog.records.batch import Record, build_batch, iter_batches, read_records
 from tidelog.storage.append import AppendOrigin
 from tidelog.storage.producer_state import Verification
@@ -304,4 +305,4 @@ class TransactionStage:
         return log.last_stable_offset == log.log_end_offset
 
 
-__all__ = ["DATA", "TOPIC", "Answer", "TopicPartition", "TransactionStage"]
+__all__ = ["DATA", "TOPIC", "Answer", "PartitionKey", "TransactionStage"]

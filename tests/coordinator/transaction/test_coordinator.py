@@ -10,7 +10,7 @@ import pytest
 from tests.coordinator.transaction.stage import DATA, TransactionStage
 from tidelog.coordinator.transaction.coordinator import Initialized
 from tidelog.coordinator.transaction.markers import Marker, MarkerChannel, MarkerDone
-from tidelog.coordinator.transaction.state import EPOCH_BUMP, NO_TIMEOUT, State, TopicPartition
+from tidelog.coordinator.transaction.state import EPOCH_BUMP, NO_TIMEOUT, State
 from tidelog.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
@@ -24,6 +24,7 @@ from tidelog.errors import (
     TransactionalIdAuthorizationFailed,
     TransactionCoordinatorFenced,
 )
+from tidelog.partitions import PartitionKey
 
 
 class HeldMarkers:
@@ -31,9 +32,9 @@ class HeldMarkers:
 
     def __init__(self, inner: MarkerChannel) -> None:
         self.inner = inner
-        self.held: list[tuple[Marker, list[TopicPartition], MarkerDone]] = []
+        self.held: list[tuple[Marker, list[PartitionKey], MarkerDone]] = []
 
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
+    def write(self, marker: Marker, partitions: Iterable[PartitionKey], done: MarkerDone) -> None:
         self.held.append((marker, list(partitions), done))
 
     def let_go(self) -> None:

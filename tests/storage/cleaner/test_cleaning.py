@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cleaner.helpers import (
+from tests.storage.cleaner.helpers import (
     KEY,
     World,
     batches,

@@ -13,10 +13,20 @@ from hypothesis import strategies as st
 
 from tests.records.conftest import compiled, pure
 from tests.support.scale import scale
-from tidelog.records._pure import BAD_CRC, COMPRESSED, OK
-from tidelog.records._pure_cleaner import DROPPED, EMPTIED, MAP_FULL, NO_ROOM, REWRITTEN, SLOT_SIZE, UNCHANGED
 from tidelog.records.batch import Record, build_batch, crc_is_valid, iter_batches, read_header, read_records
 from tidelog.records.codecs import Codec
+from tidelog.records.loops import SLOT_SIZE
+from tidelog.records.status import (
+    BAD_CRC,
+    COMPRESSED,
+    DROPPED,
+    EMPTIED,
+    MAP_FULL,
+    NO_ROOM,
+    OK,
+    REWRITTEN,
+    UNCHANGED,
+)
 
 KEY = bytes(range(16))
 NOW = 1_700_000_000_000

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.cleaner.helpers import KEY, World, batches, committed, settings
+from tests.storage.cleaner.helpers import KEY, World, batches, committed, settings
 from tests.storage.helpers import marker
 from tests.support.scale import scale
 from tests.support.simdisk import Crash, SimulatedDisk
-from tidelog.records._pure_cleaner import SLOT_SIZE
 from tidelog.records.batch import Record, build_batch
 from tidelog.records.codecs import Codec
+from tidelog.records.loops import SLOT_SIZE
 from tidelog.storage.append import AppendOrigin
 from tidelog.storage.cleaner import clean, policy, service
 from tidelog.storage.cleaner.service import CleanerSettings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cleaner.helpers import World, settings
+from tests.storage.cleaner.helpers import World, settings
 from tidelog.storage.cleaner.policy import (
     CleanableRange,
     SegmentSizes,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cleaner.helpers import KEY, World, offsets, records, settings
+from tests.storage.cleaner.helpers import KEY, World, offsets, records, settings
 from tests.storage.helpers import NOW
 from tests.support.simdisk import SimulatedDisk
 from tidelog.storage.cleaner.service import CleanerSettings, Throttle

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from tests.move.world import KEY, A, B, Moving
 from tests.storage.helpers import NOW, batch, headers, marker
+from tests.storage.move.world import KEY, A, B, Moving
 from tests.support.scale import scale
 from tests.support.simdisk import Crash, SimulatedDisk
 from tidelog.records.batch import BatchHeader

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.move.test_broker import Client, two_folders
+from tests.storage.move.test_broker import Client, two_folders
 from tests.support.broker import Broker
 from tests.support.raw import ConnectionClosed
 from tests.support.scale import scale
 from tests.support.wait import eventually
-from tidelog.storage.futures import MOVE_COMPLETE
+from tidelog.storage.future_replica import MOVE_COMPLETE
 
 KILLS = scale(6, 70)
 FILL = 2000  # records before the first move

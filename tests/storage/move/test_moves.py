@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.move.world import KEY, A, B, C, Moving
 from tests.storage.helpers import NOW, batch, end_transaction, marker, offsets, records
+from tests.storage.move.world import KEY, A, B, C, Moving
 from tests.support.simdisk import SimulatedDisk, SimulatedFile
 from tidelog.cluster.moves import MoveSettings
 from tidelog.cluster.partition import Partition
@@ -22,7 +22,7 @@ from tidelog.metadata.state import PartitionState
 from tidelog.storage.append import AppendOrigin
 from tidelog.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 from tidelog.storage.disk import DiskFile
-from tidelog.storage.futures import MOVE_COMPLETE, Future, parse_future
+from tidelog.storage.future_replica import MOVE_COMPLETE, FutureReplica, parse_future
 
 
 def filled(count: int = 60, **settings: object) -> Moving:
@@ -254,7 +254,7 @@ def test_being_sent_back_at_the_moment_of_the_swap_counts() -> None:
     world.moves.alter(KEY, B)
     promote = world.logs.promote
 
-    def and_back(future: Future) -> list[DiskFile]:
+    def and_back(future: FutureReplica) -> list[DiskFile]:
         replaced = promote(future)
         world.moves.alter(KEY, A)
         return replaced
@@ -357,9 +357,9 @@ def test_of_two_folders_the_marked_one_is_right() -> None:
     world.log.flush(NOW)
     before = records(world.log)
     world.moves.alter(KEY, B)
-    retired: list[Future] = []
+    retired: list[FutureReplica] = []
 
-    def fail(future: Future) -> None:
+    def fail(future: FutureReplica) -> None:
         retired.append(future)
         raise KafkaStorageError("the rename is not done")
 

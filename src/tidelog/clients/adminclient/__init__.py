@@ -13,6 +13,7 @@ from tidelog.clients.adminclient.acls import (
     AclResourceType,
     PatternType,
 )
+from tidelog.clients.adminclient.blocking import Admin
 from tidelog.clients.adminclient.client import AsyncAdmin
 from tidelog.clients.adminclient.cluster import (
     ClusterDescription,
@@ -38,7 +39,6 @@ from tidelog.clients.adminclient.configs import (
     OpType,
     ResourceType,
 )
-from tidelog.clients.adminclient.face import Admin
 from tidelog.clients.adminclient.group_offsets import OffsetAndMetadata, SharePartitionOffset
 from tidelog.clients.adminclient.groups import (
     ClassicGroupDescription,

@@ -33,6 +33,7 @@ from tidelog.errors import (
     UnknownServerError,
     UnknownTopicOrPartition,
 )
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -40,7 +41,6 @@ T = TypeVar("T")
 K = TypeVar("K")
 R = TypeVar("R", bound=Message)
 
-Partition = tuple[str, int]
 Outcomes = dict[K, T | KafkaError]
 
 # Errors that pass: somebody else answers, or the same one does a moment later.
@@ -217,8 +217,8 @@ class AdminBase:
         return answer
 
     async def _leaders(
-        self, partitions: Iterable[Partition], deadline: Deadline
-    ) -> dict[Partition, int | KafkaError]:
+        self, partitions: Iterable[PartitionKey], deadline: Deadline
+    ) -> dict[PartitionKey, int | KafkaError]:
         """Who leads each partition, or why nobody does."""
         wanted = list(partitions)
         answer = await self._metadata(sorted({topic for topic, _ in wanted}), deadline)
@@ -231,7 +231,7 @@ class AdminBase:
             topic.name: error_from(topic.error_code, None, f"topic {topic.name!r}") for topic in answer.topics
         }
         live = {broker.node_id for broker in answer.brokers}
-        found: dict[Partition, int | KafkaError] = {}
+        found: dict[PartitionKey, int | KafkaError] = {}
         for topic, index in wanted:
             leader = leaders.get((topic, index))
             if leader is None:
@@ -248,13 +248,13 @@ class AdminBase:
 
     async def _by_leader(
         self,
-        partitions: Iterable[Partition],
+        partitions: Iterable[PartitionKey],
         deadline: Deadline,
-        ask: Callable[[int, list[Partition]], Awaitable[Mapping[Partition, T | KafkaError]]],
-    ) -> Outcomes[Partition, T]:
+        ask: Callable[[int, list[PartitionKey]], Awaitable[Mapping[PartitionKey, T | KafkaError]]],
+    ) -> Outcomes[PartitionKey, T]:
         """What the leaders answer for each partition, asked again after elections."""
 
-        async def look_up(waiting: list[Partition]) -> Mapping[Partition, int | KafkaError]:
+        async def look_up(waiting: list[PartitionKey]) -> Mapping[PartitionKey, int | KafkaError]:
             return await self._leaders(waiting, deadline)
 
         return await self._settle(list(dict.fromkeys(partitions)), deadline, look_up, ask)
@@ -340,7 +340,7 @@ class AdminBase:
             return dict.fromkeys(keys, error)
 
 
-def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+def by_topic(partitions: Iterable[PartitionKey]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)

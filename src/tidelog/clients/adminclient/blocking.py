@@ -1,6 +1,6 @@
 """The administrator's client that blocks: every call of `AsyncAdmin`, waited for.
 
->>> from tidelog.clients.adminclient.face import Admin
+>>> from tidelog.clients.adminclient.blocking import Admin
 >>> from tidelog.clients.adminclient.topics import NewTopic
 >>> with Admin(bootstrap_servers=bootstrap) as admin:
 ...     created = admin.create_topics([NewTopic("rivers", num_partitions=3)])

@@ -8,11 +8,12 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.clients.adminclient.acls import AclOperation, operations_of
-from tidelog.clients.adminclient.base import AdminBase, Outcomes, Partition, by_topic
+from tidelog.clients.adminclient.base import AdminBase, Outcomes, by_topic
 from tidelog.clients.adminclient.results import Results, error_from, raise_for, settled
 from tidelog.clients.controllers import CONTROLLERS
 from tidelog.clients.metadata import BrokerNode
 from tidelog.errors import ElectionNotNeeded, KafkaError, UnsupportedVersion
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from tidelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -109,7 +110,7 @@ class LogDirDescription:
 
     path: str
     error: KafkaError | None
-    replicas: dict[Partition, ReplicaInfo]
+    replicas: dict[PartitionKey, ReplicaInfo]
     total_bytes: int | None
     usable_bytes: int | None
     is_cordoned: bool
@@ -375,12 +376,12 @@ class ClusterAdmin(AdminBase):
 
     async def alter_partition_reassignments(
         self,
-        reassignments: Mapping[Partition, Sequence[int] | None],
+        reassignments: Mapping[PartitionKey, Sequence[int] | None],
         *,
         allow_replication_factor_change: bool = True,
         partial: bool = False,
         timeout: float | None = None,
-    ) -> Results[Partition, None]:
+    ) -> Results[PartitionKey, None]:
         """Give partitions to other replicas; None ends a reassignment that is under way."""
         deadline = self._deadline(timeout)
         request = AlterPartitionReassignmentsRequest(
@@ -403,7 +404,7 @@ class ClusterAdmin(AdminBase):
             request, AlterPartitionReassignmentsResponse, deadline, lambda found: found.error_code
         )
         raise_for(answer.error_code, answer.error_message, "reassignments")
-        outcomes: Outcomes[Partition, None] = {
+        outcomes: Outcomes[PartitionKey, None] = {
             (found.name, partition.partition_index): error_from(
                 partition.error_code,
                 partition.error_message,
@@ -415,8 +416,8 @@ class ClusterAdmin(AdminBase):
         return settled(outcomes, partial)
 
     async def list_partition_reassignments(
-        self, partitions: Iterable[Partition] | None = None, *, timeout: float | None = None
-    ) -> dict[Partition, PartitionReassignment]:
+        self, partitions: Iterable[PartitionKey] | None = None, *, timeout: float | None = None
+    ) -> dict[PartitionKey, PartitionReassignment]:
         """Partitions on their way to other replicas."""
         deadline = self._deadline(timeout)
         request = ListPartitionReassignmentsRequest(timeout_ms=self._timeout_ms(deadline), topics=None)
@@ -442,11 +443,11 @@ class ClusterAdmin(AdminBase):
     async def elect_leaders(
         self,
         election_type: ElectionType,
-        partitions: Iterable[Partition] | None = None,
+        partitions: Iterable[PartitionKey] | None = None,
         *,
         partial: bool = False,
         timeout: float | None = None,
-    ) -> Results[Partition, bool]:
+    ) -> Results[PartitionKey, bool]:
         """Elect leaders anew, of all partitions where none is given; False where none was needed."""
         deadline = self._deadline(timeout)
         request = ElectLeadersRequest(
@@ -461,7 +462,7 @@ class ClusterAdmin(AdminBase):
             request, ElectLeadersResponse, deadline, lambda found: found.error_code
         )
         raise_for(answer.error_code, None, "elections")
-        outcomes: Outcomes[Partition, bool] = {}
+        outcomes: Outcomes[PartitionKey, bool] = {}
         for topic in answer.replica_election_results:
             for found in topic.partition_result:
                 what = f"partition {topic.topic}-{found.partition_id}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tidelog.clients.adminclient.base import AdminBase, Deadline, Outcomes, Partition, by_topic
+from tidelog.clients.adminclient.base import AdminBase, Deadline, Outcomes, by_topic
 from tidelog.clients.adminclient.groups import raise_passing
 from tidelog.clients.adminclient.results import Results, error_from, names_in, settled
 from tidelog.errors import KafkaError
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
@@ -46,9 +47,9 @@ class SharePartitionOffset:
     lag: int | None
 
 
-GroupOffsets = dict[Partition, OffsetAndMetadata]
-ShareOffsets = dict[Partition, SharePartitionOffset]
-GroupsToList = Iterable[str] | Mapping[str, Iterable[Partition] | None]
+GroupOffsets = dict[PartitionKey, OffsetAndMetadata]
+ShareOffsets = dict[PartitionKey, SharePartitionOffset]
+GroupsToList = Iterable[str] | Mapping[str, Iterable[PartitionKey] | None]
 """Groups with all that they have, or each with the partitions that are asked about; None is for all."""
 
 
@@ -77,15 +78,15 @@ class GroupOffsetAdmin(AdminBase):
     async def alter_consumer_group_offsets(
         self,
         group_id: str,
-        offsets: Mapping[Partition, OffsetAndMetadata | int],
+        offsets: Mapping[PartitionKey, OffsetAndMetadata | int],
         *,
         partial: bool = False,
         timeout: float | None = None,
-    ) -> Results[Partition, None]:
+    ) -> Results[PartitionKey, None]:
         """Commit offsets for a group without members."""
         deadline = self._deadline(timeout)
 
-        async def ask(node: int, ids: list[str]) -> Outcomes[str, Outcomes[Partition, None]]:
+        async def ask(node: int, ids: list[str]) -> Outcomes[str, Outcomes[PartitionKey, None]]:
             request = _commit(group_id, offsets)
             connection = await self._client.connection(node, timeout=deadline.left)
             version = connection.version_for(OffsetCommitRequest, at_most=LAST_BY_NAME)
@@ -112,16 +113,16 @@ class GroupOffsetAdmin(AdminBase):
     async def delete_consumer_group_offsets(
         self,
         group_id: str,
-        partitions: Iterable[Partition],
+        partitions: Iterable[PartitionKey],
         *,
         partial: bool = False,
         timeout: float | None = None,
-    ) -> Results[Partition, None]:
+    ) -> Results[PartitionKey, None]:
         """Forget what a group has committed in partitions that it does not read now."""
         deadline = self._deadline(timeout)
         wanted = list(partitions)
 
-        async def ask(node: int, ids: list[str]) -> Outcomes[str, Outcomes[Partition, None]]:
+        async def ask(node: int, ids: list[str]) -> Outcomes[str, Outcomes[PartitionKey, None]]:
             request = OffsetDeleteRequest(group_id=group_id)
             for topic, indexes in by_topic(wanted).items():
                 listed = [
@@ -163,22 +164,22 @@ class GroupOffsetAdmin(AdminBase):
     async def alter_streams_group_offsets(
         self,
         group_id: str,
-        offsets: Mapping[Partition, OffsetAndMetadata | int],
+        offsets: Mapping[PartitionKey, OffsetAndMetadata | int],
         *,
         partial: bool = False,
         timeout: float | None = None,
-    ) -> Results[Partition, None]:
+    ) -> Results[PartitionKey, None]:
         """Commit offsets for a streams group without members."""
         return await self.alter_consumer_group_offsets(group_id, offsets, partial=partial, timeout=timeout)
 
     async def delete_streams_group_offsets(
         self,
         group_id: str,
-        partitions: Iterable[Partition],
+        partitions: Iterable[PartitionKey],
         *,
         partial: bool = False,
         timeout: float | None = None,
-    ) -> Results[Partition, None]:
+    ) -> Results[PartitionKey, None]:
         """Forget what a streams group has committed in partitions that it does not read now."""
         return await self.delete_consumer_group_offsets(
             group_id, partitions, partial=partial, timeout=timeout
@@ -235,15 +236,15 @@ class GroupOffsetAdmin(AdminBase):
     async def alter_share_group_offsets(
         self,
         group_id: str,
-        offsets: Mapping[Partition, int],
+        offsets: Mapping[PartitionKey, int],
         *,
         partial: bool = False,
         timeout: float | None = None,
-    ) -> Results[Partition, None]:
+    ) -> Results[PartitionKey, None]:
         """Set where a share group without members begins to read."""
         deadline = self._deadline(timeout)
 
-        async def ask(node: int, ids: list[str]) -> Outcomes[str, Outcomes[Partition, None]]:
+        async def ask(node: int, ids: list[str]) -> Outcomes[str, Outcomes[PartitionKey, None]]:
             request = AlterShareGroupOffsetsRequest(group_id=group_id)
             for topic, indexes in by_topic(offsets).items():
                 listed = [
@@ -313,7 +314,7 @@ class GroupOffsetAdmin(AdminBase):
     async def _fetch_offsets(
         self,
         node: int,
-        wanted: Mapping[str, list[Partition] | None],
+        wanted: Mapping[str, list[PartitionKey] | None],
         require_stable: bool,
         deadline: Deadline,
     ) -> Outcomes[str, GroupOffsets]:
@@ -346,7 +347,7 @@ class GroupOffsetAdmin(AdminBase):
         return found
 
 
-def _partitions_of(groups: GroupsToList) -> dict[str, list[Partition] | None]:
+def _partitions_of(groups: GroupsToList) -> dict[str, list[PartitionKey] | None]:
     """The groups, each with the partitions that are asked about, or None."""
     if not isinstance(groups, Mapping):
         return dict.fromkeys(names_in(groups))
@@ -377,7 +378,7 @@ def _offsets(
     return found
 
 
-def _commit(group_id: str, offsets: Mapping[Partition, OffsetAndMetadata | int]) -> OffsetCommitRequest:
+def _commit(group_id: str, offsets: Mapping[PartitionKey, OffsetAndMetadata | int]) -> OffsetCommitRequest:
     request = OffsetCommitRequest(group_id=group_id)
     for topic, indexes in by_topic(offsets).items():
         partitions = []

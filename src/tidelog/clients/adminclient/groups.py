@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidelog.clients.adminclient.acls import AclOperation, operations_of
-from tidelog.clients.adminclient.base import PASSING, AdminBase, Deadline, Outcomes, Partition
+from tidelog.clients.adminclient.base import PASSING, AdminBase, Deadline, Outcomes
 from tidelog.clients.adminclient.results import Results, error_from, names_in, settled
 from tidelog.errors import (
     GroupIdNotFound,
@@ -21,6 +21,7 @@ from tidelog.errors import (
     UnsupportedVersion,
     error_class,
 )
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.message import decode
 from tidelog.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -60,8 +61,8 @@ class MemberDescription:
     group_instance_id: str | None
     client_id: str
     host: str
-    assignment: list[Partition]
-    target_assignment: list[Partition] | None = None
+    assignment: list[PartitionKey]
+    target_assignment: list[PartitionKey] | None = None
     member_epoch: int | None = None
     upgraded: bool | None = None
     rack_id: str | None = None
@@ -391,11 +392,11 @@ def _member(member: ConsumerGroupDescribeResponse.Member) -> MemberDescription:
     )
 
 
-def _partitions(assignment: ConsumerGroupDescribeResponse.Assignment) -> list[Partition]:
+def _partitions(assignment: ConsumerGroupDescribeResponse.Assignment) -> list[PartitionKey]:
     return [(topic.topic_name, index) for topic in assignment.topic_partitions for index in topic.partitions]
 
 
-def decode_assignment(data: bytes) -> list[Partition]:
+def decode_assignment(data: bytes) -> list[PartitionKey]:
     """The partitions in what a classic consumer group's leader assigned to a member; none in no bytes."""
     if not data:
         return []

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidelog.clients.adminclient.acls import AclOperation, operations_of
-from tidelog.clients.adminclient.base import AdminBase, Outcomes, Partition
+from tidelog.clients.adminclient.base import AdminBase, Outcomes
 from tidelog.clients.adminclient.results import Results, error_from, settled
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.share_group_describe import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
@@ -29,7 +30,7 @@ class ShareMemberDescription:
     rack_id: str | None
     member_epoch: int
     subscribed_topics: list[str]
-    assignment: list[Partition]
+    assignment: list[PartitionKey]
 
 
 @dataclass(slots=True, frozen=True)

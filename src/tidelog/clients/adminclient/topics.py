@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TypeVar
 
 from tidelog.clients.adminclient.acls import AclOperation, operations_of
-from tidelog.clients.adminclient.base import NO_LEADER, AdminBase, Deadline, Outcomes, Partition, by_topic
+from tidelog.clients.adminclient.base import NO_LEADER, AdminBase, Deadline, Outcomes, by_topic
 from tidelog.clients.adminclient.configs import ConfigEntry, ConfigSource
 from tidelog.clients.adminclient.results import Results, error_from, names_in, settled
 from tidelog.errors import (
@@ -18,6 +18,8 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
+from tidelog.partitions import PartitionKey
+from tidelog.protocol import offset_specs
 from tidelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
@@ -36,19 +38,17 @@ Item = TypeVar("Item")
 BY_ID_VERSION = 6  # the first version of DeleteTopics that speaks of topics by their ids
 METADATA_BY_ID = 12
 PAGE = 2000
-# ListOffsets: what can be asked for instead of a time, and the version that brought it.
-SPEC_VERSIONS = {-3: 7, -4: 8, -5: 9, -6: 11}
 
 
 class OffsetSpec(IntEnum):
     """Offsets that can be asked for by name; any number from 0 on is a time in milliseconds."""
 
-    LATEST = -1
-    EARLIEST = -2
-    MAX_TIMESTAMP = -3
-    EARLIEST_LOCAL = -4
-    LATEST_TIERED = -5
-    EARLIEST_PENDING_UPLOAD = -6
+    LATEST = offset_specs.LATEST
+    EARLIEST = offset_specs.EARLIEST
+    MAX_TIMESTAMP = offset_specs.MAX_TIMESTAMP
+    EARLIEST_LOCAL = offset_specs.EARLIEST_LOCAL
+    LATEST_TIERED = offset_specs.LATEST_TIERED
+    EARLIEST_PENDING_UPLOAD = offset_specs.EARLIEST_PENDING_UPLOAD
 
 
 @dataclass(slots=True, frozen=True)
@@ -300,18 +300,18 @@ class TopicAdmin(AdminBase):
 
     async def delete_records(
         self,
-        before: Mapping[Partition, int],
+        before: Mapping[PartitionKey, int],
         *,
         partial: bool = False,
         timeout: float | None = None,
-    ) -> Results[Partition, int]:
+    ) -> Results[PartitionKey, int]:
         """Drop the records below an offset of each partition, all of them where it is -1.
 
         Gives the offset that each partition begins with now.
         """
         deadline = self._deadline(timeout)
 
-        async def ask(node: int, partitions: list[Partition]) -> Outcomes[Partition, int]:
+        async def ask(node: int, partitions: list[PartitionKey]) -> Outcomes[PartitionKey, int]:
             request = DeleteRecordsRequest(timeout_ms=self._timeout_ms(deadline))
             for topic, indexes in by_topic(partitions).items():
                 wanted = [
@@ -320,7 +320,7 @@ class TopicAdmin(AdminBase):
                 ]
                 request.topics.append(DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=wanted))
             answer = await self._call(node, request, DeleteRecordsResponse, deadline)
-            outcomes: Outcomes[Partition, int] = {}
+            outcomes: Outcomes[PartitionKey, int] = {}
             for found in answer.topics:
                 for result in found.partitions:
                     key = (found.name, result.partition_index)
@@ -332,20 +332,20 @@ class TopicAdmin(AdminBase):
 
     async def list_offsets(
         self,
-        specs: Mapping[Partition, OffsetSpec | int],
+        specs: Mapping[PartitionKey, OffsetSpec | int],
         *,
         isolation_level: str = "read_uncommitted",
         partial: bool = False,
         timeout: float | None = None,
-    ) -> Results[Partition, OffsetInfo]:
+    ) -> Results[PartitionKey, OffsetInfo]:
         """Offsets of partitions: the earliest, the latest, the one of the newest time, or that of a time.
 
         For a time, the first record that is as new; offset -1 where there is none.
         """
         deadline = self._deadline(timeout)
-        needed = max((SPEC_VERSIONS.get(int(spec), 1) for spec in specs.values()), default=1)
+        needed = max((offset_specs.SINCE_VERSION.get(int(spec), 1) for spec in specs.values()), default=1)
 
-        async def ask(node: int, partitions: list[Partition]) -> Outcomes[Partition, OffsetInfo]:
+        async def ask(node: int, partitions: list[PartitionKey]) -> Outcomes[PartitionKey, OffsetInfo]:
             connection = await self._client.connection(node, timeout=deadline.left)
             if connection.version_for(ListOffsetsRequest) < needed:
                 raise UnsupportedVersion(

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidelog.clients.adminclient.base import PASSING, AdminBase, Deadline, Outcomes, Partition, by_topic
+from tidelog.clients.adminclient.base import PASSING, AdminBase, Deadline, Outcomes, by_topic
 from tidelog.clients.adminclient.results import Results, error_from, settled
 from tidelog.clients.network import TRANSACTION
 from tidelog.errors import ConcurrentTransactions, UnknownServerError, UnsupportedVersion
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from tidelog.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -43,7 +44,7 @@ class TransactionDescription:
     producer_epoch: int
     transaction_timeout_ms: int
     transaction_start_time_ms: int | None
-    partitions: list[Partition]
+    partitions: list[PartitionKey]
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,7 +63,7 @@ class ProducerState:
 class AbortTransactionSpec:
     """A producer's open transaction in one partition, as `describe_producers` shows it."""
 
-    partition: Partition
+    partition: PartitionKey
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int = 0
@@ -119,16 +120,16 @@ class TransactionAdmin(AdminBase):
 
     async def describe_producers(
         self,
-        partitions: Iterable[Partition],
+        partitions: Iterable[PartitionKey],
         *,
         broker_id: int | None = None,
         partial: bool = False,
         timeout: float | None = None,
-    ) -> Results[Partition, list[ProducerState]]:
+    ) -> Results[PartitionKey, list[ProducerState]]:
         """The producers that partitions remember; at their leaders, or at the replicas of one broker."""
         deadline = self._deadline(timeout)
 
-        async def ask(node: int, wanted: list[Partition]) -> Outcomes[Partition, list[ProducerState]]:
+        async def ask(node: int, wanted: list[PartitionKey]) -> Outcomes[PartitionKey, list[ProducerState]]:
             request = DescribeProducersRequest(
                 topics=[
                     DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=indexes)
@@ -162,7 +163,7 @@ class TransactionAdmin(AdminBase):
             coordinator_epoch=spec.coordinator_epoch,
         )
 
-        async def ask(node: int, wanted: list[Partition]) -> Outcomes[Partition, None]:
+        async def ask(node: int, wanted: list[PartitionKey]) -> Outcomes[PartitionKey, None]:
             answer = await self._call(
                 node, WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, deadline
             )

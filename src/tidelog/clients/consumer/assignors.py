@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.consumer.racks import Exchange, Racks, ReplicaRacks
 from tidelog.config import ConfigError
+from tidelog.partitions import TopicPartition
 from tidelog.protocol.message import decode
 from tidelog.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,

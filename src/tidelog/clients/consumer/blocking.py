@@ -1,7 +1,7 @@
 """The blocking consumer: the same as the asynchronous one, on a loop in a thread of its own.
 
->>> from tidelog.clients.consumer.face import Consumer
->>> from tidelog.clients.producer.face import Producer
+>>> from tidelog.clients.consumer.blocking import Consumer
+>>> from tidelog.clients.producer.blocking import Producer
 >>> with Producer(bootstrap_servers=bootstrap) as producer:
 ...     future = producer.send("fruits", b"one apple", key=b"alice")
 >>> with Consumer("fruits", bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from tidelog.clients.blocking import Errand, LoopThread
 from tidelog.clients.consumer.consumer import AsyncConsumer, limit_of
 from tidelog.clients.consumer.core import EVERYTHING, Committed, Offsets
-from tidelog.clients.consumer.listener import RebalanceListener, Told
-from tidelog.clients.consumer.partitions import OffsetAndTime, Partition, TopicPartition
+from tidelog.clients.consumer.listener import RebalanceCallback, RebalanceListener
+from tidelog.clients.consumer.partitions import OffsetAndTime
 from tidelog.clients.errors import Closed, InvalidState
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit
 from tidelog.errors import KafkaError
+from tidelog.partitions import PartitionKey, TopicPartition
 from tidelog.records.loops import Record
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Consumer:
         else:
             self._do(function)
 
-    async def _in_caller(self, function: Told, partitions: list[TopicPartition]) -> None:
+    async def _in_caller(self, function: RebalanceCallback, partitions: list[TopicPartition]) -> None:
         """Have the thread that waits for the loop call a listener."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -310,7 +311,7 @@ class Consumer:
         """
         self._do(lambda: self._inner.subscribe(topics, pattern=pattern, listener=listener))
 
-    def assign(self, partitions: Iterable[Partition]) -> None:
+    def assign(self, partitions: Iterable[PartitionKey]) -> None:
         """Read these partitions, whatever a group may say; those that were read keep their positions."""
         self._do(lambda: self._inner.assign(partitions))
 
@@ -325,14 +326,14 @@ class Consumer:
         """The topics subscribed to, or found by the pattern."""
         return self._do(self._inner.subscribed)
 
-    def pause(self, *partitions: Partition) -> None:
+    def pause(self, *partitions: PartitionKey) -> None:
         """Hand out nothing of these partitions until they are resumed; a rebalance forgets it.
 
         Without a name it does nothing, as in Kafka's clients.
         """
         self._do(lambda: self._inner.pause(*partitions))
 
-    def resume(self, *partitions: Partition) -> None:
+    def resume(self, *partitions: PartitionKey) -> None:
         self._do(lambda: self._inner.resume(*partitions))
 
     def paused(self) -> set[TopicPartition]:
@@ -340,45 +341,45 @@ class Consumer:
 
     # Positions
 
-    def seek(self, partition: Partition, offset: int | OffsetToCommit) -> None:
+    def seek(self, partition: PartitionKey, offset: int | OffsetToCommit) -> None:
         """Go on from an offset of a partition that is assigned."""
         self._do(lambda: self._inner.seek(partition, offset))
 
-    def seek_to_beginning(self, *partitions: Partition) -> None:
+    def seek_to_beginning(self, *partitions: PartitionKey) -> None:
         """Go on from the first record of these partitions, or of all that are assigned."""
         self._do(lambda: self._inner.seek_to_beginning(*partitions))
 
-    def seek_to_end(self, *partitions: Partition) -> None:
+    def seek_to_end(self, *partitions: PartitionKey) -> None:
         """Go on with what is written from now on."""
         self._do(lambda: self._inner.seek_to_end(*partitions))
 
-    def seek_to_time(self, timestamp_ms: int, *partitions: Partition) -> None:
+    def seek_to_time(self, timestamp_ms: int, *partitions: PartitionKey) -> None:
         """Go on from the first record of that time or later; from the end where there is none."""
         self._do(lambda: self._inner.seek_to_time(timestamp_ms, *partitions))
 
-    def position(self, partition: Partition, timeout: float | None = None) -> int:
+    def position(self, partition: PartitionKey, timeout: float | None = None) -> int:
         """The offset of the next record that a poll hands out; looked up where it is not known yet."""
         return self._call(self._inner.position(partition, timeout))
 
     def beginning_offsets(
-        self, partitions: Iterable[Partition], timeout: float | None = None
+        self, partitions: Iterable[PartitionKey], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
         return self._call(self._inner.beginning_offsets(partitions, timeout))
 
     def end_offsets(
-        self, partitions: Iterable[Partition], timeout: float | None = None
+        self, partitions: Iterable[PartitionKey], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition that this consumer may read."""
         return self._call(self._inner.end_offsets(partitions, timeout))
 
     def offsets_for_times(
-        self, times: Mapping[Partition, int], timeout: float | None = None
+        self, times: Mapping[PartitionKey, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTime | None]:
         """The first record at or after a time (in milliseconds) of each partition; None for none."""
         return self._call(self._inner.offsets_for_times(times, timeout))
 
-    def lag(self, partition: Partition) -> int | None:
+    def lag(self, partition: PartitionKey) -> int | None:
         """How many offsets the position is behind the end; None before the first fetch tells the end."""
         return self._do(lambda: self._inner.lag(partition))
 
@@ -398,7 +399,7 @@ class Consumer:
         self._do(lambda: self._inner.commit_async(offsets, callback))
 
     def committed(
-        self, partitions: Iterable[Partition], timeout: float | None = None
+        self, partitions: Iterable[PartitionKey], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetToCommit | None]:
         """What the group committed of partitions, None where it is nothing."""
         return self._call(self._inner.committed(partitions, timeout))

@@ -11,7 +11,6 @@ from typing import TypeVar
 from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.consumer.interceptors import Interceptors
 from tidelog.clients.consumer.metrics import ConsumerMetrics
-from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.errors import CommitFailed, Timeout
 from tidelog.clients.network import GROUP, NetworkClient
 from tidelog.clients.producer.transaction_values import OffsetToCommit
@@ -32,6 +31,7 @@ from tidelog.errors import (
     UnstableOffsetCommit,
     error_class,
 )
+from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 

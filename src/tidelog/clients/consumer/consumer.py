@@ -29,18 +29,12 @@ from tidelog.clients.consumer.core import EVERYTHING, Committed, ConsumerCore, O
 from tidelog.clients.consumer.group import ClassicGroup
 from tidelog.clients.consumer.group_next import NextGroup
 from tidelog.clients.consumer.listener import RebalanceListener
-from tidelog.clients.consumer.lookups import EARLIEST, LATEST
-from tidelog.clients.consumer.partitions import (
-    OffsetAndTime,
-    Partition,
-    PartitionState,
-    TopicPartition,
-    name_of,
-    named,
-)
+from tidelog.clients.consumer.partitions import OffsetAndTime, PartitionState, name_of, named
 from tidelog.clients.errors import Closed, InvalidState, Timeout
 from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, checked_offset
 from tidelog.clients.settings import consumer_settings
+from tidelog.partitions import PartitionKey, TopicPartition
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.records.loops import Record
 
 if TYPE_CHECKING:
@@ -103,7 +97,7 @@ class AsyncConsumer(ConsumerCore):
         if self._started:
             self._subscription_changed("its subscription changed")
 
-    def assign(self, partitions: Iterable[Partition]) -> None:
+    def assign(self, partitions: Iterable[PartitionKey]) -> None:
         """Read these partitions, whatever a group may say; those that were read keep their positions."""
         self.check_open()
         if self.subscription.is_subscribed:
@@ -131,7 +125,7 @@ class AsyncConsumer(ConsumerCore):
         """The topics subscribed to, or found by the pattern."""
         return self.subscription.wanted
 
-    def pause(self, *partitions: Partition) -> None:
+    def pause(self, *partitions: PartitionKey) -> None:
         """Hand out nothing of these partitions until they are resumed; a rebalance forgets it.
 
         Without a name it does nothing, as in Kafka's clients.
@@ -139,7 +133,7 @@ class AsyncConsumer(ConsumerCore):
         for state in self._states(partitions):
             state.paused = True
 
-    def resume(self, *partitions: Partition) -> None:
+    def resume(self, *partitions: PartitionKey) -> None:
         for state in self._states(partitions):
             state.paused = False
             self.fetcher.unpark(state)
@@ -214,28 +208,28 @@ class AsyncConsumer(ConsumerCore):
 
     # Positions
 
-    def seek(self, partition: Partition, offset: int | OffsetToCommit) -> None:
+    def seek(self, partition: PartitionKey, offset: int | OffsetToCommit) -> None:
         """Go on from an offset of a partition that is assigned."""
         entry = checked_offset(name_of(partition), offset)
         (state,) = self._states((partition,))
         state.seek(entry.offset, entry.leader_epoch)
         self._sought()
 
-    def seek_to_beginning(self, *partitions: Partition) -> None:
+    def seek_to_beginning(self, *partitions: PartitionKey) -> None:
         """Go on from the first record of these partitions, or of all that are assigned."""
         self.seek_to_time(EARLIEST, *partitions)
 
-    def seek_to_end(self, *partitions: Partition) -> None:
+    def seek_to_end(self, *partitions: PartitionKey) -> None:
         """Go on with what is written from now on."""
         self.seek_to_time(LATEST, *partitions)
 
-    def seek_to_time(self, timestamp_ms: int, *partitions: Partition) -> None:
+    def seek_to_time(self, timestamp_ms: int, *partitions: PartitionKey) -> None:
         """Go on from the first record of that time or later; from the end where there is none."""
         for state in self._states(partitions or self.subscription.states):
             state.seek_time(timestamp_ms)
         self._sought()
 
-    async def position(self, partition: Partition, timeout: float | None = None) -> int:
+    async def position(self, partition: PartitionKey, timeout: float | None = None) -> int:
         """The offset of the next record that a poll hands out; looked up where it is not known yet."""
         await self.start()
         name = TopicPartition(*partition)
@@ -254,26 +248,26 @@ class AsyncConsumer(ConsumerCore):
             raise Timeout(f"{name}: its position was not found within {round(limit * 1000)} ms") from None
 
     async def beginning_offsets(
-        self, partitions: Iterable[Partition], timeout: float | None = None
+        self, partitions: Iterable[PartitionKey], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
         return await self._ends(partitions, EARLIEST, timeout)
 
     async def end_offsets(
-        self, partitions: Iterable[Partition], timeout: float | None = None
+        self, partitions: Iterable[PartitionKey], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition that this consumer may read."""
         return await self._ends(partitions, LATEST, timeout)
 
     async def _ends(
-        self, partitions: Iterable[Partition], end: int, timeout: float | None
+        self, partitions: Iterable[PartitionKey], end: int, timeout: float | None
     ) -> dict[TopicPartition, int]:
         await self.start()
         found = await self.lookups.offsets(dict.fromkeys(named(partitions), end), self._limit(timeout))
         return {name: entry.offset for name, entry in found.items() if entry is not None}
 
     async def offsets_for_times(
-        self, times: Mapping[Partition, int], timeout: float | None = None
+        self, times: Mapping[PartitionKey, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTime | None]:
         """The first record at or after a time (in milliseconds) of each partition; None for none."""
         await self.start()
@@ -283,7 +277,7 @@ class AsyncConsumer(ConsumerCore):
         asked = {TopicPartition(*partition): timestamp for partition, timestamp in times.items()}
         return await self.lookups.offsets(asked, self._limit(timeout))
 
-    def lag(self, partition: Partition) -> int | None:
+    def lag(self, partition: PartitionKey) -> int | None:
         """How many offsets the position is behind the end; None before the first fetch tells the end."""
         (state,) = self._states((partition,))
         return self._lag(state)
@@ -319,7 +313,7 @@ class AsyncConsumer(ConsumerCore):
         self._commit_in_background(store, chosen, callback)
 
     async def committed(
-        self, partitions: Iterable[Partition], timeout: float | None = None
+        self, partitions: Iterable[PartitionKey], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetToCommit | None]:
         """What the group committed of partitions, None where it is nothing."""
         await self.start()

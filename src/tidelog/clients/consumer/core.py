@@ -20,18 +20,11 @@ from tidelog.clients.consumer.fetcher import Fetcher
 from tidelog.clients.consumer.group import ClassicGroup
 from tidelog.clients.consumer.group_next import NextGroup
 from tidelog.clients.consumer.interceptors import Interceptors
-from tidelog.clients.consumer.listener import RebalanceListener, Told
+from tidelog.clients.consumer.listener import RebalanceCallback, RebalanceListener
 from tidelog.clients.consumer.lookups import Lookups
-from tidelog.clients.consumer.membership import ASSIGNED, LOST, REVOKED, GroupMembership, Surroundings
+from tidelog.clients.consumer.membership import ASSIGNED, LOST, REVOKED, GroupMembership, MembershipContext
 from tidelog.clients.consumer.metrics import ConsumerMetrics
-from tidelog.clients.consumer.partitions import (
-    Partition,
-    PartitionState,
-    Subscription,
-    TopicPartition,
-    name_of,
-    named,
-)
+from tidelog.clients.consumer.partitions import PartitionState, Subscription, name_of, named
 from tidelog.clients.consumer.positions import Positions, reset_policy
 from tidelog.clients.errors import Closed, ConfigError, Interrupted, InvalidState, SerializationError, Timeout
 from tidelog.clients.fair_turns import FairTurns
@@ -42,6 +35,7 @@ from tidelog.clients.serialization import Deserialize, deserializer
 from tidelog.clients.settings import ConsumerSettings
 from tidelog.clients.telemetry import Telemetry
 from tidelog.errors import KafkaError, error_class
+from tidelog.partitions import PartitionKey, TopicPartition
 from tidelog.records.loops import Record
 
 if TYPE_CHECKING:
@@ -50,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.clients")
 
 T = TypeVar("T")
-Offsets: TypeAlias = "Mapping[Partition, int | OffsetToCommit]"
+Offsets: TypeAlias = "Mapping[PartitionKey, int | OffsetToCommit]"
 Committed: TypeAlias = Callable[["Mapping[TopicPartition, OffsetToCommit]", "KafkaError | None"], object]
 
 NEVER = float("inf")
@@ -90,7 +84,7 @@ class ConsumerCore:
             self.client, self.settings, self.subscription, self.metrics_of, self._wake, self.positions.look
         )
         self.fetcher.reset_policy = policy
-        self.run_callback: Callable[[Told, list[TopicPartition]], Awaitable[None]] = _call
+        self.run_callback: Callable[[RebalanceCallback, list[TopicPartition]], Awaitable[None]] = _call
         """How the rebalance listener is called."""
         self.ask_for_more: Callable[[], None] = self.fetcher.send
         """Called, by whoever polls, when there is room for more."""
@@ -116,7 +110,7 @@ class ConsumerCore:
         # Joins and heartbeats have connections of their own: they must not wait behind a fetch.
         self._group_client = NetworkClient(self.settings)
         coordinator = Coordinator(self._group_client, group_id)
-        around = Surroundings(
+        around = MembershipContext(
             self.client,
             coordinator,
             self.settings,
@@ -167,7 +161,7 @@ class ConsumerCore:
             self._assign_everything()
         self._wake()
 
-    def _states(self, partitions: Iterable[Partition]) -> list[PartitionState]:
+    def _states(self, partitions: Iterable[PartitionKey]) -> list[PartitionState]:
         """The states of assigned partitions."""
         self.check_open()
         wanted = named(partitions)
@@ -415,7 +409,7 @@ class ConsumerCore:
         listener = self._listener
         if listener is None or (kind != ASSIGNED and not partitions):
             return
-        function: Told
+        function: RebalanceCallback
         if kind == ASSIGNED:
             function = listener.on_partitions_assigned
         elif kind == REVOKED:
@@ -562,7 +556,7 @@ def _at_once(function: Callable[[], None]) -> None:
     function()
 
 
-async def _call(function: Told, partitions: list[TopicPartition]) -> None:
+async def _call(function: RebalanceCallback, partitions: list[TopicPartition]) -> None:
     result = function(partitions)
     if inspect.isawaitable(result):
         await result

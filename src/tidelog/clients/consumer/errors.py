@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.errors import ClientError
+from tidelog.partitions import TopicPartition
 
 
 class NoOffset(ClientError):

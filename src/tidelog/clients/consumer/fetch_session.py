@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.errors import FetchSessionIdNotFound, error_class
+from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.wire import ZERO_UUID
 

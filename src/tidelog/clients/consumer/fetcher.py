@@ -19,7 +19,7 @@ from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.consumer.columns import table_of
 from tidelog.clients.consumer.fetch_session import FetchSession, Wanted
 from tidelog.clients.consumer.metrics import ConsumerMetrics
-from tidelog.clients.consumer.partitions import PartitionState, Subscription, TopicPartition
+from tidelog.clients.consumer.partitions import PartitionState, Subscription
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.settings import ConsumerSettings
@@ -40,6 +40,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
     error_class,
 )
+from tidelog.partitions import TopicPartition
 from tidelog.protocol.message import decode
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.wire import ZERO_UUID, Buffer, ProtocolError

@@ -22,7 +22,7 @@ from tidelog.clients.consumer.assignors import (
     subscription_bytes,
 )
 from tidelog.clients.consumer.commits import MOVED, Membership
-from tidelog.clients.consumer.membership import LOST, REVOKED, GroupMembership, Surroundings
+from tidelog.clients.consumer.membership import LOST, REVOKED, GroupMembership, MembershipContext
 from tidelog.clients.consumer.racks import ReplicaRacks, replica_racks
 from tidelog.clients.errors import CommitFailed, Timeout
 from tidelog.clients.metadata import ClusterView
@@ -74,7 +74,7 @@ class _Joined:
 class ClassicGroup(GroupMembership):
     """`quiet` says whether a poll can pass it by."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: MembershipContext) -> None:
         super().__init__(around)
         settings = around.settings
         self.assignors = assignors_of(settings.partition_assignment_strategy)

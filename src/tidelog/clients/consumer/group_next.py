@@ -12,8 +12,7 @@ import uuid
 from collections.abc import Iterable
 
 from tidelog.clients.consumer.commits import MOVED, Membership
-from tidelog.clients.consumer.membership import LOST, REVOKED, GroupMembership, Surroundings
-from tidelog.clients.consumer.partitions import TopicPartition
+from tidelog.clients.consumer.membership import LOST, REVOKED, GroupMembership, MembershipContext
 from tidelog.clients.errors import CommitFailed
 from tidelog.errors import (
     CoordinatorLoadInProgress,
@@ -24,6 +23,7 @@ from tidelog.errors import (
     UnsupportedVersion,
     error_class,
 )
+from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -44,7 +44,7 @@ Target = dict[bytes, frozenset[int]]
 class NextGroup(GroupMembership):
     """A member of a consumer group; `epoch` is 0 until the broker has taken it in."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: MembershipContext) -> None:
         super().__init__(around)
         self.member_id = str(uuid.uuid4())
         self.epoch = JOIN

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.interceptors import Chain
+from tidelog.partitions import TopicPartition
 from tidelog.records.loops import Record
 
 log = logging.getLogger("tidelog.clients")

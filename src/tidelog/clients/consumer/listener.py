@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from tidelog.clients.consumer.partitions import TopicPartition
+from tidelog.partitions import TopicPartition
 
-Told: TypeAlias = Callable[[list[TopicPartition]], "Awaitable[None] | None"]
+RebalanceCallback: TypeAlias = Callable[[list[TopicPartition]], "Awaitable[None] | None"]
 
 
 class RebalanceListener:

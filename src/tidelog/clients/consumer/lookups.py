@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from tidelog.clients.consumer.partitions import NO_EPOCH, OffsetAndTime, TopicPartition
+from tidelog.clients.consumer.partitions import NO_EPOCH, OffsetAndTime
 from tidelog.clients.errors import Timeout
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.settings import ConsumerSettings
@@ -18,6 +18,7 @@ from tidelog.errors import (
     UnsupportedVersion,
     error_class,
 )
+from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -26,8 +27,6 @@ from tidelog.protocol.messages.offset_for_leader_epoch import (
 
 log = logging.getLogger("tidelog.clients")
 
-LATEST = -1
-EARLIEST = -2
 CONSUMER = -1  # the replica id of those who are none
 # Errors that asking again will not change.
 FINAL = (TopicAuthorizationFailed, UnsupportedForMessageFormat, UnsupportedVersion)

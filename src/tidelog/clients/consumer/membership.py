@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from tidelog.clients.consumer.commits import Coordinator, Membership
 from tidelog.clients.consumer.metrics import ConsumerMetrics
-from tidelog.clients.consumer.partitions import Subscription, TopicPartition
+from tidelog.clients.consumer.partitions import Subscription
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.settings import ConsumerSettings
 from tidelog.errors import KafkaError
+from tidelog.partitions import TopicPartition
 
 log = logging.getLogger("tidelog.clients")
 
@@ -27,7 +28,7 @@ LOST = "lost"
 
 
 @dataclass(slots=True)
-class Surroundings:
+class MembershipContext:
     """What a member works with."""
 
     client: NetworkClient
@@ -48,7 +49,7 @@ class Surroundings:
 class GroupMembership:
     """Base of the two protocols. `poll` is called by whoever polls, on the loop."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: MembershipContext) -> None:
         self.around = around
         self.group_id = around.coordinator.group_id
         self.error: KafkaError | None = None

@@ -9,25 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from operator import index
-from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
+
+from tidelog.partitions import PartitionKey, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.clients.consumer.fetcher import Fetched
 
 NO_EPOCH = -1
-
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic; a plain tuple of the two is as good."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
-Partition: TypeAlias = tuple[str, int]
 
 
 class OffsetAndTime(NamedTuple):
@@ -38,14 +27,14 @@ class OffsetAndTime(NamedTuple):
     leader_epoch: int
 
 
-def name_of(partition: Partition) -> TopicPartition:
+def name_of(partition: PartitionKey) -> TopicPartition:
     match partition:
         case (str(topic), SupportsIndex() as number):
             return TopicPartition(topic, index(number))
     raise TypeError(f"expected a partition as (topic, number), not {partition!r}")
 
 
-def named(partitions: Iterable[Partition]) -> list[TopicPartition]:
+def named(partitions: Iterable[PartitionKey]) -> list[TopicPartition]:
     return [name_of(partition) for partition in partitions]
 
 
@@ -156,7 +145,7 @@ class Subscription:
         self.subscribe(())
         self.assign(())
 
-    def assign(self, partitions: Iterable[Partition]) -> None:
+    def assign(self, partitions: Iterable[PartitionKey]) -> None:
         """Have these partitions and no others; what is kept keeps its position."""
         wanted = set(named(partitions))
         for name in list(self.states):

@@ -13,12 +13,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from tidelog.clients.consumer.errors import LogTruncated, NoOffset
-from tidelog.clients.consumer.lookups import EARLIEST, LATEST, Lookups
-from tidelog.clients.consumer.partitions import NO_EPOCH, PartitionState, Subscription, TopicPartition
+from tidelog.clients.consumer.lookups import Lookups
+from tidelog.clients.consumer.partitions import NO_EPOCH, PartitionState, Subscription
 from tidelog.clients.errors import ConfigError
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.producer.transaction_values import OffsetToCommit
 from tidelog.errors import KafkaError
+from tidelog.partitions import TopicPartition
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 
 log = logging.getLogger("tidelog.clients")
 

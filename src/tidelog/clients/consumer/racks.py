@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.metadata import ClusterView
+from tidelog.partitions import TopicPartition
 
 ReplicaRacks = Mapping[TopicPartition, frozenset[str]]
 """The racks that each partition has replicas in, as far as they are known."""

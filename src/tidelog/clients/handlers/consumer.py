@@ -1,7 +1,7 @@
 """The message-handler consumer: topics with streams, a handler for each stream, commits after handling.
 
 >>> from tidelog.clients.handlers import HandlerConsumer
->>> from tidelog.clients.producer.face import Producer
+>>> from tidelog.clients.producer.blocking import Producer
 >>> with Producer(bootstrap_servers=bootstrap) as producer:
 ...     future = producer.send("parcels", b"a book", key=b"alice")
 >>> consumer = HandlerConsumer(bootstrap_servers=bootstrap, group_id="post", auto_offset_reset="earliest")
@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from tidelog.clients import setting_tables as tables
+from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.consumer.core import check_settings
-from tidelog.clients.consumer.face import Consumer
 from tidelog.clients.errors import InvalidState, Timeout
 from tidelog.clients.handlers.dead_letters import DeadLetters
 from tidelog.clients.handlers.dispatcher import Dispatcher, DispatcherSettings

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from tidelog.clients.errors import Timeout
 from tidelog.clients.handlers.tracebacks import traceback_text
-from tidelog.clients.producer.face import Producer
+from tidelog.clients.producer.blocking import Producer
 from tidelog.errors import KafkaError, MessageTooLarge, UnknownTopicOrPartition
 from tidelog.records.loops import Record
 

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tidelog.clients.consumer.partitions import TopicPartition
 from tidelog.clients.errors import InvalidState, SerializationError
 from tidelog.clients.handlers.dead_letters import DeadLetters
 from tidelog.clients.handlers.plan import (
@@ -33,6 +32,7 @@ from tidelog.clients.handlers.tracebacks import place_of, without_callers
 from tidelog.clients.network import Backoff
 from tidelog.clients.serialization import Deserialize
 from tidelog.errors import KafkaError
+from tidelog.partitions import TopicPartition
 from tidelog.records.loops import Record
 
 log = logging.getLogger("tidelog.clients")

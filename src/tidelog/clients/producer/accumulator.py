@@ -14,10 +14,9 @@ from collections import deque
 from tidelog.clients.errors import BufferExhausted, Closed
 from tidelog.clients.producer.batch import ProducerBatch
 from tidelog.clients.settings import ProducerSettings
-from tidelog.records._pure_client import EncodedHeaders
 from tidelog.records.batch import HEADER_SIZE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from tidelog.records.codecs import Codec
-from tidelog.records.loops import BufferPool, RecordFuture
+from tidelog.records.loops import BufferPool, EncodedHeaders, RecordFuture
 
 # Attributes, deltas and lengths of a record at their longest: what it can take beside its contents.
 RECORD_OVERHEAD = 21

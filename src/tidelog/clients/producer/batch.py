@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import KafkaError
 from tidelog.records import loops
-from tidelog.records._pure_client import RecordMetadata
 from tidelog.records.batch import (
     HEADER_SIZE,
     NO_PRODUCER_EPOCH,
@@ -23,14 +22,14 @@ from tidelog.records.batch import (
     TRANSACTIONAL_FLAG,
 )
 from tidelog.records.codecs import Codec, compress
-from tidelog.records.loops import RecordFuture
+from tidelog.records.loops import RecordFuture, RecordMetadata
 
 if TYPE_CHECKING:
     from tidelog.clients.producer.accumulator import PartitionQueue
 
 log = logging.getLogger("tidelog.clients")
 
-Told = Callable[[RecordFuture], object]
+SendCallback = Callable[[RecordFuture], object]
 
 
 class ProducerBatch(loops.BatchBuffer):
@@ -70,7 +69,7 @@ class ProducerBatch(loops.BatchBuffer):
         self._signed: tuple[int, int, int, int] | None = None
         self._guard_done = guard
         self._event: threading.Event | None = None
-        self._callbacks: list[tuple[RecordFuture, Told]] = []
+        self._callbacks: list[tuple[RecordFuture, SendCallback]] = []
         self._waiters: list[asyncio.Future[None]] = []
 
     # On the way out
@@ -232,7 +231,7 @@ class ProducerBatch(loops.BatchBuffer):
             future.value_size,
         )
 
-    def future_callback(self, future: RecordFuture, function: Told) -> None:
+    def future_callback(self, future: RecordFuture, function: SendCallback) -> None:
         with self._guard_done:
             if self.parts is None and not self.finished:
                 self._callbacks.append((future, function))
@@ -302,7 +301,7 @@ class Refused:
     def future_result(self, future: RecordFuture, timeout: float | None = None) -> RecordMetadata:
         raise self.error
 
-    def future_callback(self, future: RecordFuture, function: Told) -> None:
+    def future_callback(self, future: RecordFuture, function: SendCallback) -> None:
         function(future)
 
     def future_await(self, future: RecordFuture) -> Generator[object, None, RecordMetadata]:

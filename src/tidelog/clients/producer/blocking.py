@@ -1,6 +1,6 @@
 """The blocking producer: the same as the asynchronous one, on a loop in a thread of its own.
 
->>> from tidelog.clients.producer.face import Producer
+>>> from tidelog.clients.producer.blocking import Producer
 >>> with Producer(bootstrap_servers=bootstrap) as producer:
 ...     future = producer.send("orders", b"one apple", key=b"alice", headers=[("shop", b"7")])
 ...     metadata = future.result(timeout=10)

@@ -19,8 +19,7 @@ from tidelog.clients.producer.accumulator import RECORD_OVERHEAD
 from tidelog.clients.producer.core import Headers, ProducerCore, RecordFailed, TurnEnd, Wait, encoded_headers
 from tidelog.clients.producer.partitioners import Choose
 from tidelog.errors import KafkaError
-from tidelog.records._pure_client import EncodedHeaders, encode_headers
-from tidelog.records.loops import ArrowColumn, ArrowColumns, RecordFuture
+from tidelog.records.loops import ArrowColumn, ArrowColumns, EncodedHeaders, RecordFuture, encode_headers
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,10 +30,9 @@ from tidelog.clients.serialization import Serialize, as_bytes, serializer
 from tidelog.clients.settings import ProducerSettings
 from tidelog.clients.telemetry import Telemetry
 from tidelog.errors import KafkaError
-from tidelog.records._pure_client import EncodedHeaders, RecordMetadata
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.records.codecs import Codec
-from tidelog.records.loops import OpenBatches, RecordFuture
+from tidelog.records.loops import EncodedHeaders, OpenBatches, RecordFuture, RecordMetadata
 
 log = logging.getLogger("tidelog.clients")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidelog.clients.interceptors import Chain
-from tidelog.records._pure_client import RecordMetadata
+from tidelog.records.loops import RecordMetadata
 
 log = logging.getLogger("tidelog.clients")
 

@@ -71,7 +71,7 @@ class _Timer(NamedTuple):
 
 
 class ClassicGroups:
-    """Implements Surroundings for its groups and ShardClassicGroups for the shards."""
+    """Implements ClassicGroupHost for its groups and ShardClassicGroups for the shards."""
 
     def __init__(
         self,

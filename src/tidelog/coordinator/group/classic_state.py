@@ -40,7 +40,7 @@ class Client(NamedTuple):
     api_version: int
 
 
-class Surroundings(Protocol):
+class ClassicGroupHost(Protocol):
     """What a group needs of the world."""
 
     @property
@@ -84,7 +84,7 @@ class ClassicGroupState:
         "wake_at",
     )
 
-    def __init__(self, group_id: str, around: Surroundings) -> None:
+    def __init__(self, group_id: str, around: ClassicGroupHost) -> None:
         self.group_id = group_id
         self.members = Members()
         self.state = GroupState.EMPTY
@@ -106,7 +106,7 @@ class ClassicGroupState:
         self._initial_delay_ms = self._initial_left_ms = 0
 
     @classmethod
-    def restore(cls, group_id: str, value: GroupMetadataValue, around: Surroundings) -> Self:
+    def restore(cls, group_id: str, value: GroupMetadataValue, around: ClassicGroupHost) -> Self:
         """The group that a record tells of."""
         group = cls(group_id, around)
         members = restored_members(value)

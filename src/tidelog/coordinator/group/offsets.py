@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 from tidelog.coordinator.group.records import (
     CommittedOffset,
-    TopicPartition,
     is_plain_offset_value,
     offset_key,
     read_offset_key,
     read_offset_value,
 )
 from tidelog.coordinator.runtime import NewRecord
+from tidelog.partitions import PartitionKey
 
-_NOTHING: Mapping[TopicPartition, bytes] = MappingProxyType({})
+_NOTHING: Mapping[PartitionKey, bytes] = MappingProxyType({})
 
 
 class PendingOffset(NamedTuple):
@@ -44,10 +44,10 @@ class Offsets:
     def __init__(self, groups: Container[str], make_group: Callable[[str], object]) -> None:
         self._groups = groups
         self._make_group = make_group
-        self._committed: dict[str, dict[TopicPartition, bytes]] = {}
+        self._committed: dict[str, dict[PartitionKey, bytes]] = {}
         # One object for a partition, however many groups have committed for it.
-        self._names: dict[TopicPartition, TopicPartition] = {}
-        self._pending: dict[int, dict[str, dict[TopicPartition, PendingOffset]]] = {}
+        self._names: dict[PartitionKey, PartitionKey] = {}
+        self._pending: dict[int, dict[str, dict[PartitionKey, PendingOffset]]] = {}
         # The producers that have offsets of a group in an open transaction.
         self._open: dict[str, set[int]] = {}
         # How many offsets are committed, for the metrics.
@@ -83,7 +83,7 @@ class Offsets:
             pending[name] = PendingOffset(offset, value)
             self._open.setdefault(group_id, set()).add(producer_id)
 
-    def _put(self, group_id: str, name: TopicPartition, record_offset: int, value: bytes) -> None:
+    def _put(self, group_id: str, name: PartitionKey, record_offset: int, value: bytes) -> None:
         committed = self._committed.get(group_id)
         if committed is None:
             committed = self._committed[group_id] = {}
@@ -94,11 +94,11 @@ class Offsets:
         if group_id in self._open:
             self._supersede(group_id, name, record_offset)
 
-    def _learn(self, name: TopicPartition) -> TopicPartition:
+    def _learn(self, name: PartitionKey) -> PartitionKey:
         known = (sys.intern(name[0]), name[1])
         return self._names.setdefault(known, known)
 
-    def _supersede(self, group_id: str, name: TopicPartition, record_offset: int) -> None:
+    def _supersede(self, group_id: str, name: PartitionKey, record_offset: int) -> None:
         """The newest record of an offset holds, in whatever order transactions end."""
         for producer_id in self._open[group_id]:
             pending = self._pending[producer_id][group_id]
@@ -106,7 +106,7 @@ class Offsets:
             if waiting is not None and waiting.record_offset < record_offset:
                 pending[name] = PendingOffset(waiting.record_offset, None)
 
-    def _delete(self, group_id: str, name: TopicPartition) -> None:
+    def _delete(self, group_id: str, name: PartitionKey) -> None:
         committed = self._committed.get(group_id)
         if committed is not None and committed.pop(name, None) is not None:
             self.count -= 1
@@ -150,7 +150,7 @@ class Offsets:
         """The groups that have committed offsets."""
         return self._committed.keys()
 
-    def of_group(self, group_id: str) -> Mapping[TopicPartition, bytes]:
+    def of_group(self, group_id: str) -> Mapping[PartitionKey, bytes]:
         """The values of what a group has committed, for `read_offset_value`."""
         return self._committed.get(group_id, _NOTHING)
 
@@ -162,11 +162,11 @@ class Offsets:
         """Whether offsets of the group wait for the end of a transaction."""
         return group_id in self._open
 
-    def is_pending(self, group_id: str, name: TopicPartition) -> bool:
+    def is_pending(self, group_id: str, name: PartitionKey) -> bool:
         producers = self._open.get(group_id)
         return producers is not None and any(name in self._pending[each][group_id] for each in producers)
 
-    def pending(self) -> Iterator[tuple[int, str, TopicPartition, PendingOffset]]:
+    def pending(self) -> Iterator[tuple[int, str, PartitionKey, PendingOffset]]:
         """Everything that waits: producer id, group, partition and offset."""
         for producer_id, groups in self._pending.items():
             for group_id, waiting in groups.items():
@@ -175,14 +175,14 @@ class Offsets:
 
     # -- deleting ------------------------------------------------------------------------------------
 
-    def has_offset(self, group_id: str, name: TopicPartition) -> bool:
+    def has_offset(self, group_id: str, name: PartitionKey) -> bool:
         """Whether there is something that a tombstone would remove."""
         return name in self.of_group(group_id) or self.is_pending(group_id, name)
 
     def tombstones(self, group_id: str, most: int) -> list[NewRecord]:
         """What deletes offsets of a group, at most so many, those in transactions too."""
         pending = (self._pending[producer_id][group_id] for producer_id in self._open.get(group_id, ()))
-        names: dict[TopicPartition, None] = {}
+        names: dict[PartitionKey, None] = {}
         for name in chain(self.of_group(group_id), *pending):
             if len(names) == most:
                 break
@@ -214,7 +214,7 @@ class Offsets:
         yield [tombstone(group_id, name) for group_id, name in dict.fromkeys(waiting)]
 
 
-def tombstone(group_id: str, name: TopicPartition) -> NewRecord:
+def tombstone(group_id: str, name: PartitionKey) -> NewRecord:
     return NewRecord(offset_key(group_id, *name), None)
 
 

@@ -6,14 +6,10 @@ from collections.abc import Callable
 
 from tidelog.coordinator.group.group import Group
 from tidelog.coordinator.group.offsets import Offsets
-from tidelog.coordinator.group.records import (
-    NO_LEADER_EPOCH,
-    CommittedOffset,
-    TopicPartition,
-    read_offset_value,
-)
+from tidelog.coordinator.group.records import NO_LEADER_EPOCH, CommittedOffset, read_offset_value
 from tidelog.errors import ErrorCode, GroupIdNotFound, KafkaError
 from tidelog.metadata.state import ClusterState
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tidelog.protocol.wire import ZERO_UUID
 
@@ -95,7 +91,7 @@ class GroupFetch:
         # A topic that is gone has no id that it could be named by.
         return [topic for topic in topics.values() if not self._by_id or topic.topic_id != ZERO_UUID]
 
-    def _partition(self, offsets: Offsets, name: TopicPartition, topic_id: bytes) -> FoundPartition:
+    def _partition(self, offsets: Offsets, name: PartitionKey, topic_id: bytes) -> FoundPartition:
         group_id = self._wanted.group_id
         if self._require_stable and offsets.is_pending(group_id, name):
             return _no_offset(name[1], ErrorCode.UNSTABLE_OFFSET_COMMIT)

@@ -22,7 +22,7 @@ from tidelog.coordinator.group.offsets_fetch import (
     wanted_groups,
 )
 from tidelog.coordinator.group.offsets_upkeep import OffsetsUpkeep
-from tidelog.coordinator.group.records import NO_TIMESTAMP, TopicPartition
+from tidelog.coordinator.group.records import NO_TIMESTAMP
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.runtime import CoordinatorRuntime, Done, NewRecord, Shard
 from tidelog.errors import (
@@ -36,6 +36,7 @@ from tidelog.errors import (
     StaleMemberEpoch,
 )
 from tidelog.metadata.state import ClusterState
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -429,7 +430,7 @@ def _deletions(
     answers: dict[str, list[tuple[int, int]]],
 ) -> list[NewRecord]:
     """The tombstones of what is there; those of subscribed topics are refused."""
-    found: dict[TopicPartition, None] = {}
+    found: dict[PartitionKey, None] = {}
     for topic, partitions in wanted.items():
         told = answers.setdefault(topic, [])
         if group.is_subscribed_to(topic):

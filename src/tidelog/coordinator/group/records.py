@@ -25,7 +25,6 @@ GROUP_METADATA_VERSION = 3
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
 
-TopicPartition = tuple[str, int]
 
 _VERSION = struct.Struct(">h")
 _LENGTH = struct.Struct(">h")

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from tidelog.coordinator.transaction.markers import Marker
 from tidelog.coordinator.transaction.shard import TransactionShard
-from tidelog.coordinator.transaction.state import State, TopicPartition, Transaction
+from tidelog.coordinator.transaction.state import State, Transaction
 from tidelog.errors import (
     InvalidProducerEpoch,
     KafkaError,
     NotCoordinator,
     TransactionCoordinatorFenced,
 )
+from tidelog.partitions import PartitionKey
 
 if TYPE_CHECKING:
     from tidelog.clock import TimerHandle
@@ -39,7 +40,7 @@ class Completion:
         self._coordinator = coordinator
         self._shard = shard
         self._transaction = transaction
-        self._left: set[TopicPartition] = set(transaction.metadata.partitions)
+        self._left: set[PartitionKey] = set(transaction.metadata.partitions)
         self._sent = 0  # markers that are on their way
         self._timer: TimerHandle | None = None
         self._is_over = False
@@ -98,7 +99,7 @@ class Completion:
                 log.info("%s-%d is gone and gets no marker", topic, index)
                 self._left.discard((topic, index))
 
-    def _marker_done(self, key: TopicPartition, error: KafkaError | None) -> None:
+    def _marker_done(self, key: PartitionKey, error: KafkaError | None) -> None:
         self._sent -= 1
         if error is None:
             self._left.discard(key)

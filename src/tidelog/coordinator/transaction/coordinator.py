@@ -29,7 +29,6 @@ from tidelog.coordinator.transaction.state import (
     NeedsProducerId,
     ProducerIdAndEpoch,
     State,
-    TopicPartition,
     Transaction,
     Transition,
 )
@@ -44,6 +43,7 @@ from tidelog.errors import (
     TransactionalIdAuthorizationFailed,
     TransactionalIdNotFound,
 )
+from tidelog.partitions import PartitionKey
 
 log = logging.getLogger("tidelog.coordinator.transaction")
 
@@ -283,7 +283,7 @@ class TransactionCoordinator:
         transactional_id: str,
         producer_id: int,
         epoch: int,
-        partitions: frozenset[TopicPartition],
+        partitions: frozenset[PartitionKey],
         client_version: int,
         done: Callable[[KafkaError | None], None],
     ) -> None:
@@ -304,8 +304,8 @@ class TransactionCoordinator:
         transactional_id: str,
         producer_id: int,
         epoch: int,
-        partitions: frozenset[TopicPartition],
-        done: Callable[[dict[TopicPartition, KafkaError]], None],
+        partitions: frozenset[PartitionKey],
+        done: Callable[[dict[PartitionKey, KafkaError]], None],
     ) -> None:
         """Tell which of the partitions are not part of the transaction under way, and why."""
 
@@ -315,7 +315,7 @@ class TransactionCoordinator:
         self._run(transactional_id, decide, lambda error: done(dict.fromkeys(partitions, error)))
 
     def is_part_now(
-        self, transactional_id: str, producer_id: int, epoch: int, partition: TopicPartition
+        self, transactional_id: str, producer_id: int, epoch: int, partition: PartitionKey
     ) -> bool:
         """Whether a partition is known, in this turn of the loop, to be part of the transaction under way.
 

@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol
 from tidelog.clock import Scheduler
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
-from tidelog.coordinator.transaction.state import TopicPartition
 from tidelog.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -20,9 +19,10 @@ from tidelog.errors import (
     NotCoordinator,
     NotLeaderOrFollower,
 )
+from tidelog.partitions import PartitionKey
 from tidelog.records.batch import build_end_transaction_marker
 
-MarkerDone = Callable[[TopicPartition, KafkaError | None], None]
+MarkerDone = Callable[[PartitionKey, KafkaError | None], None]
 
 GROUP_TOPIC = "__consumer_offsets"
 
@@ -36,7 +36,7 @@ class Marker(NamedTuple):
 
 
 class MarkerChannel(Protocol):
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
+    def write(self, marker: Marker, partitions: Iterable[PartitionKey], done: MarkerDone) -> None:
         """Write a marker to each partition; `done` is called once for each, with the error if it failed."""
 
 
@@ -58,7 +58,7 @@ class GroupMarkers(Protocol):
 
 class _Waiting(NamedTuple):
     marker: Marker
-    key: TopicPartition
+    key: PartitionKey
     done: MarkerDone
 
 
@@ -78,7 +78,7 @@ class LocalMarkers:
         self._timeout_ms = timeout_ms
         self._waiting: dict[Partition, list[_Waiting]] = {}
 
-    def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: MarkerDone) -> None:
+    def write(self, marker: Marker, partitions: Iterable[PartitionKey], done: MarkerDone) -> None:
         for key in partitions:
             try:
                 partition = self._replicas.partition(*key)
@@ -94,7 +94,7 @@ class LocalMarkers:
             self._waiting.setdefault(partition, []).append(_Waiting(marker, key, done))
 
     def _write_to_group(
-        self, groups: GroupMarkers, marker: Marker, key: TopicPartition, done: MarkerDone
+        self, groups: GroupMarkers, marker: Marker, key: PartitionKey, done: MarkerDone
     ) -> None:
         def written(error: KafkaError | None) -> None:
             if isinstance(error, CoordinatorNotAvailable | CoordinatorLoadInProgress | NotCoordinator):

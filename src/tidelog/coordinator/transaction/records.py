@@ -9,14 +9,8 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 
-from tidelog.coordinator.transaction.state import (
-    CLASSIC,
-    NO_EPOCH,
-    NO_PRODUCER_ID,
-    Metadata,
-    State,
-    TopicPartition,
-)
+from tidelog.coordinator.transaction.state import CLASSIC, NO_EPOCH, NO_PRODUCER_ID, Metadata, State
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
 from tidelog.protocol.wire import write_tags, write_uvarint
 
@@ -68,7 +62,7 @@ def encode_value(metadata: Metadata) -> bytes:
 
 
 @lru_cache(128)
-def _by_topic(partitions: frozenset[TopicPartition]) -> bytes:
+def _by_topic(partitions: frozenset[PartitionKey]) -> bytes:
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)

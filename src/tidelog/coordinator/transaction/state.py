@@ -17,8 +17,7 @@ from tidelog.errors import (
     ProducerFenced,
     TransactionAbortable,
 )
-
-TopicPartition = tuple[str, int]
+from tidelog.partitions import PartitionKey
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
@@ -95,7 +94,7 @@ class Metadata(NamedTuple):
     producer_epoch: int
     timeout_ms: int
     state: State
-    partitions: frozenset[TopicPartition] = frozenset()
+    partitions: frozenset[PartitionKey] = frozenset()
     start_ms: int = NO_TIME
     last_update_ms: int = NO_TIME
     previous_producer_id: int = NO_PRODUCER_ID
@@ -231,7 +230,7 @@ class Transaction:
         self,
         producer_id: int,
         epoch: int,
-        partitions: frozenset[TopicPartition],
+        partitions: frozenset[PartitionKey],
         client_version: int,
         now_ms: int,
     ) -> Transition | None:
@@ -259,8 +258,8 @@ class Transaction:
         )
 
     def verify_partitions(
-        self, producer_id: int, epoch: int, partitions: frozenset[TopicPartition]
-    ) -> dict[TopicPartition, KafkaError]:
+        self, producer_id: int, epoch: int, partitions: frozenset[PartitionKey]
+    ) -> dict[PartitionKey, KafkaError]:
         """Those of the partitions that the transaction does not have, with the error to tell."""
         self._check_producer(producer_id, epoch)
         if self.metadata.state in PREPARED:

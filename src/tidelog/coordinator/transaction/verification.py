@@ -13,7 +13,7 @@ from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
 from tidelog.coordinator.transaction.markers import GROUP_TOPIC
-from tidelog.coordinator.transaction.state import EPOCH_BUMP, TopicPartition
+from tidelog.coordinator.transaction.state import EPOCH_BUMP
 from tidelog.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
@@ -26,6 +26,7 @@ from tidelog.errors import (
     ProducerFenced,
     TransactionAbortable,
 )
+from tidelog.partitions import PartitionKey
 from tidelog.storage.producer_state import Verification
 
 # From these versions on a request adds the partition, or its client understands TRANSACTION_ABORTABLE.
@@ -181,7 +182,7 @@ class TransactionVerification:
             return
         wanted = frozenset((partition.topic, partition.index) for partition in guards)
 
-        def answered(refused: dict[TopicPartition, KafkaError]) -> None:
+        def answered(refused: dict[PartitionKey, KafkaError]) -> None:
             for partition in guards:
                 error = refused.get((partition.topic, partition.index))
                 if error is not None:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidelog.cluster.replica_manager import PartitionId
 from tidelog.errors import KafkaError, PolicyViolation
 from tidelog.network.request import Request
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
 from tidelog.slices import Slices
 
-Results = dict[PartitionId, tuple[int, KafkaError | None]]
+Results = dict[PartitionKey, tuple[int, KafkaError | None]]
 
 
 def delete_records(services: Services, request: Request, body: DeleteRecordsRequest) -> Slices[None]:
-    offsets: dict[PartitionId, int] = {}
+    offsets: dict[PartitionKey, int] = {}
     refused: Results = {}
     for topic in body.topics:
         for wanted in topic.partitions:

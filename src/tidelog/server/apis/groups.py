@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from tidelog.controller.interface import NewTopic
 from tidelog.coordinator.group.classic_state import Client
 from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC
+from tidelog.endpoints import Endpoint
 from tidelog.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -31,7 +32,6 @@ from tidelog.errors import (
     InvalidRequest,
     KafkaError,
 )
-from tidelog.metadata.state import Endpoint
 from tidelog.network.request import Request
 from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse

@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from tidelog.cluster.replica_manager import PartitionId
 from tidelog.errors import KafkaError, ReplicaNotAvailable, UnknownTopicOrPartition
 from tidelog.network.request import Request
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
@@ -23,7 +23,7 @@ from tidelog.slices import Slices
 def alter_replica_log_dirs(
     services: Services, request: Request, body: AlterReplicaLogDirsRequest
 ) -> Slices[AlterReplicaLogDirsResponse]:
-    wanted: dict[PartitionId, str] = {}  # of a partition that is named twice the last counts
+    wanted: dict[PartitionKey, str] = {}  # of a partition that is named twice the last counts
     for folder in body.dirs:
         for topic in folder.topics:
             for index in topic.partitions:
@@ -43,7 +43,7 @@ def alter_replica_log_dirs(
     )
 
 
-def _alter(services: Services, key: PartitionId, path: str) -> int:
+def _alter(services: Services, key: PartitionKey, path: str) -> int:
     try:
         services.moves.alter(key, path)
     except UnknownTopicOrPartition as error:

@@ -36,21 +36,21 @@ from tidelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from tidelog.protocol.offset_specs import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    SINCE_VERSION,
+)
 from tidelog.server.apis.api import Answer, Api
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 from tidelog.storage.epochs import NO_EPOCH
 from tidelog.storage.log import Log
 from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
-
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-EARLIEST_PENDING_UPLOAD = -6
-# The version from which on a special time may be asked for.
-SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 CONSUMER = -1
 DEBUGGING_CONSUMER = -2
@@ -185,7 +185,7 @@ def find_offset(
     reads: CachedReads,
 ) -> Found:
     log = _leader_log(partition, current_leader_epoch)
-    if timestamp < EARLIEST_PENDING_UPLOAD or version < SPECIAL_SINCE.get(timestamp, 0):
+    if timestamp < EARLIEST_PENDING_UPLOAD or version < SINCE_VERSION.get(timestamp, 0):
         raise UnsupportedVersion(f"version {version} of ListOffsets has no special time {timestamp}")
     limit = log.last_stable_offset if read_committed else log.high_watermark
     if timestamp == LATEST:

@@ -30,7 +30,6 @@ from tidelog.coordinator.transaction.state import (
     TITLES,
     ProducerIdAndEpoch,
     State,
-    TopicPartition,
     Transaction,
 )
 from tidelog.errors import (
@@ -42,6 +41,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.network.request import Request
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from tidelog.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -179,7 +179,7 @@ def _add(
     transaction: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
     done: Callable[[_TransactionResult], None],
 ) -> None:
-    def tell(error_of: Callable[[TopicPartition], KafkaError | None]) -> None:
+    def tell(error_of: Callable[[PartitionKey], KafkaError | None]) -> None:
         done(_transaction_result(transaction, error_of, request.api_version))
 
     topics = services.metadata.snapshot.topics
@@ -215,7 +215,7 @@ def _add(
 
 def _transaction_result(
     transaction: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
-    error_of: Callable[[TopicPartition], KafkaError | None],
+    error_of: Callable[[PartitionKey], KafkaError | None],
     version: int,
 ) -> _TransactionResult:
     topics = []
@@ -275,7 +275,7 @@ def write_txn_markers(
     services: Services, request: Request, body: WriteTxnMarkersRequest
 ) -> Slices[WriteTxnMarkersResponse | None]:
     left = sum(len(topic.partition_indexes) for marker in body.markers for topic in marker.topics)
-    outcomes: list[dict[TopicPartition, int]] = [{} for _ in body.markers]
+    outcomes: list[dict[PartitionKey, int]] = [{} for _ in body.markers]
 
     def finish() -> WriteTxnMarkersResponse:
         return WriteTxnMarkersResponse(
@@ -285,7 +285,7 @@ def write_txn_markers(
         )
 
     def write(slot: int, marker: WriteTxnMarkersRequest.WritableTxnMarker) -> None:
-        def done(partition: TopicPartition, error: KafkaError | None) -> None:
+        def done(partition: PartitionKey, error: KafkaError | None) -> None:
             nonlocal left
             outcomes[slot][partition] = 0 if error is None else error.code
             left -= 1
@@ -315,7 +315,7 @@ def write_txn_markers(
 
 
 def _marker_result(
-    marker: WriteTxnMarkersRequest.WritableTxnMarker, codes: dict[TopicPartition, int]
+    marker: WriteTxnMarkersRequest.WritableTxnMarker, codes: dict[PartitionKey, int]
 ) -> WriteTxnMarkersResponse.WritableTxnMarkerResult:
     return WriteTxnMarkersResponse.WritableTxnMarkerResult(
         producer_id=marker.producer_id,

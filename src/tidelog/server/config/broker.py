@@ -15,9 +15,10 @@ from pathlib import Path
 from tidelog.config.definition import ConfigDef, ConfigKey
 from tidelog.config.properties import read_properties
 from tidelog.config.values import ConfigError, ConfigValue, render_value
+from tidelog.endpoints import Endpoint
 from tidelog.server.config import broker_settings
 from tidelog.server.config.entries import ConfigEntry, ConfigSource, Synonym
-from tidelog.server.config.listeners import Endpoint, Listeners, resolve_listeners
+from tidelog.server.config.listeners import Listeners, resolve_listeners
 
 log = logging.getLogger("tidelog.server.config")
 

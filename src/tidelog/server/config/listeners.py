@@ -9,23 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from tidelog.config.values import ConfigError
+from tidelog.endpoints import Endpoint
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LISTENER = re.compile(r"([^:/]+)://(?:\[([0-9a-zA-Z%._:-]*)\]|([0-9a-zA-Z%._:-]*)):(-?[0-9]{1,6})", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A named address; port 0 leaves the choice to the system."""
-
-    name: str
-    protocol: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +62,15 @@ def _check_distinct(setting: str, endpoints: Sequence[Endpoint], *, ports: bool)
     names: set[str] = set()
     taken: dict[int, Endpoint] = {}
     for endpoint in endpoints:
-        if endpoint.name in names:
-            raise ConfigError(setting, str(endpoint), f"the name {endpoint.name} is there twice")
-        names.add(endpoint.name)
+        if endpoint.listener in names:
+            raise ConfigError(setting, str(endpoint), f"the name {endpoint.listener} is there twice")
+        names.add(endpoint.listener)
         if not ports or endpoint.port <= 0:
             continue
         other = taken.setdefault(endpoint.port, endpoint)
         # One port may serve both families of addresses, as two sockets.
         if other is not endpoint and _is_ipv6(other.host) == _is_ipv6(endpoint.host):
-            raise ConfigError(setting, str(endpoint), f"listener {other.name} has that port")
+            raise ConfigError(setting, str(endpoint), f"listener {other.listener} has that port")
 
 
 def resolve_listeners(
@@ -102,18 +89,20 @@ def resolve_listeners(
     known = dict.fromkeys(controllers, "PLAINTEXT") | protocols
     every = parse_endpoints("listeners", listeners, known)
     _check_distinct("listeners", every, ports=True)
-    bound = [endpoint for endpoint in every if endpoint.name not in controllers]
+    bound = [endpoint for endpoint in every if endpoint.listener not in controllers]
     if not bound:
         problem = "no listener is left for clients" if every else "at least one listener is needed"
         raise ConfigError("listeners", ",".join(listeners), problem)
     for endpoint in bound:
-        if endpoint.protocol != "PLAINTEXT":
+        if endpoint.security_protocol != "PLAINTEXT":
             raise ConfigError(
-                "listeners", str(endpoint), f"{endpoint.protocol} is not served; only PLAINTEXT listeners are"
+                "listeners",
+                str(endpoint),
+                f"{endpoint.security_protocol} is not served; only PLAINTEXT listeners are",
             )
     told = _advertised(bound, advertised, known, controllers)
     inter_broker = _inter_broker(told, inter_broker_name, inter_broker_protocol)
-    left_out = tuple(str(endpoint) for endpoint in every if endpoint.name in controllers)
+    left_out = tuple(str(endpoint) for endpoint in every if endpoint.listener in controllers)
     return Listeners(tuple(bound), tuple(told), inter_broker, left_out)
 
 
@@ -125,17 +114,19 @@ def _advertised(
 ) -> list[Endpoint]:
     setting = "advertised.listeners" if advertised else "listeners"
     told = parse_endpoints(setting, advertised, protocols) if advertised else list(bound)
-    told = [endpoint for endpoint in told if endpoint.name not in controllers]
+    told = [endpoint for endpoint in told if endpoint.listener not in controllers]
     _check_distinct(setting, told, ports=False)
-    names = {endpoint.name for endpoint in bound}
+    names = {endpoint.listener for endpoint in bound}
     for position, endpoint in enumerate(told):
-        if endpoint.name not in names:
-            raise ConfigError(setting, str(endpoint), f"listeners has no {endpoint.name}")
+        if endpoint.listener not in names:
+            raise ConfigError(setting, str(endpoint), f"listeners has no {endpoint.listener}")
         if endpoint.host in ("0.0.0.0", "::"):
             problem = "clients cannot connect to that; name an address they can reach in advertised.listeners"
             raise ConfigError(setting, str(endpoint), problem)
         if not endpoint.host:
-            told[position] = Endpoint(endpoint.name, endpoint.protocol, _machine_name(), endpoint.port)
+            told[position] = Endpoint(
+                endpoint.listener, endpoint.security_protocol, _machine_name(), endpoint.port
+            )
     return told
 
 
@@ -147,7 +138,7 @@ def _machine_name() -> str:
 
 def _inter_broker(told: list[Endpoint], name: str | None, protocol: str) -> str:
     wanted = (name or protocol).upper()
-    names = [endpoint.name for endpoint in told]
+    names = [endpoint.listener for endpoint in told]
     if wanted not in names:
         setting = "inter.broker.listener.name" if name else "security.inter.broker.protocol"
         problem = f"not an advertised listener; inter.broker.listener.name can be {', '.join(names)}"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.spark.pipelines.days import DAY_MS, HOUR_MS, day_of
 from tidelog.spark.pipelines.declare import Setting, SettingValue
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ IDLE_INVITEES = "idle-invitees"
 RULES = (SWITCHING, MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE, RING, IDLE_INVITEES)
 
 DAY_MINUTES = 1_440
-DAY_MS, HOUR_MS = 86_400_000, 3_600_000
 AHEAD_MS = 3_600_000
 """An event from further in the future than this, by the time of its record, is not believed: one clock that
 is wrong by a year would move the watermark past everybody else's events."""
@@ -221,7 +221,7 @@ def as_alerts(rows: DataFrame, *, hourly: bool = False) -> DataFrame:
     """Alerts of the columns rule, subject, first, last, evidence, now; episodes are days, or have an hour."""
     from pyspark.sql import functions as f
 
-    day = f.date_from_unix_date(f.floor(f.col("first") / DAY_MS).cast("int"))
+    day = day_of(f.col("first"))
     hour = f.format_string("T%02d", f.floor(f.col("first") % DAY_MS / HOUR_MS))
     episode = f.concat(day, hour) if hourly else day
     return rows.select(

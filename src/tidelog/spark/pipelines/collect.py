@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.spark import compaction
 from tidelog.spark.pipelines import cassandra
+from tidelog.spark.pipelines.days import day_of
 from tidelog.spark.pipelines.declare import Context, Flow, Pipeline, Setting, SettingValue, Sink, Source
 from tidelog.spark.pipelines.events import (
     CREDITS,
@@ -27,12 +28,11 @@ from tidelog.spark.pipelines.events import (
 from tidelog.spark.tables import COMPACT_EVERY, Tables
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 LOGS = (CREDITS, LEFT_SWIPES, RIGHT_SWIPES, EXPOSURES, INSTALLS, LOGINS, VERIFICATIONS)
 QUARANTINE = "quarantine"
 METADATA = ("partition", "offset", "timestamp")
-DAY_MS = 86_400_000
 _BAD = "bad"
 
 
@@ -108,14 +108,6 @@ def good_events(rows: DataFrame, schema: EventSchema) -> DataFrame:
     from pyspark.sql import functions as F
 
     return rows.where(F.col("_error").isNull()).select(*schema.names, day_of(F.col("ts")).alias("day"))
-
-
-def day_of(milliseconds: Column) -> Column:
-    """The day in UTC, whatever the time zone of the session."""
-    from pyspark.sql import functions as F
-
-    days = F.floor(milliseconds / DAY_MS).cast("int")
-    return F.date_add(F.lit("1970-01-01").cast("date"), days)
 
 
 @dataclass(slots=True)

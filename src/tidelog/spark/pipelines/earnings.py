@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tidelog.spark.pipelines.days import day_of
 from tidelog.spark.pipelines.declare import (
     Context,
     Flow,
@@ -28,7 +29,6 @@ from tidelog.spark.pipelines.events import CREDITS, TASKS, EventSchema
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-DAY_MS = 24 * 3600 * 1000
 WORD = 64
 MASKS = 4
 MOST_STEPS = WORD * MASKS
@@ -56,9 +56,7 @@ def credited(rows: DataFrame, context: Context) -> DataFrame:
     from pyspark.sql import functions as f
 
     most = context.number("largest_amount")
-    day = f.date_from_unix_date(
-        f.floor(f.col("ts") / DAY_MS).cast("int")
-    )  # in UTC, whatever the session's zone
+    day = day_of(f.col("ts"))
     rows = rows.where(f.col("amount").between(-most, most))
     rows = rows.select(
         "user_id", "amount", "ts", f.explode(f.array(f.lit(None).cast("date"), day)).alias("day")

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.spark.pipelines.days import DAY_MS
 from tidelog.spark.pipelines.events import EVENTS
 from tidelog.spark.pipelines.generator_scenes import Cheaters, SceneEvent, Scenes
 from tidelog.spark.pipelines.generator_world import Rows, World
 
 CHUNK = 50_000
-DAY = 86_400_000
 SHUFFLED_WITHIN = 20_000
 """An event out of order arrives up to so many milliseconds after it happened."""
 TWICE_WITHIN = 120_000
@@ -34,7 +34,7 @@ class Plan:
     events: int
     start: int
     seed: int = 0
-    span: int = DAY
+    span: int = DAY_MS
     users: int = 0
     """0: one for every 50 events."""
     devices: int = 0

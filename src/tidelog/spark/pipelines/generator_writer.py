@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from tidelog.clients.adminclient.face import Admin
+from tidelog.clients.adminclient.blocking import Admin
 from tidelog.clients.adminclient.topics import NewTopic
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.columns import SentColumns
-from tidelog.clients.producer.face import Producer
 from tidelog.errors import TopicAlreadyExists
+from tidelog.spark.pipelines.days import DAY_MS
 from tidelog.spark.pipelines.events import EVENTS
-from tidelog.spark.pipelines.generator import DAY, Chunk, Generator, Plan, Truth
+from tidelog.spark.pipelines.generator import Chunk, Generator, Plan, Truth
 
 FAST = {"linger.ms": 20, "batch.size": 262_144, "compression.type": "lz4", "buffer.memory": 128 * 1024 * 1024}
 
@@ -32,7 +33,7 @@ class Writer:
 
         Topics for events of the past keep them: otherwise retention would delete them as soon as they come.
         """
-        old = self._generator.plan.start < time.time() * 1000 - DAY
+        old = self._generator.plan.start < time.time() * 1000 - DAY_MS
         configs = {"retention.ms": "-1"} if old else {}
         topics = [
             NewTopic(name, num_partitions=partitions, replication_factor=replication, configs=configs)

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.spark.pipelines.alerts import (
-    DAY_MS,
-    HOUR_MS,
     IDLE_INVITEES,
     LISTED,
     MANY_IN_A_MINUTE,
@@ -29,6 +27,7 @@ from tidelog.spark.pipelines.alerts import (
     raised,
     sound,
 )
+from tidelog.spark.pipelines.days import DAY_MS, HOUR_MS
 from tidelog.spark.pipelines.declare import (
     Context,
     Flow,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from tidelog.spark.offsets import lag
 from tidelog.spark.pipelines.state import FlowStatus
 
 if TYPE_CHECKING:
@@ -14,15 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Offsets = Mapping[str, Mapping[str, int]]
-
-
-def lag(latest: Offsets, end: Offsets) -> int:
-    """How many records lie between where a micro-batch ended and the end of the log."""
-    return sum(
-        max(0, last - end.get(topic, {}).get(partition, 0))
-        for topic, partitions in latest.items()
-        for partition, last in partitions.items()
-    )
 
 
 def offsets(text: str | None) -> Offsets | None:
@@ -37,7 +29,7 @@ def offsets(text: str | None) -> Offsets | None:
     return found if good else None
 
 
-class Progress:
+class FlowProgress:
     """The numbers of one flow, from what its query tells."""
 
     def __init__(self) -> None:
@@ -77,7 +69,7 @@ def _lag_of(told: StreamingQueryProgress, before: int | None) -> int | None:
     for source in told["sources"]:
         latest, end = offsets(source["latestOffset"]), offsets(source["endOffset"])
         if latest is not None and end is not None:
-            total = (total or 0) + lag(latest, end)
+            total = (total or 0) + sum(lag(end, latest).values())
     return before if total is None else total
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.pipelines.declare import Context, Flow, Sink, Table, Topic
-from tidelog.spark.pipelines.progress import Progress
+from tidelog.spark.pipelines.progress import FlowProgress
 from tidelog.spark.pipelines.running_batch import BatchWatch, checkpointed
 from tidelog.spark.pipelines.state import FAILED, RUNNING, STOPPED
 
@@ -93,7 +93,7 @@ class FlowQuery:
         """The micro-batch that is being written, and since when."""
         self._cut: int | None = None
         self._watch: BatchWatch | None = None
-        self.progress = Progress()
+        self.progress = FlowProgress()
 
     def start(self, trigger: Mapping[str, str | bool]) -> None:
         """The query runs from here on; its checkpoint says where."""

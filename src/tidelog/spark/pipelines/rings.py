@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from tidelog.spark.pipelines.alerts import DAY_MS, Finding, Seen, evidence, ring_name
+from tidelog.spark.pipelines.alerts import Finding, Seen, evidence, ring_name
+from tidelog.spark.pipelines.days import DAY_MS
 
 Edges = dict[str, dict[str, Seen]]
 """Inviter to invitee to the first invitation of the one by the other."""

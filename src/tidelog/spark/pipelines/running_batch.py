@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidelog.errors import KafkaError
+from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.spark.cluster import AdminLink, OffsetAdmin
 from tidelog.spark.files import Files, join
 from tidelog.spark.offsets import from_json
-from tidelog.spark.options import EARLIEST, LATEST, Offsets
+from tidelog.spark.options import Offsets
 from tidelog.spark.pipelines.progress import offsets
 from tidelog.spark.pipelines.state import FlowStatus
 

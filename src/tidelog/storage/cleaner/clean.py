@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 
 from tidelog.errors import CorruptMessage
 from tidelog.records import loops
-from tidelog.records._pure import BAD_CRC, COMPRESSED, HEADER, OK
-from tidelog.records._pure_cleaner import DROPPED, EMPTIED, MAP_FULL, NO_ROOM, REWRITTEN, UNCHANGED, Offsets
 from tidelog.records.batch import (
     CODEC_MASK,
     CONTROL_FLAG,
+    HEADER,
     HEADER_SIZE,
     LOG_APPEND_TIME_FLAG,
     NO_TIMESTAMP,
@@ -35,6 +34,18 @@ from tidelog.records.batch import (
     read_records,
 )
 from tidelog.records.codecs import Codec, compress
+from tidelog.records.loops import Offsets
+from tidelog.records.status import (
+    BAD_CRC,
+    COMPRESSED,
+    DROPPED,
+    EMPTIED,
+    MAP_FULL,
+    NO_ROOM,
+    OK,
+    REWRITTEN,
+    UNCHANGED,
+)
 from tidelog.storage.cleaner.offset_map import OffsetMap
 from tidelog.storage.cleaner.policy import CleanableRange, SegmentSizes, group_segments
 from tidelog.storage.cleaner.transactions import CleanedTransactions

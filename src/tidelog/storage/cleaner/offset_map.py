@@ -11,9 +11,9 @@ import os
 import time
 
 from tidelog.records import loops
-from tidelog.records._pure import OK
-from tidelog.records._pure_cleaner import MAP_FULL, SLOT_SIZE
 from tidelog.records.batch import Buffer
+from tidelog.records.loops import SLOT_SIZE
+from tidelog.records.status import MAP_FULL, OK
 
 LARGE = 1 << 20
 PIECE = 4 << 20

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from tidelog.clock import Scheduler, TimerHandle
 from tidelog.errors import KafkaError, KafkaStorageError
-from tidelog.storage.checkpoints import CLEANER_OFFSETS, TopicPartition, encode_offsets
+from tidelog.partitions import PartitionKey
+from tidelog.storage.checkpoints import CLEANER_OFFSETS, encode_offsets
 from tidelog.storage.cleaner.policy import CleanableRange, cleanable_range, dirtiest
 from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import LogFolder
@@ -74,7 +75,7 @@ class _Pass:
     __slots__ = ("aborted", "cleaning", "folder", "key", "log", "started", "steps", "working")
 
     def __init__(
-        self, key: TopicPartition, log: Log, folder: LogFolder, cleaning: Cleaning, started: float
+        self, key: PartitionKey, log: Log, folder: LogFolder, cleaning: Cleaning, started: float
     ) -> None:
         self.key = key
         self.log = log
@@ -131,16 +132,16 @@ class LogCleaner:
     ) -> None:
         self.settings = settings or CleanerSettings()
         self.figures = CleanerFigures()
-        self.uncleanable: dict[TopicPartition, str] = {}
+        self.uncleanable: dict[PartitionKey, str] = {}
         """Partitions that are set aside, and why; they stay so until the broker starts again."""
-        self.checkpoints: dict[TopicPartition, int] = {}
+        self.checkpoints: dict[PartitionKey, int] = {}
         self._manager = manager
         self._scheduler = scheduler
         self._step_bytes = step_bytes
         self._hash_key = os.urandom(16) if hash_key is None else hash_key
         self._throttle = Throttle(self.settings.io_max_bytes_per_second)
-        self._passes: dict[TopicPartition, _Pass] = {}
-        self._paused: dict[TopicPartition, int] = {}
+        self._passes: dict[PartitionKey, _Pass] = {}
+        self._paused: dict[PartitionKey, int] = {}
         self._timer: TimerHandle | None = None
         self._looking = False
         self._closed = False
@@ -186,24 +187,24 @@ class LogCleaner:
 
     # -- partitions that others work on
 
-    def pause(self, key: TopicPartition) -> None:
+    def pause(self, key: PartitionKey) -> None:
         """Leave a partition alone until `resume`, as often as it was paused; a pass over it is given up."""
         self._paused[key] = self._paused.get(key, 0) + 1
         self._abort(key, "it is paused")
 
-    def resume(self, key: TopicPartition) -> None:
+    def resume(self, key: PartitionKey) -> None:
         count = self._paused.pop(key, 0) - 1
         if count > 0:
             self._paused[key] = count
 
-    def is_cleaning(self, key: TopicPartition) -> bool:
+    def is_cleaning(self, key: PartitionKey) -> bool:
         return key in self._passes
 
     @property
     def is_busy(self) -> bool:
         return bool(self._passes) or self._looking
 
-    def _abort(self, key: TopicPartition, reason: str) -> None:
+    def _abort(self, key: PartitionKey, reason: str) -> None:
         running = self._passes.get(key)
         if running is not None and running.aborted is None:
             running.aborted = reason
@@ -217,14 +218,14 @@ class LogCleaner:
             if folder is not None:
                 self._write_checkpoint(folder, lambda: None)
 
-    def _deleted(self, key: TopicPartition, folder: LogFolder) -> None:
+    def _deleted(self, key: PartitionKey, folder: LogFolder) -> None:
         self._abort(key, "it is deleted")
         self.uncleanable.pop(key, None)
         self._paused.pop(key, None)
         if self.checkpoints.pop(key, None) is not None and not self._closed:
             self._write_checkpoint(folder, lambda: None)
 
-    def moved(self, key: TopicPartition, source: LogFolder, target: LogFolder) -> None:
+    def moved(self, key: PartitionKey, source: LogFolder, target: LogFolder) -> None:
         """A partition lies in another folder now, which says from here on how far it is cleaned."""
         if key in self.checkpoints and not self._closed:
             self._write_checkpoint(target, lambda: self._write_checkpoint(source, lambda: None))
@@ -255,8 +256,8 @@ class LogCleaner:
 
     def _look_on(
         self,
-        logs: Iterator[tuple[TopicPartition, Log]],
-        due: list[tuple[TopicPartition, CleanableRange]],
+        logs: Iterator[tuple[PartitionKey, Log]],
+        due: list[tuple[PartitionKey, CleanableRange]],
         most: float,
         delay_ms: int,
         reads: CachedReads = CACHED,
@@ -291,7 +292,7 @@ class LogCleaner:
         self.figures.last_look = clock.monotonic()
         self._choose(due)
 
-    def _choose(self, due: list[tuple[TopicPartition, CleanableRange]]) -> None:
+    def _choose(self, due: list[tuple[PartitionKey, CleanableRange]]) -> None:
         if self._closed:
             return
         while len(self._passes) < self.settings.threads:
@@ -308,7 +309,7 @@ class LogCleaner:
 
     # -- cleaning
 
-    def _begin(self, key: TopicPartition, log: Log, folder: LogFolder, range_: CleanableRange) -> None:
+    def _begin(self, key: PartitionKey, log: Log, folder: LogFolder, range_: CleanableRange) -> None:
         # A broker starts without these: importing them takes longer than looking for work.
         from tidelog.storage.cleaner.clean import Cleaning, begin
         from tidelog.storage.cleaner.offset_map import OffsetMap
@@ -448,7 +449,7 @@ class LogCleaner:
         known = {id(segment) for segment in running.log.segments}
         return any(id(source.segment) not in known for source in running.cleaning.plan.sources)
 
-    def _failed(self, key: TopicPartition, log: Log, error: BaseException | None) -> None:
+    def _failed(self, key: PartitionKey, log: Log, error: BaseException | None) -> None:
         if isinstance(error, OSError):
             self._manager.storage_failed(log, error)
             return
