@@ -46,9 +46,9 @@ def forget_log_start(monkeypatch: pytest.MonkeyPatch) -> None:
     right = ShortenedLog._move_log_start
 
     def move(self: ShortenedLog, offset: int) -> None:
-        told, self.on_log_start = self.on_log_start, None
+        told, self.listeners = self.listeners, ()
         right(self, offset)
-        self.on_log_start = told
+        self.listeners = told
 
     monkeypatch.setattr(ShortenedLog, "_move_log_start", move)
 

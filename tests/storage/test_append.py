@@ -19,6 +19,8 @@ from tidelog.records.check import check_produced
 from tidelog.storage.append import AppendOrigin, DuplicateBatch, PendingAppend
 from tidelog.storage.disk import RealFile
 from tidelog.storage.log import Log
+from tidelog.storage.log_listener import LogListener
+from tidelog.storage.segmented import SegmentedLog
 
 
 def prepare(log: Log, data: bytearray) -> PendingAppend:
@@ -126,7 +128,12 @@ def test_a_log_whose_file_cannot_be_opened_refuses_and_stays_as_it_was(
     patch_header(copied, 0, 2, 0)
     log.release_files()
     told: list[OSError] = []
-    log.on_storage_error = lambda _, error: told.append(error)
+
+    class Watcher(LogListener):
+        def storage_failed(self, log: SegmentedLog, error: OSError) -> None:
+            told.append(error)
+
+    log.listen(Watcher())
 
     def none_left(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")

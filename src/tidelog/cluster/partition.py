@@ -26,7 +26,9 @@ from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
 from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
 from tidelog.storage.config import LONG_MAX
 from tidelog.storage.log import Log
+from tidelog.storage.log_listener import LogListener
 from tidelog.storage.producer_state import Verification
+from tidelog.storage.segmented import SegmentedLog
 
 # What a batch may unpack to on the loop. Few bytes can hold very many: those are for the worker.
 UNPACKED_ON_LOOP = 1 << 20
@@ -133,7 +135,7 @@ class AppendRulesTable:
         return found
 
 
-class Partition:
+class Partition(LogListener):
     __slots__ = (
         "_hold",
         "_is_held",
@@ -223,9 +225,12 @@ class Partition:
         self.followers = {b: Replica(b) for b in self.replicas if b != self.broker_id}
         log.assign_epoch(state.leader_epoch, log.log_end_offset)
         self.offline = False
-        log.on_log_start = self.changed
+        log.listen(self)
         self.config_changed()
         self.advance_high_watermark()
+        self.changed()
+
+    def log_start_moved(self, log: SegmentedLog) -> None:
         self.changed()
 
     def changed(self) -> None:

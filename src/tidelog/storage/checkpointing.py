@@ -31,7 +31,7 @@ class CheckpointedLogs(HostedLogs):
     def checkpoint_recovery_points(self) -> None:
         self._checkpoint(RECOVERY_POINTS, lambda log: log.recovery_point_to_keep)
 
-    def _checkpoint_now(self, log: SegmentedLog) -> None:
+    def log_truncated(self, log: SegmentedLog) -> None:
         """The recovery points of a log's folder, durable on return."""
         self._write_recovery_points(self._folder_of[log.topic, log.partition])
         if self.on_truncated is not None:

@@ -21,6 +21,7 @@ from tidelog.storage.flush import FlushJob
 from tidelog.storage.folders import FolderRefused, LogFolder, is_passing
 from tidelog.storage.future_replica import FutureReplica
 from tidelog.storage.log import Log
+from tidelog.storage.log_listener import LogListener
 from tidelog.storage.removal import FileRemover
 from tidelog.storage.segmented import SegmentedLog
 
@@ -39,7 +40,7 @@ class FolderUse:
     futures: dict[PartitionKey, tuple[int, int]]  # size and offset lag of those on their way into it
 
 
-class HostedLogs:
+class HostedLogs(LogListener):
     def __init__(
         self,
         dirs: Iterable[str],

@@ -10,7 +10,6 @@ import errno
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
 from threading import Lock
 
 from tidelog.errors import KafkaStorageError, RecordListTooLarge
@@ -21,9 +20,10 @@ from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.files import FileCache
 from tidelog.storage.flush import CompletedSegment, FlushJob, Syncs
+from tidelog.storage.log_listener import LogListener
 from tidelog.storage.producer_state import ProducerEntry, encode_snapshot
 from tidelog.storage.recovery import LoadedLog
-from tidelog.storage.removal import Removal
+from tidelog.storage.removal import FileRemover, Removal
 from tidelog.storage.rules import produce_rules
 from tidelog.storage.segment import (
     CHECK_NEXT,
@@ -65,19 +65,14 @@ class SegmentedLog:
         "last_flush_ms",
         "last_stable_offset",
         "leader_epochs",
+        "listeners",
         "log_end_offset",
         "log_start_offset",
-        "on_delete",
-        "on_flush",
-        "on_log_start",
-        "on_remove",
-        "on_roll",
-        "on_storage_error",
-        "on_truncate",
         "partition",
         "produce_rules",
         "producers",
         "recovery_point",
+        "remover",
         "segments",
         "snapshots",
         "topic",
@@ -121,19 +116,9 @@ class SegmentedLog:
         self._writing = Lock()  # held while a flush writes one of the small files, in a thread of its own
         self._loose_names = self._synced_names = 0  # files that were removed; of how many the disk knows
         self.last_flush_ms = now_ms
-        self.on_roll: Callable[[SegmentedLog], None] | None = (
-            None  # told after a roll, to flush what came before it
-        )
         self._removal: Removal | None = None  # files that retention dropped and that still have their names
-        self.on_remove: Callable[[Removal], None] | None = None  # given files to rename off the loop
-        # Given files to unlink after so many ms, and their descriptors, to be let go of off the loop.
-        self.on_delete: Callable[[list[str], list[DiskFile], int], None] | None = None
-        self.on_log_start: Callable[[], None] | None = None  # told when the log start offset moved
-        self.on_flush: Callable[[FlushJob], None] | None = None  # told of every flush that was made
-        self.on_truncate: Callable[[SegmentedLog], None] | None = (
-            None  # to checkpoint the recovery point at once
-        )
-        self.on_storage_error: Callable[[SegmentedLog, OSError], None] | None = None
+        self.remover: FileRemover | None = None  # renames and unlinks files off the loop; without it at once
+        self.listeners: tuple[LogListener, ...] = ()
         self._truncations = 0
         self.closed = False
         self.update_config(config)
@@ -147,6 +132,11 @@ class SegmentedLog:
         self.produce_rules = produce_rules(config)
         self.producers.set_expiration(config.producer_id_expiration_ms)
         self._active.roll_timestamp = CHECK_NEXT
+
+    def listen(self, listener: LogListener) -> None:
+        """Tell `listener` what happens to the log from now on, once however often this is called."""
+        if listener not in self.listeners:
+            self.listeners = (*self.listeners, listener)
 
     def rules(self, origin: AppendOrigin = AppendOrigin.CLIENT) -> ProduceRules:
         if origin is AppendOrigin.CLIENT:
@@ -170,10 +160,13 @@ class SegmentedLog:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
 
     def _storage_error(self, what: str, error: OSError) -> KafkaStorageError:
-        """The error to raise for a disk that refused; whoever watches over the folder hears of it first."""
-        if self.on_storage_error is not None:
-            self.on_storage_error(self, error)
+        """The error to raise for a disk that refused; listeners hear of it first."""
+        self._storage_failed(error)
         return KafkaStorageError(f"{what}: {error}")
+
+    def _storage_failed(self, error: OSError) -> None:
+        for listener in self.listeners:
+            listener.storage_failed(self, error)
 
     # -- segments
 
@@ -262,8 +255,8 @@ class SegmentedLog:
         # Recovery must begin in it until then. A checkpoint of before cannot say otherwise, see
         # `recovery_point_to_keep`.
         self.recovery_point = min(self.recovery_point, next_base - 1)
-        if self.on_roll is not None:
-            self.on_roll(self)
+        for listener in self.listeners:
+            listener.segment_rolled(self)
 
     @property
     def recovery_point_to_keep(self) -> int:
@@ -332,8 +325,8 @@ class SegmentedLog:
             self._take_back_roll()
         self._next_offset = outstanding[-1].last_offset + 1 if outstanding else self.log_end_offset
         self._cut_back(pending.segment, pending.file, pending.position)
-        if isinstance(error, OSError) and self.on_storage_error is not None:
-            self.on_storage_error(self, error)
+        if isinstance(error, OSError):
+            self._storage_failed(error)
         return failure
 
     def _cut_back(self, segment: Segment, file: DiskFile, position: int) -> None:
@@ -357,9 +350,9 @@ class SegmentedLog:
                 self._disk.unlink(path)
         except OSError as error:
             # The segment before it will hold its offsets: a start that finds both would end the log here.
-            broken = OSError(errno.EIO, f"a segment cannot be removed: {error}", removed.path(LOG))
-            if self.on_storage_error is not None:
-                self.on_storage_error(self, broken)
+            self._storage_failed(
+                OSError(errno.EIO, f"a segment cannot be removed: {error}", removed.path(LOG))
+            )
         self._loose_names += 1
         removed.close()
 
@@ -438,8 +431,8 @@ class SegmentedLog:
 
     def end_flush(self, job: FlushJob, now_ms: int) -> None:
         """`job.run` has returned: the recovery point moves, unless the log was cut back meanwhile."""
-        if self.on_flush is not None:
-            self.on_flush(job)
+        for listener in self.listeners:
+            listener.log_flushed(job)
         if job.truncations != self._truncations or self.closed:
             return
         if job.names_topic:

@@ -42,11 +42,11 @@ class ShortenedLog(SegmentedLog):
         self.leader_epochs.truncate_from_start(offset)
         self.producers.log_start_moved(offset)
         self.update_high_watermark(self.high_watermark)
-        if self.on_log_start is not None:
-            self.on_log_start()
+        for listener in self.listeners:
+            listener.log_start_moved(self)
 
     def delete_old_segments(self, now_ms: int, reads: Reads = WAITING) -> int:
-        """Drop segments that retention no longer wants; how many went. Their files follow (`on_remove`)."""
+        """Drop segments that retention no longer wants; how many went. Their files follow."""
         count = count_deletable(
             self.segments,
             self.config,
@@ -118,8 +118,8 @@ class ShortenedLog(SegmentedLog):
     def _rename_later(self, removal: Removal) -> None:
         if removal.is_done:
             self._removal = None
-        elif self.on_remove is not None:
-            self.on_remove(removal)
+        elif self.remover is not None:
+            self.remover.rename_later(removal)
         else:
             self._rename_removed()
 
@@ -136,8 +136,8 @@ class ShortenedLog(SegmentedLog):
         self._unlink_later(*removal.take())
 
     def _removal_failed(self, error: OSError) -> None:
-        if self.on_storage_error is not None and not self.closed:
-            self.on_storage_error(self, error)
+        if not self.closed:
+            self._storage_failed(error)
 
     def _forget_removed(self) -> None:
         """The folder goes or is not used any more, and with it what was to be renamed there."""
@@ -226,8 +226,8 @@ class ShortenedLog(SegmentedLog):
         return renamed
 
     def _unlink_later(self, paths: list[str], held: list[DiskFile]) -> None:
-        if self.on_delete is not None:
-            self.on_delete(paths, held, self.config.file_delete_delay_ms)
+        if self.remover is not None:
+            self.remover.unlink_later(paths, held, self.config.file_delete_delay_ms)
         else:
             for path in paths:
                 self._disk.unlink(path)
@@ -285,8 +285,8 @@ class ShortenedLog(SegmentedLog):
         """Before offsets are used anew, nothing on disk may say that what is below them is synced."""
         if offset <= self.recovery_point:
             self.recovery_point = offset
-            if self.on_truncate is not None:
-                self.on_truncate(self)
+            for listener in self.listeners:
+                listener.log_truncated(self)
 
     def _require_idle(self) -> None:
         if self.has_pending:

@@ -39,16 +39,12 @@ class Intervals:
 class KeptLogs(CheckpointedLogs):
     def _add(self, log: Log, folder: LogFolder) -> None:
         key = (log.topic, log.partition)
-        log.on_roll = self._flush_after_roll
-        log.on_flush = self._flushed
-        log.on_remove = self._remover.rename_later
-        log.on_delete = self._remover.unlink_later
-        log.on_truncate = self._checkpoint_now
-        log.on_storage_error = self.storage_failed
+        log.remover = self._remover
+        log.listen(self)
         self.logs[key] = log
         self._folder_of[key] = folder
 
-    def _flushed(self, job: FlushJob) -> None:
+    def log_flushed(self, job: FlushJob) -> None:
         if self.on_flush is not None:
             self.on_flush(job)
 
@@ -149,7 +145,7 @@ class KeptLogs(CheckpointedLogs):
         for log in self.logs.values():
             log.remove_expired_producers(now_ms)
 
-    def _flush_after_roll(self, log: SegmentedLog) -> None:
+    def segment_rolled(self, log: SegmentedLog) -> None:
         """Flush what the active segment follows. Rolls that come while a flush runs share the next one."""
         key = (log.topic, log.partition)
         if key in self._flushing:
@@ -183,6 +179,6 @@ class KeptLogs(CheckpointedLogs):
                 log.end_flush(job, self._clock.ms())
                 current = self.logs.get(key)
                 if has_rolled and current is not None and not self._closed:
-                    self._flush_after_roll(current)
+                    self.segment_rolled(current)
 
         self._scheduler.run_blocking(job.run, done)
