@@ -632,12 +632,6 @@ def test_wrong_flags_end_with_1_and_a_reason_before_anything_is_asked(
     assert reason in refused.stderr
 
 
-def test_the_broker_must_be_named() -> None:
-    refused = CliRunner().invoke(main, ["consumer-groups", "--list"])
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "--bootstrap-server must be specified" in refused.stderr
-
-
 def test_nobody_at_the_address_is_an_error_with_the_address() -> None:
     failed = CliRunner().invoke(main, ["consumer-groups", "--bootstrap-server", "127.0.0.1:1", "--list"])
     assert failed.exit_code == 0

@@ -208,10 +208,22 @@ def test_wrong_flags_end_with_1_and_a_reason_before_anything_is_asked(
     assert reason in refused.stderr
 
 
-def test_the_broker_must_be_named() -> None:
-    refused = CliRunner().invoke(main, ["topics", "--list"])
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "--bootstrap-server must be specified" in refused.stderr
+def test_brokers_are_those_of_the_flag_of_a_file_or_of_the_environment(
+    bootstrap: str, new_name: NewName, tmp_path: Path
+) -> None:
+    def run(*arguments: str, **environment: str) -> tuple[int, str]:
+        done = CliRunner().invoke(main, ["topics", *arguments], env=environment)
+        return done.exit_code, done.stdout
+
+    topic, dead = new_name("named"), "127.0.0.1:1"
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={bootstrap}\n")
+    made = run("--bootstrap-server", bootstrap, "--create", "--topic", topic, TIDELOG_BOOTSTRAP_SERVER=dead)
+    assert made[0] == 0
+    listing = ("--list", "--topic", topic)
+    assert run(*listing, TIDELOG_BOOTSTRAP_SERVER=bootstrap) == (0, f"{topic}\n")
+    assert run(*listing, "--command-config", str(file), TIDELOG_BOOTSTRAP_SERVER=dead) == (0, f"{topic}\n")
+    assert run(*listing, TIDELOG_BOOTSTRAP_SERVER=dead)[0] == 1
 
 
 def test_nobody_at_the_address_is_an_error_with_the_address() -> None:

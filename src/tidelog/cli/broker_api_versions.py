@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import WrongUsage, valued
+from tidelog.cli.flags import bootstrap_server, valued
 from tidelog.cli.output import failing, open_admin, output_option, print_json, tool_command
 
 if TYPE_CHECKING:
@@ -15,17 +15,15 @@ if TYPE_CHECKING:
 
 
 @tool_command("broker-api-versions")
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the client.")
 @output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def broker_api_versions(
-    ctx: click.Context, bootstrap_server: str | None, command_config: str | None, output: str
+    ctx: click.Context, bootstrap_server: str, command_config: str | None, output: str
 ) -> None:
     """Print the APIs that each broker serves, their versions, and the newest that we speak too."""
-    if bootstrap_server is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     found: list[tuple[BrokerNode, bool, dict[int, VersionRange]]] = []
     with failing(), open_admin(bootstrap_server, command_config) as admin:
         cluster = admin.describe_cluster()

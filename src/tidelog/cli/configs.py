@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.configs_describe import describe
-from tidelog.cli.flags import WrongUsage, error_text, switch, valued
+from tidelog.cli.flags import WrongUsage, bootstrap_server, error_text, switch, valued
 from tidelog.cli.output import open_admin, output_option, tool_command
 from tidelog.config import ConfigError
 from tidelog.config.properties import read_properties
@@ -61,7 +61,7 @@ class Entity:
 
 
 @tool_command("configs")
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--bootstrap-controller", "HOST:PORT[,...]", "Not offered: brokers alone are spoken with.")
 @valued("--command-config", "FILE", "A properties file with settings of the client.")
 @switch("--describe", "Print settings.")
@@ -115,8 +115,6 @@ def check(ctx: click.Context, flags: dict[str, object]) -> list[Entity]:
     """The entities that are meant; raises where the flags do not go together."""
     if flags["bootstrap_controller"] is not None:
         raise WrongUsage("--bootstrap-controller is not offered: give --bootstrap-server", ctx)
-    if flags["bootstrap_server"] is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     if bool(flags["describe"]) == bool(flags["alter"]):
         raise WrongUsage("expected one of --describe and --alter", ctx)
     entities = entities_of(ctx, flags)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.existing import check_offset, check_topic
-from tidelog.cli.flags import WrongUsage, not_both, switch, valued
+from tidelog.cli.flags import WrongUsage, bootstrap_server, not_both, switch, valued
 from tidelog.cli.output import (
     Signals,
     failing,
@@ -38,7 +38,7 @@ BATCH = 500
 
 
 @tool_command("console-consumer")
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--topic", "NAME", "The topic to read.")
 @valued("--include", "PATTERN", "Read the topics whose names fit a regular expression.")
 @valued("--partition", "N", "Read one partition, from the end unless --offset is given.", int)
@@ -90,8 +90,6 @@ def console_consumer(ctx: click.Context, /, **flags: object) -> None:
 
 
 def check(ctx: click.Context, flags: Mapping[str, object]) -> None:
-    if flags["bootstrap_server"] is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     if (flags["topic"] is None) == (flags["include"] is None):
         raise WrongUsage("expected one of --topic and --include", ctx)
     not_both(ctx, "--formatter-property", flags["formatter_property"], "--property", flags["old_property"])

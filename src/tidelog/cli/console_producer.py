@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tidelog.cli.flags import WrongUsage, not_both, switch, value_or_not, valued
+from tidelog.cli.flags import WrongUsage, bootstrap_server, not_both, switch, value_or_not, valued
 from tidelog.cli.output import failing, merged, pairs, settings_from, tool_command, unwound_by_sigterm
 from tidelog.config.properties import read_properties
 
@@ -138,7 +138,7 @@ def _shown(text: bytes) -> str:
 
 
 @tool_command("console-producer")
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--topic", "NAME", "The topic to write to; required.")
 @switch("--sync", "Wait for each record to be written before the next line is read.")
 @value_or_not("--compression-codec", "[CODEC]", "none, gzip, snappy, lz4 or zstd; gzip where none is named.")
@@ -171,7 +171,7 @@ def _shown(text: bytes) -> str:
 @click.pass_context
 def console_producer(
     ctx: click.Context,
-    bootstrap_server: str | None,
+    bootstrap_server: str,
     topic: str | None,
     sync: bool,
     compression_codec: str | None,
@@ -198,8 +198,6 @@ def console_producer(
     """Write the lines of standard input to a topic, each as a record."""
     if topic is None:
         raise WrongUsage("--topic must be specified", ctx)
-    if bootstrap_server is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     not_both(ctx, "--reader-property", reader_property, "--property", old_property)
     not_both(ctx, "--command-property", command_property, "--producer-property", producer_property)
     not_both(ctx, "--command-config", command_config, "--producer.config", producer_config)

@@ -22,6 +22,7 @@ from tidelog.cli.flags import (
     KafkaStyleCommand,
     WrongUsage,
     admin_for,
+    bootstrap_server,
     error_text,
     error_words,
     switch,
@@ -85,7 +86,7 @@ ONLY_WITH: dict[str, tuple[str, ...]] = {
 class Options:
     """The flags of one call; those that were not given are false, None or empty."""
 
-    bootstrap_server: str | None
+    bootstrap_server: str
     command_config: str | None
     timeout: int | None
     list: bool
@@ -138,7 +139,7 @@ class Options:
 
 
 @click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required but for --validate-regex.")
+@bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @valued("--timeout", "MS", "How long each question may take while groups come and go; 30000.", int)
 @switch("--list", "Print the names of the groups.")
@@ -179,7 +180,7 @@ def consumer_groups(ctx: click.Context, /, **flags: object) -> None:
         return
     timeout = 30.0 if options.timeout is None else options.timeout / 1000
     try:
-        with admin_for(options.bootstrap_server or "", options.command_config, timeout) as admin:
+        with admin_for(options.bootstrap_server, options.command_config, timeout) as admin:
             run(action, admin, GroupAdmin(admin, timeout=timeout), options)
     except (KafkaError, OSError, ValueError) as error:
         text = error_text(error) if isinstance(error, KafkaError) else str(error)
@@ -191,8 +192,6 @@ def consumer_groups(ctx: click.Context, /, **flags: object) -> None:
 
 def check(options: Options, ctx: click.Context) -> str:
     """The one action that was asked for, with flags that go with it; anything else is a usage error."""
-    if options.bootstrap_server is None and options.validate_regex is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     actions = [action for action in ACTIONS if options.given(action)]
     if len(actions) != 1:
         raise WrongUsage(f"expected exactly one of {', '.join(map(flag, ACTIONS))}", ctx)

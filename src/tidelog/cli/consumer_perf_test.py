@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.existing import check_topic
-from tidelog.cli.flags import WrongUsage, not_both, switch, valued
+from tidelog.cli.flags import WrongUsage, bootstrap_server, not_both, switch, valued
 from tidelog.cli.output import (
     failing,
     output_option,
@@ -39,7 +39,7 @@ DATE_WORDS = {"E": ("%a", "%A"), "M": ("%b", "%B"), "a": ("%p", "%p"), "z": ("%Z
 
 
 @tool_command("consumer-perf-test")
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--topic", "NAME", "The topic to read.")
 @valued("--include", "PATTERN", "Read the topics whose names fit a regular expression.")
 @valued("--num-records", "N", "How many records to read; required.", int)
@@ -62,7 +62,7 @@ DATE_WORDS = {"E": ("%a", "%A"), "M": ("%b", "%B"), "a": ("%p", "%p"), "z": ("%Z
 @click.pass_context
 def consumer_perf_test(
     ctx: click.Context,
-    bootstrap_server: str | None,
+    bootstrap_server: str,
     topic: str | None,
     include: str | None,
     num_records: int | None,
@@ -84,8 +84,6 @@ def consumer_perf_test(
 ) -> None:
     """Read records as fast as they come, and print how fast that was."""
     count = messages if num_records is None else num_records
-    if bootstrap_server is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     if (topic is None) == (include is None):
         raise WrongUsage("expected one of --topic and --include", ctx)
     if count is None:

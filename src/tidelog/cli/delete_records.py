@@ -12,7 +12,14 @@ from typing import TypeGuard
 
 import click
 
-from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, exception_name, valued
+from tidelog.cli.flags import (
+    KafkaStyleCommand,
+    WrongUsage,
+    admin_for,
+    bootstrap_server,
+    exception_name,
+    valued,
+)
 from tidelog.cli.output import output_option, print_json
 from tidelog.errors import KafkaError
 from tidelog.partitions import PartitionKey
@@ -21,7 +28,7 @@ FILE_VERSION = 1
 
 
 @click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @valued(
     "--offset-json-file",
@@ -34,14 +41,12 @@ FILE_VERSION = 1
 @click.pass_context
 def delete_records(
     ctx: click.Context,
-    bootstrap_server: str | None,
+    bootstrap_server: str,
     command_config: str | None,
     offset_json_file: str | None,
     output: str,
 ) -> None:
     """Delete the records of partitions below given offsets."""
-    if bootstrap_server is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     if offset_json_file is None:
         raise WrongUsage("--offset-json-file must be specified", ctx)
     try:

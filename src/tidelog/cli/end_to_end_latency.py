@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import WrongUsage, valued
+from tidelog.cli.flags import WrongUsage, bootstrap_server, valued
 from tidelog.cli.output import (
     failing,
     open_admin,
@@ -32,7 +32,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @tool_command("end-to-end-latency")
 @click.argument("old_style", nargs=-1, metavar="[BROKERS TOPIC COUNT ACKS SIZE [FILE]]")
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--topic", "NAME", "The topic to write to and to read; made where it is not there. Required.")
 @valued("--num-records", "N", "How many records; required.", int)
 @valued("--producer-acks", "ACKS", "1 or all; required.")
@@ -51,7 +51,7 @@ def end_to_end_latency(ctx: click.Context, /, old_style: tuple[str, ...], **flag
             raise WrongUsage("expected BROKERS TOPIC COUNT ACKS SIZE [FILE], or flags", ctx)
         names = ("bootstrap_server", "topic", "num_records", "producer_acks", "record_size", "command_config")
         flags |= dict(zip(names, old_style, strict=False))
-    for name in ("bootstrap_server", "topic", "num_records", "producer_acks", "record_size"):
+    for name in ("topic", "num_records", "producer_acks", "record_size"):
         if flags[name] is None:
             raise WrongUsage(f"--{name.replace('_', '-')} must be specified", ctx)
     if flags["producer_acks"] not in ("1", "all", "-1"):

@@ -5,6 +5,7 @@ Scripts that call Kafka's tools look at the exit code and at standard output, so
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+BOOTSTRAP = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE = "TIDELOG_BOOTSTRAP_SERVER"
 
 # Errors whose class has another name in Kafka than their code.
 RENAMED = {
@@ -38,6 +42,12 @@ CODE_WORDS: dict[int, str] = {
         "Deleting offsets of a topic is forbidden while the consumer group is actively subscribed to it."
     ),
 }
+
+
+class Assumed(str):
+    """The value of a flag that was not given. A file of settings goes before it."""
+
+    __slots__ = ()
 
 
 class WrongUsage(click.UsageError):
@@ -104,6 +114,20 @@ def valued(name: str, metavar: str, text: str, kind: type[str] | type[int] = str
     )
 
 
+def _bootstrap(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> str:
+    return _single(ctx, option, values) or Assumed(os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP)
+
+
+bootstrap_server: Decorator = click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT[,...]",
+    multiple=True,
+    callback=_bootstrap,
+    help=f"Brokers to ask first; else those of a settings file, of ${BOOTSTRAP_VARIABLE}, or {BOOTSTRAP}.",
+)
+"""The flag that every tool has which talks to brokers."""
+
+
 def value_or_not(name: str, metavar: str, text: str) -> Decorator:
     """A flag whose value may be left out: then it is empty, and None where the flag is not there at all."""
     return click.option(name, metavar=metavar, is_flag=False, flag_value="", default=None, help=text)
@@ -125,6 +149,8 @@ def admin_for(bootstrap: str, command_config: str | None, timeout: float | None 
     No request takes longer than the timeout, in seconds, where one is given.
     """
     settings = read_properties(command_config) if command_config else {}
+    if isinstance(bootstrap, Assumed):
+        bootstrap = settings.get("bootstrap.servers", bootstrap)
     security: Security | None = None
     if settings.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
         from tidelog.clients.security import Security

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import Decorator, WrongUsage, valued
+from tidelog.cli.flags import Decorator, WrongUsage, bootstrap_server, valued
 from tidelog.cli.output import (
     Signals,
     failing,
@@ -89,13 +89,7 @@ def planted(function: Decorated) -> Decorated:
 
 
 @tool_command("generate", greedy=["--command-property"])
-@click.option(
-    "--bootstrap-server",
-    metavar="HOST:PORT[,...]",
-    default="127.0.0.1:9092",
-    show_default=True,
-    help="Brokers to ask first.",
-)
+@bootstrap_server
 @counted("--events", "How many records, broken and duplicate ones included.", 100_000)
 @click.option("--rate", metavar="N", type=click.FloatRange(min=0), help="So many a second; no limit where 0.")
 @valued("--seed", "N", "The same seed and --start give the same bytes; drawn and printed by default.", int)

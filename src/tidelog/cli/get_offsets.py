@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import WrongUsage, switch, valued
+from tidelog.cli.flags import bootstrap_server, switch, valued
 from tidelog.cli.output import failing, open_admin, output_option, print_json, tool_command
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ UNKNOWN_OFFSET = -1
 
 
 @tool_command("get-offsets")
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the client.")
 @valued("--topic", "PATTERN", "Only topics whose whole name fits a regular expression.")
 @valued("--partitions", "N,...", "Only these partitions.")
@@ -45,7 +45,7 @@ UNKNOWN_OFFSET = -1
 @click.pass_context
 def get_offsets(
     ctx: click.Context,
-    bootstrap_server: str | None,
+    bootstrap_server: str,
     command_config: str | None,
     topic: str | None,
     partitions: str | None,
@@ -55,8 +55,6 @@ def get_offsets(
     output: str,
 ) -> None:
     """Print the offsets of partitions: the last, the first, or those of a time."""
-    if bootstrap_server is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     with failing("Error occurred: "):
         if topic_partitions is not None and (topic is not None or partitions is not None):
             raise ValueError("--topic-partitions cannot be used with --topic or --partitions")

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, error_words, switch, valued
+from tidelog.cli.flags import (
+    KafkaStyleCommand,
+    WrongUsage,
+    admin_for,
+    bootstrap_server,
+    error_words,
+    switch,
+    valued,
+)
 from tidelog.cli.output import output_option, print_json
 from tidelog.clients.admin_groups import CONSUMER_PROTOCOL, GroupAdmin, GroupListing
 from tidelog.errors import KafkaError
@@ -13,7 +21,7 @@ KINDS = ("classic", "consumer", "share", "streams")
 
 
 @click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @click.option("--list", "listing", is_flag=True, help="Print the groups.")
 @valued("--group-type", "TYPE", f"Only groups of a type: {', '.join(KINDS)}.")
@@ -26,7 +34,7 @@ KINDS = ("classic", "consumer", "share", "streams")
 @click.pass_context
 def groups(
     ctx: click.Context,
-    bootstrap_server: str | None,
+    bootstrap_server: str,
     command_config: str | None,
     listing: bool,
     group_type: str | None,
@@ -37,8 +45,6 @@ def groups(
     output: str,
 ) -> None:
     """List the groups of every kind, with their type and protocol."""
-    if bootstrap_server is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     if not listing:
         raise WrongUsage("expected the one action there is: --list", ctx)
     chosen = {

@@ -6,7 +6,15 @@ import json
 
 import click
 
-from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, exception_name, switch, valued
+from tidelog.cli.flags import (
+    KafkaStyleCommand,
+    WrongUsage,
+    admin_for,
+    bootstrap_server,
+    exception_name,
+    switch,
+    valued,
+)
 from tidelog.clients.admin import Admin, LogDirDescription
 from tidelog.errors import KafkaError
 
@@ -14,7 +22,7 @@ JSON_VERSION = 1
 
 
 @click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @switch("--describe", "Print the log folders; required.")
 @valued("--topic-list", "NAME,...", "Only partitions of these topics; of all where none is given.")
@@ -23,15 +31,13 @@ JSON_VERSION = 1
 @click.pass_context
 def log_dirs(
     ctx: click.Context,
-    bootstrap_server: str | None,
+    bootstrap_server: str,
     command_config: str | None,
     describe: bool,
     topic_list: str | None,
     broker_list: str | None,
 ) -> None:
     """Print the log folders of brokers with the sizes of the partitions in them, as one line of JSON."""
-    if bootstrap_server is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     if not describe:
         raise WrongUsage("--describe must be specified", ctx)
     try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from tidelog.cli.flags import KafkaStyleCommand, error_words, seen_enough
+from tidelog.cli.flags import Assumed, KafkaStyleCommand, error_words, seen_enough
 from tidelog.config import ConfigError
 from tidelog.config.properties import read_properties
 from tidelog.errors import KafkaError
@@ -79,8 +79,7 @@ def settings_from(
     """The settings of a client: of a file, over them those of flags, over them those that the tool needs."""
     settings: dict[str, object] = dict(read_properties(file)) if file else {}
     settings.update(pairs(properties, flag))
-    settings.update({name.replace("_", "."): value for name, value in fixed.items() if value is not None})
-    return settings
+    return merged(settings, **fixed)
 
 
 def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:
@@ -270,4 +269,7 @@ class Pace:
 def merged(properties: Mapping[str, object], **overrides: object) -> dict[str, object]:
     """Settings with those of flags that were given over them."""
     given = {name.replace("_", "."): value for name, value in overrides.items() if value is not None}
+    for name, value in given.items():
+        if isinstance(value, Assumed) and name in properties:
+            given[name] = properties[name]
     return {**properties, **given}

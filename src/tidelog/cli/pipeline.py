@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import KafkaStyleGroup, valued
+from tidelog.cli.flags import KafkaStyleGroup, bootstrap_server, valued
 from tidelog.cli.output import Signals, failing, output_option, pairs, print_json, settings_from, tool_command
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tidelog.spark.pipelines.state import FlowStatus, PipelineStatus, StateFolder
 
 DATA = "./tidelog-pipeline"
-BOOTSTRAP = "127.0.0.1:9092"
 SETTINGS_NOTE = "Set one with `--set NAME=VALUE`, or in a file with `--config FILE`."
 
 data_option = click.option(
@@ -50,13 +49,7 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
 
 @tool_command("run")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option(
-    "--bootstrap-server",
-    metavar="HOST:PORT[,...]",
-    default=BOOTSTRAP,
-    show_default=True,
-    help="Brokers to ask first.",
-)
+@bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the clients, security among them.")
 @data_option
 @click.option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import WrongUsage, not_both, switch, valued
+from tidelog.cli.flags import WrongUsage, bootstrap_server, not_both, switch, valued
 from tidelog.cli.output import (
     Pace,
     ProgressBar,
@@ -118,9 +118,7 @@ class Window:
 
 
 @tool_command("producer-perf-test", greedy=["--producer-props", "--command-property"])
-@valued(
-    "--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required, here or among the settings."
-)
+@bootstrap_server
 @valued("--topic", "NAME", "The topic to write to; required.")
 @valued("--num-records", "N", "How many records; required.", int)
 @valued("--record-size", "BYTES", "The size of each record's value.", int)
@@ -147,7 +145,7 @@ class Window:
 @click.pass_context
 def producer_perf_test(
     ctx: click.Context,
-    bootstrap_server: str | None,
+    bootstrap_server: str,
     topic: str | None,
     num_records: int | None,
     record_size: int | None,

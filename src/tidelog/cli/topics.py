@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import click
 
-from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, switch, valued
+from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, bootstrap_server, switch, valued
 from tidelog.cli.output import output_option, print_json
 from tidelog.cli.topics_output import Shown, describe_as_json, print_descriptions
 from tidelog.clients.admin import Admin, NewTopic, TopicListing
@@ -48,7 +48,7 @@ class Options:
     create: bool
     alter: bool
     delete: bool
-    bootstrap_server: str | None
+    bootstrap_server: str
     command_config: str | None
     topic: str | None
     topic_id: str | None
@@ -96,7 +96,7 @@ class Options:
 
 
 @click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @click.option("--list", "listing", is_flag=True, help="Print the names of the topics.")
 @switch("--describe", "Print topics with their partitions and settings.")
@@ -133,7 +133,7 @@ def topics(ctx: click.Context, /, **flags: object) -> None:
     options = Options(**flags)  # type: ignore[arg-type]  # click made the values as the flags declare them
     action = check(options, ctx)
     try:
-        with admin_for(options.bootstrap_server or "", options.command_config) as admin:
+        with admin_for(options.bootstrap_server, options.command_config) as admin:
             run(action, admin, options)
     except (KafkaError, ValueError) as error:
         click.echo(f"Error while executing topic command : {error}")
@@ -142,8 +142,6 @@ def topics(ctx: click.Context, /, **flags: object) -> None:
 
 def check(options: Options, ctx: click.Context) -> str:
     """The one action that was asked for, with flags that go with it; anything else is a usage error."""
-    if options.bootstrap_server is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     actions = options.actions()
     if len(actions) != 1:
         raise WrongUsage("expected exactly one of --list, --describe, --create, --alter and --delete", ctx)

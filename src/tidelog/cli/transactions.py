@@ -12,7 +12,15 @@ from contextlib import contextmanager
 
 import click
 
-from tidelog.cli.flags import KafkaStyleCommand, KafkaStyleGroup, WrongUsage, admin_for, error_words, valued
+from tidelog.cli.flags import (
+    KafkaStyleCommand,
+    KafkaStyleGroup,
+    WrongUsage,
+    admin_for,
+    bootstrap_server,
+    error_words,
+    valued,
+)
 from tidelog.cli.output import output_option, print_json
 from tidelog.clients.admin import Admin
 from tidelog.clients.admin_transactions import (
@@ -34,17 +42,13 @@ Open = Callable[[], Admin]
 @click.group(
     cls=KafkaStyleGroup, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @output_option
 @click.version_option(None, "-v", "--version", package_name="tidelog", message="%(version)s")
 @click.pass_context
-def transactions(
-    ctx: click.Context, bootstrap_server: str | None, command_config: str | None, output: str
-) -> None:
+def transactions(ctx: click.Context, bootstrap_server: str, command_config: str | None, output: str) -> None:
     """List and describe transactions and producers, and end transactions that hang."""
-    if bootstrap_server is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     ctx.obj = lambda: admin_for(bootstrap_server, command_config)
     ctx.meta[OUTPUT] = output
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import WrongUsage, not_both, switch, valued
+from tidelog.cli.flags import WrongUsage, bootstrap_server, not_both, switch, valued
 from tidelog.cli.output import Signals, failing, merged, print_json, settings_from, tool_command
 from tidelog.errors import KafkaError
 
@@ -20,7 +20,7 @@ BATCH = 500
 
 
 @tool_command("verifiable-consumer")
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--topic", "NAME", "The topic to read; required.")
 @valued("--group-id", "ID", "The group; required.")
 @valued("--group-protocol", "PROTOCOL", "classic or consumer; classic where it is not given.")
@@ -39,7 +39,7 @@ BATCH = 500
 @click.pass_context
 def verifiable_consumer(
     ctx: click.Context,
-    bootstrap_server: str | None,
+    bootstrap_server: str,
     topic: str | None,
     group_id: str | None,
     group_protocol: str | None,
@@ -55,11 +55,7 @@ def verifiable_consumer(
     command_config: str | None,
 ) -> None:
     """Read a topic as a member of a group and tell everything that happens, a line of JSON each."""
-    for name, value in (
-        ("--bootstrap-server", bootstrap_server),
-        ("--topic", topic),
-        ("--group-id", group_id),
-    ):
+    for name, value in (("--topic", topic), ("--group-id", group_id)):
         if value is None:
             raise WrongUsage(f"{name} must be specified", ctx)
     not_both(ctx, "--command-config", command_config, "--consumer.config", consumer_config)

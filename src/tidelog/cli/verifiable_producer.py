@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import WrongUsage, exception_name, not_both, valued
+from tidelog.cli.flags import WrongUsage, bootstrap_server, exception_name, not_both, valued
 from tidelog.cli.output import Pace, Signals, failing, print_json, settings_from, tool_command
 from tidelog.errors import KafkaError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @tool_command("verifiable-producer")
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first; required.")
+@bootstrap_server
 @valued("--topic", "NAME", "The topic to write to; required.")
 @click.option(
     "--max-messages", metavar="N", type=int, default=-1, help="How many records; -1 goes on until a signal."
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def verifiable_producer(
     ctx: click.Context,
-    bootstrap_server: str | None,
+    bootstrap_server: str,
     topic: str | None,
     max_messages: int,
     throughput: int,
@@ -50,8 +50,6 @@ def verifiable_producer(
     """Write numbers to a topic and print what became of each, one line of JSON at a time."""
     if topic is None:
         raise WrongUsage("--topic must be specified", ctx)
-    if bootstrap_server is None:
-        raise WrongUsage("--bootstrap-server must be specified", ctx)
     not_both(ctx, "--command-config", command_config, "--producer.config", producer_config)
     if repeating_keys is not None and repeating_keys < 1:
         raise WrongUsage(f"--repeating-keys is {repeating_keys}; it must be greater than 0", ctx)
