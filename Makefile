@@ -3,20 +3,30 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+RUN_STAMP := $(VENV)/.run-installed
+PORT   ?= 9092
 JOBS   ?= auto
 # PySpark 4.2, the oldest that works, beside the newest one of $(VENV).
 SPARK_4_2 := .venv-spark-4.2
 
-.PHONY: help run test test-long test-spark-4.2 test-kafka test-cassandra check bench bench-kafka docs clean
+.PHONY: help run test test-long test-spark-4.2 test-kafka test-cassandra check bench bench-kafka dist docs clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+# What `make run` runs, without test tools and type checkers.
+$(RUN_STAMP): pyproject.toml setup.py $(wildcard src/tidelog/*/*.pyx src/tidelog/*/*.pxi)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing tidelog and Spark into $(VENV), once; it takes a minute or two."
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[spark]'
+	@$(BIN)/python -m compileall -q src
+	@touch $(RUN_STAMP)
 
 $(STAMP): pyproject.toml setup.py $(wildcard src/tidelog/*/*.pyx src/tidelog/*/*.pxi)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@$(BIN)/python -m compileall -q src
-	@touch $(STAMP)
+	@touch $(STAMP) $(RUN_STAMP)
 
 # The first time it compiles the files of src once more, to the same: not while other tests run on them.
 $(SPARK_4_2)/.installed: $(STAMP)
@@ -24,8 +34,8 @@ $(SPARK_4_2)/.installed: $(STAMP)
 	$(SPARK_4_2)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' 'pyspark==4.2.*'
 	@touch $@
 
-run: $(STAMP)    ## a broker on 127.0.0.1:9092, data in ./tidelog-data; with Java, all pipelines over events of an app
-	@$(BIN)/tidelog demo
+run: $(RUN_STAMP) ## a broker on 127.0.0.1:9092 (PORT=N for another), data in ./tidelog-data; with Java, all pipelines
+	@$(BIN)/tidelog demo --port $(PORT)
 
 test: $(STAMP)   ## the tests, short form
 	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka and not cassandra and not long'
@@ -46,7 +56,7 @@ test-cassandra: $(STAMP) ## the pipeline into a real Cassandra 5 (needs Java 17 
 	$(BIN)/python -m pytest -q -m cassandra tests/cassandra
 
 check: $(STAMP)  ## lint, types, and the direction of imports
-	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff check src tests bench packaging
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layers.py
 
@@ -56,9 +66,12 @@ bench: $(STAMP)  ## every speed target beside its figure (needs a C compiler)
 bench-kafka: $(STAMP) ## ours and Apache Kafka 4.3 in turns, into docs/benchmarks.md (needs Java 17+, mvn for its jars, a C compiler)
 	$(BIN)/python bench/against_kafka.py --docs
 
+dist: $(STAMP)   ## source archive and wheels in dist/, each installed into an empty environment and tried
+	$(BIN)/python packaging/dist.py
+
 docs: $(STAMP)   ## docs/configuration.md from the definitions
 	$(BIN)/tidelog config-docs > docs/configuration.md
 
 clean:           ## remove what was built
-	rm -rf $(VENV) $(SPARK_4_2) build bench/build src/*.egg-info
+	rm -rf $(VENV) $(SPARK_4_2) build dist bench/build src/*.egg-info
 	find src -name '*.so' -o -name '_speed.c' -o -name '_json.c' | xargs -r rm -f

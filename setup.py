@@ -5,6 +5,7 @@ Without a C compiler or Cython the install goes on without them: their packages 
 does the same.
 """
 
+import os
 from glob import glob
 from pathlib import Path
 
@@ -15,6 +16,8 @@ TWINS = (("records", "_speed"), ("records", "_json"), ("network", "_speed"))
 
 def extensions() -> list[Extension]:
     source = "src/tidelog"
+    if os.environ.get("TIDELOG_WITHOUT_COMPILED") == "1":
+        return []  # a wheel for every machine
     if not Path(__file__).parent.joinpath(source, "records", "_speed.pyx").exists():
         return []
     try:
