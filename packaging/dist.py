@@ -27,10 +27,10 @@ from tidelog import Consumer, Producer
 
 assert (network, records) == (COMPILED, COMPILED), (network, records)
 with Broker() as broker:
-    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         for number in range(100):
             producer.send("smoke", str(number).encode())
-    with Consumer("smoke", bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+    with Consumer("smoke", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         seen = []
         while len(seen) < 100:
             seen += [int(record.value) for record in consumer.poll(10)]
