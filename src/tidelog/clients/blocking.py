@@ -19,15 +19,16 @@ T = TypeVar("T")
 
 
 class Errand(Future[T]):
-    """Work for the loop of a thread, and the future of its result. `cancel` ends it at any moment.
+    """Work for the loop of a thread, and the future of its result.
 
-    Ctrl-C may come before the loop has the work, while it is handed over, and before its caller knows.
+    `cancel` ends the work at any moment, because Ctrl-C can come at any: before the loop has the work, and
+    after, while the caller does not know yet.
     """
 
     def __init__(self, work: Coroutine[object, object, T]) -> None:
         super().__init__()
         self._not_begun = [work]
-        """Whoever takes the work out of here begins it, or closes it."""
+        """Holds the work until one thread pops it: the loop to begin it, or a caller to close it."""
         self._task: asyncio.Task[T] | None = None
 
     def begin(self) -> None:
@@ -39,7 +40,7 @@ class Errand(Future[T]):
         task = self._task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._ended)
         if self.cancelled():
-            task.cancel()  # whoever cancelled it did not see the task yet
+            task.cancel()  # the other thread did not see the task yet
 
     def cancel(self) -> bool:
         if not super().cancel():
@@ -111,7 +112,7 @@ class LoopThread:
             raise
 
     def start(self, errand: Errand[T]) -> Errand[T]:
-        """Hand it to the loop. Whoever is interrupted meanwhile cancels it."""
+        """Hand an errand to the loop. A caller that is interrupted meanwhile has to cancel the errand."""
         self.check_process()  # whoever had the gate when a child was forked is not there to open it
         with self._gate:
             self.check()
