@@ -30,7 +30,8 @@ with Broker() as broker:
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         for number in range(100):
             producer.send("smoke", str(number).encode())
-    with Consumer("smoke", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+    settings = {"bootstrap_servers": broker.bootstrap_servers, "auto_offset_reset": "earliest"}
+    with Consumer("smoke", **settings) as consumer:
         seen = []
         while len(seen) < 100:
             seen += [int(record.value) for record in consumer.poll(10)]
