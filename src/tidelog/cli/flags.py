@@ -123,9 +123,10 @@ bootstrap_server: Decorator = click.option(
     metavar="HOST:PORT[,...]",
     multiple=True,
     callback=_bootstrap,
-    help=f"Brokers to ask first; else those of a settings file, of ${BOOTSTRAP_VARIABLE}, or {BOOTSTRAP}.",
+    help="Brokers to ask first. Without the flag the settings file names them, then "
+    f"${BOOTSTRAP_VARIABLE}; the default is {BOOTSTRAP}.",
 )
-"""The flag that every tool has which talks to brokers."""
+"""The flag of every tool that talks to brokers."""
 
 
 def value_or_not(name: str, metavar: str, text: str) -> Decorator:

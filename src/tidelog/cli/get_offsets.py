@@ -10,6 +10,7 @@ import click
 
 from tidelog.cli.flags import bootstrap_server, switch, valued
 from tidelog.cli.output import failing, open_admin, output_option, print_json, tool_command
+from tidelog.protocol import offset_specs
 
 if TYPE_CHECKING:
     from tidelog.clients.adminclient import Admin
@@ -18,12 +19,12 @@ Fits = Callable[[str, int], bool]
 
 RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?\Z")
 SPECS = {
-    "latest": -1,
-    "earliest": -2,
-    "max-timestamp": -3,
-    "earliest-local": -4,
-    "latest-tiered": -5,
-    "earliest-pending-upload": -6,
+    "latest": offset_specs.LATEST,
+    "earliest": offset_specs.EARLIEST,
+    "max-timestamp": offset_specs.MAX_TIMESTAMP,
+    "earliest-local": offset_specs.EARLIEST_LOCAL,
+    "latest-tiered": offset_specs.LATEST_TIERED,
+    "earliest-pending-upload": offset_specs.EARLIEST_PENDING_UPLOAD,
 }
 UNKNOWN_OFFSET = -1
 

@@ -113,7 +113,7 @@ class LoopThread:
 
     def start(self, errand: Errand[T]) -> Errand[T]:
         """Hand an errand to the loop. A caller that is interrupted meanwhile has to cancel the errand."""
-        self.check_process()  # whoever had the gate when a child was forked is not there to open it
+        self.check_process()  # a forked child may have a gate that no thread of it can open
         with self._gate:
             self.check()
             self.loop.call_soon_threadsafe(errand.begin)

@@ -1,8 +1,8 @@
 """What every coordinator stands on: the partitions of its internal topic that this broker leads.
 
-A shard holds what the records of one partition say. It changes only when a record is in the log, by `replay`
-of what is loaded and of what was just appended alike, so that the live state and that after a restart are the
-same. Whoever asked for an append is answered once it is committed, as acks=all asks.
+A shard is the state of one partition: what its records say. Only records that are in the log change it, by
+`replay`, whether they were just appended or are loaded after a restart. Both give the same state. A caller
+gets its answer once its append is committed, as with acks=all.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class CoordinatorRuntime(Generic[S]):
         """Append records as one batch and replay them; `done` when they are committed, or with the error.
 
         With a producer id they are part of its transaction. Call it from `run`, where the decision is made.
-        `take` stands for the replay where the caller has what the records say: it does the same to the shard.
+        `take` replaces the replay. A caller that knows what the records say spares decoding them with it.
         """
         if not records:
             done(None)

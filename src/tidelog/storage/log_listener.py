@@ -1,4 +1,4 @@
-"""What a log tells those who watch over it: its manager, and the partition that it belongs to."""
+"""The events of a log, for its manager and its partition."""
 
 from __future__ import annotations
 
