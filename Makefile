@@ -1,13 +1,15 @@
 # Two commands do everything on a fresh machine with Python 3.11+: `make run` and `make test`.
 PYTHON ?= python3
-VENV   := .venv
+# `make test PYTHON=python3.13` has an environment of its own, beside the one that the first `make` made.
+VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.run-installed
+DOCS_STAMP := $(VENV)/.docs-installed
 PORT   ?= 9092
 JOBS   ?= auto
 # PySpark 4.2, the oldest that works, beside the newest one of $(VENV).
-SPARK_4_2 := .venv-spark-4.2
+SPARK_4_2 := $(VENV)-spark-4.2
 
 .PHONY: help run test test-long test-spark-4.2 test-kafka test-cassandra check bench bench-kafka dist docs clean
 
@@ -27,6 +29,11 @@ $(STAMP): pyproject.toml setup.py $(wildcard src/tidelog/*/*.pyx src/tidelog/*/*
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@$(BIN)/python -m compileall -q src
 	@touch $(STAMP) $(RUN_STAMP)
+
+$(DOCS_STAMP): pyproject.toml setup.py $(wildcard src/tidelog/*/*.pyx src/tidelog/*/*.pxi)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $(DOCS_STAMP)
 
 # The first time it compiles the files of src once more, to the same: not while other tests run on them.
 $(SPARK_4_2)/.installed: $(STAMP)
@@ -55,10 +62,10 @@ test-cassandra: $(STAMP) ## the pipeline into a real Cassandra 5 (needs Java 17 
 	@$(BIN)/python -m tests.cassandra.server
 	$(BIN)/python -m pytest -q -m cassandra tests/cassandra
 
-check: $(STAMP)  ## lint, types, and the direction of imports
+check: $(STAMP)  ## lint, types, the direction of imports, and the names on the map
 	$(BIN)/ruff check src tests bench packaging
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layers.py
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_architecture_map.py tests/clients/typing/check_typing.py
 
 bench: $(STAMP)  ## every speed target beside its figure (needs a C compiler)
 	$(BIN)/python bench/run.py
@@ -69,9 +76,13 @@ bench-kafka: $(STAMP) ## ours and Apache Kafka 4.3 in turns, into docs/benchmark
 dist: $(STAMP)   ## source archive and wheels in dist/, each installed into an empty environment and tried
 	$(BIN)/python packaging/dist.py
 
-docs: $(STAMP)   ## docs/configuration.md from the definitions
+docs: $(DOCS_STAMP) ## the documentation as a site in site/, and the files of settings from their definitions
 	$(BIN)/tidelog config-docs > docs/configuration.md
+	$(BIN)/tidelog config-docs --clients > docs/client-settings.md
+	$(BIN)/python packaging/typed_settings.py > src/tidelog/clients/typed_settings.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --clean
+	@echo "The site begins at site/index.html."
 
 clean:           ## remove what was built
-	rm -rf $(VENV) $(SPARK_4_2) build dist bench/build src/*.egg-info
+	rm -rf .venv .venv-* build dist site bench/build src/*.egg-info
 	find src -name '*.so' -o -name '_speed.c' -o -name '_json.c' | xargs -r rm -f

@@ -1,14 +1,14 @@
 """Measures our broker and Apache Kafka 4.3 in turns and prints the ratio of each pair of rounds.
 
-    python bench/against_kafka.py                     every scenario
-    python bench/against_kafka.py --only small        some of them; the results of the others are kept
-    python bench/against_kafka.py --docs              and writes table and picture into docs/
+    python bench/against_kafka.py                     all scenarios
+    python bench/against_kafka.py --only small        one scenario; the results of the others are kept
+    python bench/against_kafka.py --docs              also writes the table and the picture into docs/
     python bench/against_kafka.py --docs --no-run     the same from the results of earlier runs
-    python bench/against_kafka.py --quick             a tenth of the work: that it runs, not how fast
+    python bench/against_kafka.py --quick             a tenth of the work: a test that it runs
 
-Both brokers run during a scenario, each on a folder of its own, and only one of them has work. Rounds that do
-not count warm them up, until the better of two successive rounds gains less than 5% on the best before.
-After that rounds alternate. Kafka needs Java 17 or newer and mvn, which fetches its jars once. The loads need
+Both brokers run during a scenario, each on its own folder, and only one of them has work. Warm-up rounds do
+not count. They end when the better of two successive rounds gains less than 5% on the best before. After that
+rounds alternate. Kafka needs Java 17 or newer and mvn, which fetches its jars once. The loads need
 a C compiler.
 """
 
@@ -47,7 +47,7 @@ IDLE_LOAD = 1.5
 
 @dataclass(slots=True)
 class Outcome:
-    """The pairs of one scenario by row, and how busy each broker was while the other one had the work."""
+    """The pairs of one scenario by row, and the load of each broker while the other one had the work."""
 
     pairs: dict[str, Pairs] = field(default_factory=dict)
     warmups: dict[str, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class Results:
-    """The rows of all scenarios, written to a file after each of them. Without a file nothing is kept."""
+    """The rows of all scenarios, written to a file after each scenario. Without a file nothing is kept."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
@@ -72,7 +72,7 @@ class Results:
 
     @property
     def rows(self) -> dict[str, Pairs]:
-        """What there is, in the order of the table."""
+        """The rows with results, in the order of the table."""
         return {key: self._pairs[key] for key in ROWS if key in self._pairs}
 
     def take_earlier(self) -> None:
@@ -98,7 +98,7 @@ class Results:
 
 
 def contest(scenario: Scenario, sources: Sequence[Source], scale: Scale, rounds: int) -> Outcome:
-    """Rounds of a scenario in turns on both brokers, each pair begun by the other one."""
+    """Run a scenario in turns on both brokers. The brokers take turns in beginning a pair."""
     outcome = Outcome()
     with scenario(sources[0], scale) as ours, scenario(sources[1], scale) as kafka:
         outcome.warmups = {"tidelog": warm_up(ours, scale), "kafka": warm_up(kafka, scale)}
@@ -113,9 +113,9 @@ def contest(scenario: Scenario, sources: Sequence[Source], scale: Scale, rounds:
 
 
 def warm_up(loaded: Loaded, scale: Scale) -> int:
-    """Rounds that are not counted, until the broker gets no cheaper; their number.
+    """Run rounds that do not count until the broker gets no cheaper; returns their number.
 
-    A broker that each round starts anew has one: it takes nothing along into the next round.
+    A broker that is started for each round has one, since it keeps nothing for the next round.
     """
     most = 1 if scale.quick or loaded.broker is None else MOST_WARMUPS
     costs: list[float] = []
@@ -126,7 +126,7 @@ def warm_up(loaded: Loaded, scale: Scale) -> int:
 
 
 def one_round(loaded: Loaded, other: Loaded, idle_cores: list[float]) -> Figures:
-    """One round; what the other broker took of a core meanwhile is added to `idle_cores`."""
+    """Run one round. The CPU cores that the other broker used meanwhile are added to `idle_cores`."""
     began, before = time.monotonic(), 0.0 if other.broker is None else other.broker.cpu()
     figures = loaded.work()
     if other.broker is not None:
@@ -166,7 +166,7 @@ def arguments() -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace, results: Results) -> list[str]:
-    """Measures every scenario that was asked for; what failed."""
+    """Measure the selected scenarios; returns the failures."""
     machine.raise_file_limit()
     if (busy := os.getloadavg()[0]) > IDLE_LOAD:
         print(f"the machine is busy (load average {busy:.1f}): the figures will not count", file=sys.stderr)
@@ -197,7 +197,7 @@ def write_docs(results: Results) -> None:
 
 def main() -> int:
     options = arguments()
-    # Ends as Ctrl-C does, so that no broker and no folder is left behind.
+    # SIGTERM ends it as Ctrl-C does, so that no broker and no folder is left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     results = Results(None if options.quick else options.json)
     if options.only or options.no_run:

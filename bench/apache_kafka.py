@@ -1,6 +1,6 @@
-"""Apache Kafka 4.3 from its published jars: one KRaft node, the JVM's options those of Kafka's own script.
+"""Apache Kafka 4.3 from its published jars: one KRaft node with the JVM options of Kafka's own script.
 
-Its settings are the defaults, but for what one node needs: internal topics of one replica.
+Its settings are the defaults, except that internal topics have one replica, as one node needs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker import BrokerFailed, Source, free_port
 
 ROOT = Path(__file__).parent.parent
 CLUSTER_ID = "b1CFs5UJTaSbmEhD5iKrHA"
-# What bin/kafka-server-start.sh of a Kafka gives its JVM.
+# The JVM options of Kafka's bin/kafka-server-start.sh.
 JVM = (
     "-Xms1G -Xmx1G -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35"
     " -XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
@@ -33,7 +33,7 @@ ONE_NODE = {
 
 
 def class_path() -> str:
-    """Where the jars are; fetched with mvn the first time."""
+    """The class path of the jars, which mvn fetches the first time."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.kafka.jars", "kafka4"],
         cwd=ROOT,
@@ -48,7 +48,7 @@ def class_path() -> str:
 
 
 def kafka_source(folder: Path) -> Source:
-    """Starts Kafka on new folders below `folder`."""
+    """A source that starts Kafka on new folders below `folder`."""
     jars = class_path()
 
     def prepare(data: Path, port: int) -> None:

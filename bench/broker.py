@@ -1,4 +1,4 @@
-"""The broker that is measured: started here from a command, or one that runs already."""
+"""The measured broker: started here from a command, or already running."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TIDELOG = (
 
 
 class BrokerFailed(Exception):
-    """The broker did not start, did not stop, or went away."""
+    """The broker did not start, did not stop, or ended."""
 
 
 @dataclass(slots=True)
 class Broker:
-    """A running broker: where it listens and which process it is."""
+    """A running broker: its address and its process."""
 
     host: str
     port: int
@@ -51,7 +51,7 @@ class Broker:
         return machine.resident_bytes(self.pid) / machine.MEGABYTE
 
     def topic(self, name: str, partitions: int = 1, **settings: str) -> str:
-        """Makes a topic of a name not used before and waits until all of it can be used."""
+        """Create a topic with a new name, and wait until all of it can be used."""
         unique = f"{name}-{time.time_ns() // 1000:x}"
         configs = {key.replace("_", "."): value for key, value in settings.items()}
         with self.client() as client:
@@ -61,7 +61,7 @@ class Broker:
         return unique
 
     def await_partitions(self, topic: str, count: int) -> None:
-        """Waits until the broker leads every partition: each tells its end offset."""
+        """Wait until the broker leads every partition and returns its end offset."""
         deadline = time.monotonic() + START_TIMEOUT
         with self.client() as client:
             while any(error for error, _ in client.offsets(topic, range(count), LATEST)):
@@ -70,18 +70,18 @@ class Broker:
                 time.sleep(0.005)
 
     def segments(self, topic: str) -> int | None:
-        """Number of log files of a topic, where its folder is known."""
+        """The number of log files of a topic, if its folder is known."""
         if self.data is None:
             return None
         return sum(1 for _ in self.data.glob(f"**/{topic}-*/*.log"))
 
 
 Prepare = Callable[[Path, int], None]
-"""What is done before a start, given the data folder and the port; the start is not counted from it."""
+"""Called before a start with the data folder and the port. The time of the start does not include it."""
 
 
 class Launcher:
-    """Starts the broker's command on a folder of its own, and stops it again."""
+    """Starts the broker's command on its own folder, and stops it again."""
 
     def __init__(self, command: str, folder: Path, prepare: Prepare | None = None) -> None:
         self.command = command
@@ -128,7 +128,7 @@ class Launcher:
             return Broker(host, port, self._process.pid, data), time.monotonic() - begun
 
     def stop(self) -> None:
-        """A clean stop; one that takes too long is an error."""
+        """Stop the broker cleanly. Raises if that takes too long."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -141,7 +141,7 @@ class Launcher:
             raise BrokerFailed(f"the broker did not stop within {STOP_TIMEOUT:.0f} s of SIGTERM") from None
 
     def kill(self) -> None:
-        """The end of a broker whose data nobody needs any more."""
+        """Kill a broker whose data is not needed any more."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -153,7 +153,7 @@ class Launcher:
 
 @dataclass(slots=True)
 class Source:
-    """Where brokers come from: a command to start new ones, or one address that is used for everything."""
+    """The source of brokers: a command that starts new ones, or the address of one for all scenarios."""
 
     folder: Path
     command: str = TIDELOG
@@ -162,7 +162,7 @@ class Source:
 
     @contextmanager
     def broker(self, settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
-        """A new broker on a new folder, removed afterwards; or the attached one, whose topics are removed."""
+        """A new broker on a folder that is removed afterwards; or the given one, whose topics are removed."""
         if self.attached is not None:
             broker = self.attached
             try:
@@ -178,7 +178,7 @@ class Source:
 
     @contextmanager
     def launcher(self) -> Iterator[Launcher]:
-        """A launcher on a new folder, for what is about starting itself."""
+        """A launcher on a new folder, for scenarios that measure starts."""
         folder = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=self.folder))
         launcher = Launcher(self.command, folder, self.prepare)
         try:

@@ -1,8 +1,8 @@
-"""The picture of the comparison with Kafka: a bar for each row with a goal, as SVG made of nothing but text.
+"""The picture of the comparison with Kafka: an SVG with a bar for each row that has a goal.
 
 Costs and rates have a panel each: in the first a short bar is good, in the second a long one. The bar is the
-median, the thin line the smallest and the largest pair, the notch the goal. The picture brings its own
-background for light and dark pages.
+median, the thin line the smallest and the largest pair, the notch the goal. The picture has a background of
+its own for light and dark pages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STYLE = """
 
 
 def picture(rows: Sequence[Pairs]) -> str:
-    """The rows without a goal are left out: one ratio of 10 would make all other bars short."""
+    """The SVG of the rows with a goal. Of the other rows one ratio of 10 would make all bars short."""
     judged = [pairs for pairs in rows if pairs.row.goal is not None]
     costs = [pairs for pairs in judged if not pairs.row.at_least]
     rates = [pairs for pairs in judged if pairs.row.at_least]

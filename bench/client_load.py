@@ -1,8 +1,8 @@
-"""One client that produces, as a process of its own: what it sent, and the CPU time that took, as JSON.
+"""One client that produces, as its own process. Prints the records that it sent and its CPU time as JSON.
 
     python bench/client_load.py CLIENT HOST:PORT TOPIC RECORDS SIZE [--keyed]
 
-All clients are told the same: acks=all, batches of 1,000,000 bytes, 5 ms of linger; else as they come.
+All clients have acks=all, batches of 1,000,000 bytes and 5 ms of linger, and otherwise their defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Run = Callable[["Work"], None]
 
 
 class Work:
-    """How much of what to send where; `begin` marks the end of the warm-up, `end` that all is written."""
+    """The work of a client; `begin` marks the end of the warm-up, `end` the last acknowledgement."""
 
     def __init__(self, bootstrap: str, topic: str, records: int, size: int, keyed: bool) -> None:
         self.bootstrap = bootstrap

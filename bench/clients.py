@@ -1,7 +1,7 @@
 """Our producer beside confluent-kafka, kafka-python and aiokafka: records per CPU-second of the client.
 
-Each runs as a process of its own against the same broker, one after the other in every round, so that a
-disturbance meets all; a figure is our rate over theirs.
+Each client runs as its own process against the same broker, one after the other in every round, so that a
+disturbance affects all. A figure is our rate divided by the other client's rate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECORDS = {
 
 @dataclass(slots=True)
 class Rates:
-    """Records per CPU-second of each client, one number a round."""
+    """Records per CPU-second of each client, one number for each round."""
 
     found: dict[str, list[float]] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ def measured(bench: Bench, broker: Broker, size: int, *, keyed: bool) -> Rates:
 
 
 def clients(bench: Bench) -> list[Figure]:
-    """Producing record by record and from columns, without keys; with keys beside."""
+    """Produce record by record and from columns, without keys and with keys."""
     figures: list[Figure] = []
     with bench.source.broker() as broker:
         for size in SIZES:

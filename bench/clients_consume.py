@@ -1,7 +1,7 @@
 """Our consumer beside confluent-kafka, kafka-python and aiokafka: records per CPU-second of the client.
 
-Each runs as a process of its own against the same broker, one after the other in every round, so that a
-disturbance meets all; a figure is our rate over theirs.
+Each client runs as its own process against the same broker, one after the other in every round, so that a
+disturbance affects all. A figure is our rate divided by the other client's rate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from targets import figure
 from clients import PARTITIONS, SIZES, Rates, produce
 
 PROGRAM = Path(__file__).parent / "consume_load.py"
-# What each may read of the topic, so that none takes much longer than the others.
+# The share of the topic that each client reads, so that none takes much longer than the others.
 PARTS = {
     "tidelog": 1.0,
     "tidelog-columns": 1.0,
@@ -49,7 +49,7 @@ def consume(broker: Broker, client: str, topic: str, records: int) -> float:
 
 
 def consumers(bench: Bench) -> list[Figure]:
-    """Consuming record by record, and columns, of a topic that is in the page cache."""
+    """Consume record by record, and columns, from a topic in the page cache."""
     figures: list[Figure] = []
     with bench.source.broker() as broker:
         for size in SIZES:

@@ -1,4 +1,4 @@
-"""A reader of data that is outside the page cache, on a slow disk, beside one-record produces."""
+"""One-record produces beside a reader of data that is not in the page cache, on a slow disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def cold(bench: Bench) -> list[Figure]:
-    """One-record produces, one due every ms, with and without a reader of an evicted topic, in turns."""
+    """One-record produces, one every ms, with and without a reader of an evicted topic, in turns."""
     bench.needs_own_broker()
     requests = bench.scaled(8_000)
     amount = 2 * READ_BYTES_PER_SECOND * requests * INTERVAL_US // 1_000_000 + 64 * MEGABYTE
@@ -61,7 +61,7 @@ def evict(broker: Broker, topic: str) -> None:
     for path in broker.data.glob(f"**/{topic}-*/*"):
         fd = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(fd)  # pages that are not yet on the disk stay
+            os.fsync(fd)  # pages that are not on the disk yet cannot be dropped
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(fd)
@@ -69,7 +69,7 @@ def evict(broker: Broker, topic: str) -> None:
 
 @contextmanager
 def slow_disk(broker: Broker) -> Iterator[None]:
-    """Let the kernel hold back the broker's reads as if its disk were slow (control group blkio or io)."""
+    """Limit the broker's reads in the kernel as if its disk were slow (control group blkio or io)."""
     assert broker.data is not None
     device = _disk_of(broker.data)
     try:
@@ -100,7 +100,7 @@ def _make_group(device: str) -> Path:
 
 
 def _disk_of(folder: Path) -> str:
-    """MAJOR:MINOR of the whole disk that a folder is on: limits are not for partitions."""
+    """MAJOR:MINOR of the whole disk of a folder, since limits do not work on partitions."""
     number = folder.stat().st_dev
     device = f"{os.major(number)}:{os.minor(number)}"
     node = Path(f"/sys/dev/block/{device}")

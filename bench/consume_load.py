@@ -1,9 +1,9 @@
-"""One client that consumes, as a process of its own: what it read, and the CPU time that took, as JSON.
+"""One client that consumes, as its own process. Prints the records that it read and its CPU time as JSON.
 
     python bench/consume_load.py CLIENT HOST:PORT TOPIC PARTITIONS RECORDS
 
-All clients are given the partitions by hand, read them from the start, at most 500 records at a time, and
-look at the value of each record; else they are as they come. Columns are read as they come in.
+All clients assign the partitions by hand, read them from the start, at most 500 records at a time, and access
+the value of each record. Otherwise they have their defaults. Columns are read as they arrive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Run = Callable[["Work"], None]
 
 
 class Work:
-    """How much to read from where; `begin` marks the end of the warm-up."""
+    """The topic and number of records to read; `begin` marks the end of the warm-up."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, records: int) -> None:
         self.bootstrap = bootstrap
@@ -32,7 +32,7 @@ class Work:
         self.cpu = self.seconds = 0.0
 
     def begin(self, already: int) -> None:
-        """So much was read before the clock is started."""
+        """Start the clock; `already` records were read before."""
         self.read = -already
         self.seconds, self.cpu = time.perf_counter(), time.process_time()
 

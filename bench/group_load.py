@@ -1,11 +1,11 @@
-"""Load of consumer groups, as a process of its own: members that commit, beat and join, each on a connection.
+"""Load of consumer groups, as its own process: members that commit, heartbeat and join, one per connection.
 
     group_load.py HOST:PORT commits    a closed loop of OffsetCommit requests, one partition each
     group_load.py HOST:PORT fill       commits offsets for many groups, many partitions in a request
     group_load.py HOST:PORT beats      groups of members that heartbeat, evenly spread over the interval
     group_load.py HOST:PORT rebalance  one group in which everybody joins again
 
-Prints one JSON object. `beats` first prints a line when all members are there, and ends with its stdin.
+Prints one JSON object. `beats` first prints a line when all members have joined, and ends with its stdin.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ NOT_READY = (14, 15, 16)  # COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILA
 
 
 class Failed(Exception):
-    """An answer was an error, or did not come."""
+    """An answer was an error, or did not arrive."""
 
 
 class CoordinatorNotReady(Failed):
-    """The coordinator of a group is not elected or loads its offsets: the same request succeeds later."""
+    """The coordinator of a group is not elected, or is loading: the same request succeeds later."""
 
 
 class Link:
@@ -52,7 +52,7 @@ class Link:
         self.socket.sendall(frame)
 
     def receive(self) -> list[bytes]:
-        """The answers that are whole, without their lengths."""
+        """The complete answers, without their lengths."""
         data = self.socket.recv(1 << 18)
         if not data:
             raise Failed("the broker closed a connection")
@@ -68,7 +68,7 @@ class Link:
 
 
 class Links:
-    """Many connections, watched together."""
+    """Many connections with one selector."""
 
     def __init__(self, address: tuple[str, int], count: int) -> None:
         self.all = [Link(address) for _ in range(count)]
@@ -78,14 +78,14 @@ class Links:
             self._poll.register(fd, select.EPOLLIN)
 
     def answers(self, timeout: float) -> Iterable[tuple[int, bytes]]:
-        """What has come within the time-out: number of the connection and frame."""
+        """The answers that arrive within the time-out: the number of the connection and the frame."""
         for fd, _ in self._poll.poll(timeout):
             number, link = self._by_fd[fd]
             for frame in link.receive():
                 yield number, frame
 
     def exchange(self, requests: dict[int, Message], version: int) -> dict[int, bytes]:
-        """Send a request on each of these connections; the body of every answer."""
+        """Send a request on each of these connections; returns the body of every answer."""
         for number, request in requests.items():
             self.all[number].send(request_frame(request, version, 1, "bench"))
         return self.await_answers(requests, version)
@@ -108,7 +108,7 @@ def check(code: int, what: str) -> None:
 
 
 def await_coordinator(address: tuple[str, int]) -> None:
-    """The first request for a coordinator makes its topic."""
+    """Wait for a coordinator. The first request for one creates its topic."""
     links = Links(address, 1)
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
@@ -140,7 +140,7 @@ def commit_request(group_id: str, topic: str, partitions: Sequence[int], offset:
 
 
 def closed_loop(links: Links, frames: Sequence[bytes], count: int) -> list[float]:
-    """Send `count` frames, the next on a connection when the one before is answered; seconds of each."""
+    """Send `count` frames, one at a time on each connection; returns the seconds of each."""
     begun = [0.0] * len(links.all)
     taken: list[float] = []
     sent = 0
@@ -171,7 +171,7 @@ def check_commit(frame: bytes) -> None:
 
 
 def await_commits(links: Links, frames: Sequence[bytes]) -> None:
-    """Sends each frame until its commit succeeds: the groups have coordinators on many partitions."""
+    """Send each frame until its commit succeeds: the groups have coordinators on many partitions."""
     deadline = time.monotonic() + LIMIT
     for frame in frames:
         while True:
@@ -237,7 +237,7 @@ def fill(address: tuple[str, int], options: argparse.Namespace) -> dict[str, flo
 
 
 class Group:
-    """Members of one group, by the numbers of their connections."""
+    """The members of one group, by the numbers of their connections."""
 
     def __init__(self, group_id: str, numbers: Sequence[int]) -> None:
         self.group_id = group_id
@@ -290,7 +290,7 @@ def checked_syncs(bodies: dict[int, bytes]) -> None:
 
 
 def beats(address: tuple[str, int], options: argparse.Namespace) -> dict[str, float]:
-    """Members beat, one after the other, so that each has its turn once in an interval."""
+    """Members send heartbeats in turn, each once in an interval."""
     await_coordinator(address)
     links = Links(address, options.groups * options.members)
     groups = [
@@ -311,7 +311,7 @@ def beats(address: tuple[str, int], options: argparse.Namespace) -> dict[str, fl
 
 
 def pace(links: Links, frames: Sequence[bytes], interval: float) -> dict[str, float]:
-    """Send the frames over and over, each once in an interval, until stdin ends."""
+    """Send the frames again and again, each once in an interval, until stdin ends."""
     sent = answered = 0
     last = b""
     begun = time.monotonic()
@@ -332,9 +332,9 @@ def pace(links: Links, frames: Sequence[bytes], interval: float) -> dict[str, fl
 
 
 def rebalance(address: tuple[str, int], options: argparse.Namespace) -> dict[str, float]:
-    """From the last join to the last member that has its assignment.
+    """Measure from the last join to the last member with an assignment.
 
-    The first member is alone at first; when the others are waiting in their joins it joins again, last.
+    The first member is alone at first. When the others wait in their joins, it joins again as the last.
     """
     await_coordinator(address)
     links = Links(address, options.members)
@@ -344,7 +344,7 @@ def rebalance(address: tuple[str, int], options: argparse.Namespace) -> dict[str
     joins: dict[int, Message] = {number: group.join(number) for number in range(1, options.members)}
     for number, request in joins.items():
         links.all[number].send(request_frame(request, JOIN_VERSION, 1, "bench"))
-    time.sleep(1.0)  # all of them wait by now
+    time.sleep(1.0)  # by now all of them wait
     joins[0] = group.join(0)
     last = request_frame(joins[0], JOIN_VERSION, 1, "bench")
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Consumer groups: what heartbeats and commits cost, how long a large group rebalances, how offsets load."""
+"""Consumer groups: the cost of heartbeats and commits, the time to rebalance and to load offsets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def commit(broker: Broker, topic: str, requests: int) -> Load:
 
 
 def commits(bench: Bench) -> list[Figure]:
-    """Offset commits: how many one core does."""
+    """Offset commits per CPU-second."""
     with bench.source.broker() as broker:
         topic = broker.topic("commits", COMMITTED_PARTITIONS)
         commit(broker, topic, bench.scaled(10_000) * bench.warmup)
@@ -69,7 +69,7 @@ def commits(bench: Bench) -> list[Figure]:
 
 
 def heartbeats(bench: Bench) -> list[Figure]:
-    """Groups of three members, each on a connection of its own, that do nothing but say that they live."""
+    """Groups of three members that only send heartbeats, each on its own connection."""
     groups, seconds = bench.scaled(GROUPS), 4.0 if bench.quick else 15.0
     shares: list[float] = []
     with bench.source.broker({"group.initial.rebalance.delay.ms": "3000"}) as broker:
@@ -88,7 +88,7 @@ def heartbeats(bench: Bench) -> list[Figure]:
 
 
 def rebalance(bench: Bench) -> list[Figure]:
-    """From the last of 200 joins to the last member that has its assignment."""
+    """From the last of 200 joins to the last member with an assignment."""
     members = bench.scaled(LARGE_GROUP)
     times: list[float] = []
     for _ in range(2 if bench.quick else 3):
@@ -98,7 +98,7 @@ def rebalance(bench: Bench) -> list[Figure]:
 
 
 def offsets(bench: Bench) -> list[Figure]:
-    """A start on 1,000,000 committed offsets: until groups are listed, and the most memory by then."""
+    """A start with 1,000,000 committed offsets: the time until groups are listed, and the peak memory."""
     bench.needs_own_broker()
     groups = bench.scaled(LOADED_GROUPS)
     with bench.source.launcher() as launcher:

@@ -23,15 +23,15 @@ SEVEN_DAYS_MS = "604800000"
 
 @dataclass(slots=True, frozen=True)
 class Place:
-    """Somewhere to produce to and fetch from at random."""
+    """Partitions to produce to and fetch from at random."""
 
     broker: Broker
     topic: str
     partitions: int
-    offsets: int  # of each partition, all of them readable
+    offsets: int  # of each partition
 
     def fill(self, **options: object) -> None:
-        """One-record batches in turn to each partition; one connection, so that offsets follow times."""
+        """Write one-record batches to each partition in turn, on one connection: offsets follow times."""
         requests = self.partitions * self.offsets
         self._run("produce", requests=requests, depth=16, record_size=1000, **options)
 
@@ -39,7 +39,7 @@ class Place:
         return self._run("produce", requests=requests, connections=CONNECTIONS, random=True)
 
     def fetch(self, requests: int) -> Load:
-        # One byte at most, so that each answer is the one batch that holds the offset.
+        # At most one byte, so that each answer is the one batch with the offset.
         bounds = {"to": self.offsets, "max_bytes": 1}
         return self._run("fetch", requests=requests, connections=CONNECTIONS, random=True, **bounds)
 
@@ -48,7 +48,7 @@ class Place:
 
 
 def compare(bench: Bench, broker: Broker, *works: Callable[[int], Load]) -> list[list[float]]:
-    """Microseconds of CPU a request of each, in turns so that a disturbance meets all."""
+    """Microseconds of CPU per request of each load, in turns, so that a disturbance affects all."""
     count = bench.scaled(20_000)
     for work in works:
         work(bench.scaled(10_000) * bench.warmup)
@@ -68,9 +68,10 @@ def grown(key: str, smallest: list[float], large: list[float], note: str = "") -
 
 
 def segments(bench: Bench) -> list[Figure]:
-    """Produce and random fetch in a log of 10,000 segments, against the same batches in one segment.
+    """Produce and random fetch in a log of 10,000 segments, compared with the same batches in one segment.
 
-    With `segment.ms` of 1 a segment ends when a record dated later comes: four batches of one time in each.
+    With a `segment.ms` of 1 a record with a later timestamp rolls the segment: each has four batches of one
+    time.
     """
     count = bench.scaled(SEGMENTS)
     offsets = count * BATCHES_PER_SEGMENT
@@ -96,7 +97,7 @@ def segments(bench: Bench) -> list[Figure]:
 
 
 def partitions(bench: Bench) -> list[Figure]:
-    """Produce and random fetch before and after making 2,000 partitions; then a stop and a start on them."""
+    """Produce and random fetch before and after creating 2,000 partitions, then a stop and a start."""
     bench.needs_own_broker()
     count = bench.scaled(PARTITIONS)
     with bench.source.launcher() as launcher:
@@ -121,7 +122,7 @@ def partitions(bench: Bench) -> list[Figure]:
 
 
 def reopen(launcher: Launcher, place: Place, note: str) -> Figure:
-    """Seconds from the start, after a clean stop, until every partition can be asked for its offsets."""
+    """Seconds from a start after a clean stop until every partition returns its offsets."""
     begun = time.monotonic()
     launcher.stop()
     stopped = time.monotonic() - begun

@@ -1,8 +1,8 @@
-"""What is measured in turns on our broker and on Apache Kafka.
+"""The scenarios that are measured in turns on our broker and on Apache Kafka.
 
-A scenario is a context: it starts a broker of the given source, prepares it, and yields its rounds.
-`ROWS` says what the figures of all scenarios are called and which ratio to Kafka they are to reach. A row
-without a goal is there for the whole picture.
+A scenario is a context manager: it starts a broker of the given source, prepares it, and yields its rounds.
+`ROWS` has the names of the figures of all scenarios, and their goals for the ratio to Kafka. A row without a
+goal is there for completeness.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Figures = dict[str, float]
 PER_REQUEST, PER_GB = "CPU-s / 100,000", "CPU-s / GB"
 SESSION_PARTITIONS, SESSION_BATCHES = 1_000, 20_000
 TRANSACTION_SECONDS, SESSION_SECONDS = 3.0, 2.0
-# Topics that were deleted between two rounds have left the page cache before the next one.
+# By then topics that were deleted between two rounds have left the page cache.
 DELETE_SOON, DELETE_SECONDS = {"log.segment.delete.delay.ms": "100"}, 60.0
 IDLE_CONNECTIONS, IDLE_SECONDS = 2_000, 0.5
 OPENED_PARTITIONS = 500
-# The large producer is at its rate before the small one begins, and goes on until the small one has ended.
+# The large producer has reached its rate before the small one begins, and outlasts it.
 BESIDE_RATE, BESIDE_SECONDS, BESIDE_LEAD = 500 * MEGABYTE, 1.0, 0.2
 IDEMPOTENT = ("enable.idempotence=true", "acks=all")
 
@@ -65,7 +65,7 @@ ROWS: dict[str, Row] = {
 
 @dataclass(slots=True)
 class Scale:
-    """How much of the work is done: all of it, or a tenth."""
+    """The share of the work: all of it, or a tenth."""
 
     quick: bool = False
 
@@ -78,10 +78,10 @@ class Scale:
 
 @dataclass(slots=True)
 class Loaded:
-    """A broker that is ready for rounds. The first figure of a round tells whether the broker is warm."""
+    """A broker that is ready for rounds. The first figure of a round shows whether the broker is warm."""
 
     work: Callable[[], Figures]
-    broker: Broker | None = None  # none where each round starts one
+    broker: Broker | None = None  # None if each round starts one
 
 
 Scenario = Callable[[Source, Scale], AbstractContextManager[Loaded]]
@@ -89,7 +89,7 @@ Scenario = Callable[[Source, Scale], AbstractContextManager[Loaded]]
 
 @contextmanager
 def large_topic(source: Source, broker: Broker, amount: int) -> Iterator[str]:
-    """A topic that takes `amount` bytes into memory the machine holds; its files are gone afterwards."""
+    """A topic for `amount` bytes, with memory that the machine already holds; its files are removed after."""
     machine.warm_memory(source.folder, amount)
     topic = broker.topic("large")
     yield topic
@@ -116,7 +116,7 @@ def start(source: Source, scale: Scale) -> Iterator[Loaded]:
 
 
 def per_100_000(broker: Broker, work: Callable[[], Load]) -> float:
-    """CPU-seconds of the broker for 100,000 requests of a load."""
+    """CPU-seconds of the broker per 100,000 requests of a load."""
     before, done = broker.cpu(), work()
     return (broker.cpu() - before) / done.requests * 100_000
 
@@ -196,7 +196,7 @@ def beside(source: Source, scale: Scale) -> Iterator[Loaded]:
 
 
 def fetch(key: str, max_bytes: int, times: int) -> Scenario:
-    """Fetch requests of so many bytes, so many times through a log of 1 GB."""
+    """Fetch requests of `max_bytes`, `times` times through a log of 1 GB."""
 
     @contextmanager
     def scenario(source: Source, scale: Scale) -> Iterator[Loaded]:

@@ -1,4 +1,4 @@
-"""The load generators: compiled when their source is newer, run as processes, answers read as JSON."""
+"""The load generators: compiled if their source is newer, run as processes, with results as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker import Broker
 
 HERE = Path(__file__).parent
 BUILD = HERE / "build"
-LIMIT = 600.0  # seconds; each generator has a shorter bound of its own
+LIMIT = 600.0  # seconds; each generator has its own, shorter limit
 
 
 class LoadFailed(Exception):
@@ -25,7 +25,7 @@ class LoadFailed(Exception):
 
 @dataclass(slots=True, frozen=True)
 class Load:
-    """What one run of the generator did."""
+    """The result of one run of a generator."""
 
     requests: int
     bytes: int
@@ -70,7 +70,7 @@ def _finish(process: subprocess.Popen[str], mode: str) -> Load:
 
 
 def start(broker: Broker, mode: str, **options: object) -> subprocess.Popen[str]:
-    """Starts a generator beside others; `finish` waits for it."""
+    """Start a generator beside others; `finish` waits for it."""
     words = _arguments(broker, mode, options)
     return subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -87,7 +87,7 @@ def run(broker: Broker, mode: str, **options: object) -> Load:
 
 @contextmanager
 def idle_connections(broker: Broker, count: int) -> Iterator[None]:
-    """Holds `count` connections open, each answered once."""
+    """Hold `count` connections open, each after one answer."""
     process = start(broker, "idle", connections=count)
     assert process.stdout is not None
     try:
@@ -115,9 +115,9 @@ def librdkafka() -> str | None:
 def run_librdkafka(
     library: str, broker: Broker, topic: str, records: int, record_size: int, *settings: str
 ) -> float:
-    """Records per second of one producer with librdkafka's own batching; the last acknowledgement ends it.
+    """Records per second of one producer with librdkafka's batching, until the last acknowledgement.
 
-    `settings` are NAME=VALUE; without any the producer has acks=1.
+    `settings` are NAME=VALUE; the default is acks=1.
     """
     words = [str(build("rdkafka_load", "-ldl")), library, f"{broker.host}:{broker.port}", topic, "1"]
     words += [str(records), str(record_size), *(settings or ("acks=1",))]

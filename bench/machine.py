@@ -1,4 +1,4 @@
-"""What the machine says of a process and its children, CPU time and memory; and what it costs by itself."""
+"""CPU time and memory of a process and its children, and the basic costs of the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK = 1 << 20
 
 
 def process_tree(pid: int) -> list[int]:
-    """The process and all its living descendants."""
+    """The process and all its running descendants."""
     tree = [pid]
     for parent in tree:
         try:
@@ -32,9 +32,9 @@ def process_tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads, ended ones included, of the process tree.
+    """User and system time of the process tree, with all threads, also ended ones.
 
-    The process clock counts nanoseconds; /proc/PID/stat only hundredths of a second.
+    The process clock has nanoseconds, /proc/PID/stat only hundredths of a second.
     """
     total = 0.0
     for member in process_tree(pid):
@@ -52,7 +52,7 @@ def _reaped_children_seconds(pid: int) -> float:
 
 
 def main_thread_seconds(pid: int) -> float:
-    """User and system time of the thread that a process began with; a broker's loop is there."""
+    """User and system time of the main thread of a process; a broker's loop runs there."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -70,7 +70,7 @@ def resident_bytes(pid: int) -> int:
 
 
 class PeakMemory:
-    """Samples a process's resident memory until it is closed; `peak` is the largest seen."""
+    """Samples the resident memory of a process until it is closed; `peak` is the largest sample."""
 
     def __init__(self, pid: int, interval: float = 0.05) -> None:
         self.peak = resident_bytes(pid)
@@ -96,7 +96,7 @@ class PeakMemory:
 
 
 def raise_file_limit(wanted: int = 60_000) -> int:
-    """Lets this process and what it starts open many files; returns the limit reached."""
+    """Let this process and its children open many files; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (max(hard, wanted), hard):
         try:
@@ -108,11 +108,11 @@ def raise_file_limit(wanted: int = 60_000) -> int:
 
 
 def warm_memory(folder: Path, size: int) -> None:
-    """Makes sure that the next `size` bytes of page cache are memory that the machine holds.
+    """Make sure that the next `size` bytes of page cache are memory that the machine already holds.
 
-    A virtual machine may give free memory back to its host after some seconds, and then pays for every page
-    it touches anew: five times the price of a write was seen. A file written and removed just before puts
-    pages on the free list that were touched already.
+    A virtual machine may return free memory to its host after some seconds, and then pays for every page
+    again: writes took up to five times as much. A file that is written and removed just before fills the free
+    list with pages that were touched already.
     """
     path = folder / f"warm-memory-{os.getpid()}"
     try:
@@ -122,7 +122,7 @@ def warm_memory(folder: Path, size: int) -> None:
 
 
 def append_cost(folder: Path, size: int) -> float:
-    """CPU seconds to append `size` bytes to a new file by 1 MiB: what any broker pays the kernel."""
+    """CPU seconds to append `size` bytes to a new file in steps of 1 MiB, which every broker pays."""
     warm_memory(folder, size)
     path = folder / f"append-cost-{os.getpid()}"
     before = time.process_time()
@@ -141,7 +141,7 @@ def _write_file(path: Path, size: int) -> None:
 
 
 def describe() -> dict[str, str | int | float]:
-    """Enough to judge a figure by: cores, kernel, memory, and how busy the machine was."""
+    """The facts to judge a figure by: cores, kernel, memory, and the load of the machine."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""Figures of two brokers measured in turns: the ratio of each pair of rounds, its median and its spread."""
+"""Figures of two brokers measured in turns: the ratios of pairs of rounds, their median and spread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from report import number
 
 @dataclass(slots=True, frozen=True)
 class Row:
-    """One figure of the comparison; `goal` bounds the ratio of ours to Kafka's."""
+    """One figure of the comparison; `goal` is the limit of the ratio of ours to Kafka's."""
 
     name: str
     unit: str
@@ -28,7 +28,7 @@ class Row:
 
 @dataclass(slots=True)
 class Pairs:
-    """The rounds of one row: the same number on both brokers, in the order in which they ran."""
+    """The rounds of one row, as many on each broker, in the order in which they ran."""
 
     row: Row
     ours: list[float] = field(default_factory=list)
@@ -53,9 +53,9 @@ class Pairs:
 
 
 def settled(costs: Sequence[float], gain: float = 0.05, least: int = 4) -> bool:
-    """Whether a broker that compiles itself while it runs has become as cheap as it gets.
+    """Whether a broker with a JIT compiler is warm.
 
-    It has once the better of the last two rounds gains less than `gain` on the best of those before.
+    It is warm when the better of the last two rounds gains less than `gain` on the best of the rounds before.
     """
     return len(costs) >= least and min(costs[-2:]) >= (1 - gain) * min(costs[:-2])
 
@@ -78,7 +78,7 @@ def cells(pairs: Pairs) -> tuple[str, ...]:
 
 
 def markdown(rows: Iterable[Pairs]) -> str:
-    """The table; ratios that miss their goal are bold."""
+    """The table in Markdown. Ratios that miss their goal are bold."""
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---|---|--:|--:|--:|--:|---|"]
     for pairs in rows:
         line = list(cells(pairs))
@@ -109,7 +109,7 @@ def rewritten(page: str, name: str, content: str) -> str:
 
 
 def circumstances(date: str, machine: Mapping[str, object]) -> str:
-    """When and on what the figures were measured, in one line."""
+    """The date and the machine of the figures, in one line."""
     return (
         f"Measured on {date}: {machine['cores']} cores ({machine['processor']}), "
         f"{machine['memory_gb']:.0f} GB, Linux {machine['kernel']}, Python {machine['python']}; "
@@ -136,7 +136,7 @@ def as_json(rows: dict[str, Pairs], **about: object) -> str:
 
 
 def rounds_of(document: Mapping[str, Any], rows: dict[str, Row]) -> dict[str, Pairs]:
-    """What an earlier run has written, for the rows that there are still."""
+    """The results of an earlier run, for the rows that still exist."""
     entries = document["rows"]
     return {
         key: Pairs(row, entries[key]["tidelog"], entries[key]["kafka"])

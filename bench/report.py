@@ -1,4 +1,4 @@
-"""Figures beside their targets: as a table for people and as JSON for programs."""
+"""Figures beside their targets: as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Figure:
-    """One measured number. Without a target it is shown for judging the others."""
+    """One measured number. Without a target it is context for the others."""
 
     name: str
     value: float
     unit: str
     target: float | None = None
-    at_least: bool = False  # most targets are bounds from above
-    kafka: str = ""  # what Apache Kafka 4.3 takes on a machine of two cores
+    at_least: bool = False  # most targets are upper limits
+    kafka: str = ""  # the figure of Apache Kafka 4.3 on a machine with two cores
     rounds: list[float] = field(default_factory=list)
     note: str = ""
 
@@ -29,7 +29,7 @@ class Figure:
 
 
 def number(value: float) -> str:
-    """Three figures, thousands grouped."""
+    """Three significant digits, with commas between thousands."""
     if value >= 1000:
         return f"{value:,.0f}"
     if value >= 100:

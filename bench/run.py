@@ -1,13 +1,13 @@
 """Measures a broker and prints each figure beside its target, as a table and as JSON.
 
-    python bench/run.py                                   this project's broker, every scenario
-    python bench/run.py --profile                         and where its time goes
-    python bench/run.py --only small --only fetch         some of them
-    python bench/run.py --quick                           a tenth of the work: that it runs, not how fast
-    python bench/run.py --against HOST:PORT --pid PID     a broker that runs already
-    python bench/run.py --launch 'COMMAND {dir} {port}'   another broker, started by a command
+        python bench/run.py                                   this project's broker, all scenarios
+        python bench/run.py --profile                         also shows where its time goes
+        python bench/run.py --only small --only fetch         some scenarios
+        python bench/run.py --quick                           a tenth of the work: a test that it runs
+        python bench/run.py --against HOST:PORT --pid PID     a broker that is already running
+        python bench/run.py --launch 'COMMAND {dir} {port}'   another broker, started by a command
 
-Every broker started here has its data in a temporary folder of --data, which is removed.
+Brokers that are started here have their data in a temporary folder of --data, which is removed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def bench_of(options: argparse.Namespace) -> Bench:
 
 def main() -> int:
     options = arguments()
-    # Ends as Ctrl-C does, so that no broker and no folder is left behind.
+    # SIGTERM ends it as Ctrl-C does, so that no broker and no folder is left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     machine.raise_file_limit()
     about = machine.describe()

@@ -1,4 +1,4 @@
-"""Where a Python broker's time goes while a load runs: py-spy's samples, summed up by function."""
+"""A profile of a Python broker under load: py-spy's samples, summed up by function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def find_sampler() -> str | None:
 
 @contextmanager
 def sampled(pid: int, stacks: Path) -> Iterator[None]:
-    """Samples the process meanwhile; the stacks are left in a file that flame graph programs read."""
+    """Sample the process within the block. The file has stacks for programs that draw flame graphs."""
     sampler = find_sampler()
     if sampler is None:
         raise OSError("py-spy was not found; install it with pip install py-spy")
@@ -43,7 +43,7 @@ def sampled(pid: int, stacks: Path) -> Iterator[None]:
 
 
 def summary(stacks: Path) -> str:
-    """The functions with most time of their own, and how much was spent in and below each."""
+    """The functions with the most time of their own, and the time in and below each."""
     own: Counter[str] = Counter()
     below: Counter[str] = Counter()
     for line in stacks.read_text().splitlines() if stacks.exists() else []:

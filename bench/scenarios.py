@@ -1,7 +1,7 @@
-"""What is measured. Each scenario takes a Bench and gives figures; `SCENARIOS` holds them in their order.
+"""The scenarios. Each takes a Bench and returns figures; `SCENARIOS` has them in order.
 
-CPU is counted in seconds of the broker's processes, so a busy machine blurs it less than it does times.
-Every scenario gets a new broker with empty folders, unless one broker was given for all.
+CPU time is that of the broker's processes: on a busy machine it varies less than elapsed time. Every scenario
+gets a new broker with empty folders, unless one broker was given for all.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ HALF_GIGABYTE = GIGABYTE // 2
 
 
 def floor(bench: Bench) -> list[Figure]:
-    """What the kernel alone takes to append to a file here."""
+    """The CPU time of the kernel to append to a file here."""
     size = bench.scaled(GIGABYTE)
     costs = [machine.append_cost(bench.source.folder, size) / size * GIGABYTE for _ in range(3)]
     return [figure("floor", costs, "the part of a produce that no broker saves")]
 
 
 def start(bench: Bench) -> list[Figure]:
-    """From starting the process to its first answer, on a folder used before; and memory when idle."""
+    """From the start of the process to its first answer, on a used folder; and memory when idle."""
     bench.needs_own_broker()
     times: list[float] = []
     resident: list[float] = []
@@ -54,7 +54,7 @@ def start(bench: Bench) -> list[Figure]:
         for _ in range(bench.rounds):
             broker, seconds = launcher.start({})
             times.append(seconds)
-            time.sleep(1.0)  # what the start left for later is done by then
+            time.sleep(1.0)  # by then the deferred work of a start is done
             resident.append(broker.resident_mb())
             launcher.stop()
     return [figure("start", times, f"on an empty folder {first:.2f} s"), figure("idle", resident)]
@@ -86,7 +86,7 @@ def small(bench: Bench) -> list[Figure]:
 
 
 def latency(bench: Bench) -> list[Figure]:
-    """One-record produce requests one after the other on one connection."""
+    """One-record produce requests, one after the other on one connection."""
     with bench.source.broker() as broker:
         topic = broker.topic("latency")
         workloads.one_connection(broker, topic, bench.scaled(20_000) * bench.warmup)
@@ -96,7 +96,7 @@ def latency(bench: Bench) -> list[Figure]:
 
 
 def bulk(bench: Bench) -> list[Figure]:
-    """Produce requests of 1 MB, records of 1,000 and of 100 bytes."""
+    """Produce requests of 1 MB, with records of 1,000 and of 100 bytes."""
     return [
         bulk_figure(bench, "bulk1000", MEGABYTE_OF_1000),
         bulk_figure(bench, "bulk100", MEGABYTE_OF_100),
@@ -115,7 +115,7 @@ def bulk_figure(bench: Bench, key: str, batch: dict[str, int]) -> Figure:
 
 
 def fetch(bench: Bench) -> list[Figure]:
-    """Fetch requests of 1 MiB in order through a log that is in the page cache."""
+    """Fetch requests of 1 MiB, in order through a log in the page cache."""
     amount = bench.scaled(GIGABYTE)
     with bench.source.broker() as broker:
         topic = broker.topic("fetch")
@@ -126,8 +126,8 @@ def fetch(bench: Bench) -> list[Figure]:
 
 
 def beside(bench: Bench) -> list[Figure]:
-    """One-record requests beside a producer of 1 GB/s whose topic keeps little: one after the other, and one
-    every 2 ms, counted from when it was due, so that a pause counts for every request that it delays."""
+    """One-record requests beside a producer of 1 GB/s with a small retention: one after the other, and one
+    every 2 ms, measured from its due time, so that a pause counts for every request that it delays."""
     seconds = 3 if bench.quick else 10
     with bench.source.broker(RETAIN_OFTEN) as broker:
         heavy, light = broker.topic("heavy", 1, **KEEP_LITTLE), broker.topic("light")
@@ -158,7 +158,7 @@ def spread_note(small: Load) -> str:
 
 
 def await_retention(broker: Broker, topic: str, limit: float) -> bool:
-    """Waits until the broker has begun to delete old segments, as it would have long done in service."""
+    """Wait until the broker deletes old segments, which is its normal state in service."""
     stop = time.monotonic() + limit
     with broker.client() as client:
         while time.monotonic() < stop:
@@ -169,7 +169,7 @@ def await_retention(broker: Broker, topic: str, limit: float) -> bool:
 
 
 def memory(bench: Bench) -> list[Figure]:
-    """Resident memory under small produce, bulk produce and fetch, three times over."""
+    """Resident memory under small produce, bulk produce and fetch, three times."""
     in_flight = 8
     amount = bench.scaled(GIGABYTE)
     after: list[float] = []
@@ -191,7 +191,7 @@ def memory(bench: Bench) -> list[Figure]:
 
 
 def connections(bench: Bench) -> list[Figure]:
-    """Memory with 10,000 connections that were answered once and then do nothing."""
+    """Memory with 10,000 connections that are idle after one answer."""
     count = bench.scaled(10_000)
     with bench.source.broker() as broker:
         before = broker.resident_mb()
@@ -203,7 +203,7 @@ def connections(bench: Bench) -> list[Figure]:
 
 
 def librdkafka(bench: Bench) -> list[Figure]:
-    """One librdkafka producer with its default batching."""
+    """One librdkafka producer with default batching."""
     library = load.librdkafka()
     if library is None:
         raise Skipped("librdkafka was not found; install the package confluent-kafka")

@@ -1,4 +1,4 @@
-"""Whether a fetch costs what changed: one partition with records in sessions of 1, 100 and 1,000."""
+"""Whether a fetch costs only what changed: one partition with records in sessions of 1, 100 and 1,000."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS = 2.0
 
 
 def sessions(bench: Bench) -> list[Figure]:
-    """CPU a fetch that returns one partition, in turns; the session of one partition is the measure."""
+    """CPU per fetch that returns one partition, in turns, relative to the session of one partition."""
     seconds = SECONDS / 10 if bench.quick else SECONDS
     costs: dict[int, list[float]] = {size: [] for size in SIZES}
     with bench.source.broker() as broker:

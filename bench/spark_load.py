@@ -1,10 +1,10 @@
-"""What the Spark figures are made of, in a process of its own: prints the rounds of each part as JSON.
+"""The measurements of the Spark figures, as its own process. Prints the rounds of each part as JSON.
 
     python bench/spark_load.py HOST:PORT FOLDER --rows N --rounds N --events N --batches N [--connector JARS]
 
-Rates are rows a second by the clock, at local[2] and with the settings of our session; before the rounds that
-count each part runs until the JVM has compiled what it needs. With JARS, a folder, Spark's own Kafka
-connector reads and writes the same.
+Rates are rows per second of elapsed time, at local[2] and with the settings of our session. Before the rounds
+that count, each part runs until the JVM has compiled it. With JARS, a folder, Spark's own Kafka connector
+reads and writes the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidelog.spark.session import session
 PARTITIONS = 4
 VALUE_BYTES = 100
 WARM = 2
-READ_PARTS = 2  # what is read is so many times what is written, since reading is as much quicker
+READ_PARTS = 2  # reading is that much faster, so it reads that much more
 NOON = 1_767_268_800_000
 
 
@@ -72,7 +72,7 @@ class Load:
     # Parts
 
     def values(self) -> DataFrame:
-        """Rows that are made as they are written, of 100 bytes each."""
+        """Rows of 100 bytes that are generated during the write."""
         rows = self.spark.range(0, self.options.rows, 1, 2)
         return rows.selectExpr(f"cast(lpad(cast(id as string), {VALUE_BYTES}, 'x') as binary) as value")
 
@@ -95,7 +95,7 @@ class Load:
         return rates
 
     def floor(self) -> list[float]:
-        """Milliseconds of micro-batches of one row, each begun when the one before it has ended."""
+        """Milliseconds of micro-batches of one row, each begun when the previous one has ended."""
         topic = self.topic("floor")
         reader = self.spark.readStream.format("tidelog").option("kafka.bootstrap.servers", self.bootstrap)
         frame = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
@@ -122,14 +122,14 @@ class Load:
         return int(found[-1]["durationMs"]["triggerExecution"])
 
     def collect(self) -> list[float]:
-        """Events a second through `collect`, from the logs to the tables, the queries' start among it."""
+        """Events per second through `collect`, from the logs to the tables, with the start of the queries."""
         rates = []
         for number in range(1 + min(2, self.options.rounds)):
             events = self.options.events if number else self.options.events // 4
             plan = Plan(events=events, start=NOON, seed=number, broken=0.001)
             write_events(plan, self.bootstrap, partitions=PARTITIONS)
             begun = time.perf_counter()
-            # The checkpoint goes on where the last round ended.
+            # The checkpoint continues where the last round ended.
             outcome = run_pipelines(
                 "collect",
                 bootstrap=self.bootstrap,

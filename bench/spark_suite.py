@@ -1,6 +1,6 @@
-"""The source, the sink and a pipeline on Spark at local[2], with the broker beside it on the same cores.
+"""The source, the sink and a pipeline on Spark at local[2], with the broker on the same cores.
 
-One process runs Spark, one the broker; rates are by the clock, since it is the two cores that are shared out.
+One process runs Spark, another the broker. Rates use elapsed time, since both share the two cores.
 SPARK_KAFKA_JARS, a folder, adds the figures of Spark's own Kafka connector on the same broker.
 """
 
@@ -36,7 +36,7 @@ KEYS = {
 
 
 def spark(bench: Bench) -> list[Figure]:
-    """Rows read and written, the floor of a micro-batch, and `collect` from the logs to Parquet."""
+    """Rows read and written, the shortest micro-batch, and `collect` from the logs to Parquet."""
     try:
         from tidelog.spark.session import why_spark_cannot_run
     except ImportError as error:

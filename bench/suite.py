@@ -1,4 +1,4 @@
-"""What scenarios share: where brokers come from, how much to do, and how CPU time is counted."""
+"""Shared parts of the scenarios: the source of brokers, the amount of work, and the count of CPU time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CONNECTIONS = 16
 
 
 class Skipped(Exception):
-    """The scenario cannot be measured here; the text says why."""
+    """The scenario cannot be measured here. The message says why."""
 
 
 @dataclass(slots=True)
 class Rounds:
-    """The same load several times over: CPU seconds and what was done for them."""
+    """Several rounds of the same load: CPU seconds and results."""
 
     cpu: list[float] = field(default_factory=list)
     done: list[Load] = field(default_factory=list)
@@ -41,11 +41,11 @@ class Rounds:
 
 @dataclass(slots=True)
 class Bench:
-    """Everything a scenario needs: where brokers come from and how much to do."""
+    """The arguments of a scenario: the source of brokers and the amount of work."""
 
     source: Source
     quick: bool = False
-    warmup: int = 1  # a broker that compiles itself while running wants more
+    warmup: int = 1  # a broker with a JIT compiler needs more
     profile: bool = False
     scenario: str = ""
     profiles: dict[str, str] = field(default_factory=dict)
@@ -62,17 +62,17 @@ class Bench:
             raise Skipped("starts and stops brokers, so it needs --launch instead of --against")
 
     def warm_memory(self, size: int) -> None:
-        """Has the page cache take memory that the machine holds already; see `machine.warm_memory`."""
+        """Let the page cache use memory that the machine already holds; see `machine.warm_memory`."""
         machine.warm_memory(self.source.folder, size)
 
     def measure(self, broker: Broker, work: Callable[[], Load], page_cache: int = 0) -> Rounds:
-        """CPU time of the broker for each round of a load that adds so many bytes to the page cache."""
+        """CPU time of the broker for each round of a load that adds `page_cache` bytes to the page cache."""
         return self.measure_in_turns(broker, [work], page_cache)[0]
 
     def measure_in_turns(
         self, broker: Broker, works: Sequence[Callable[[], Load]], page_cache: int = 0
     ) -> list[Rounds]:
-        """The same of several loads. Each has one round before any has its next: a disturbance meets all."""
+        """The same for several loads in turns, one round of each at a time: a disturbance affects all."""
         measured = [Rounds() for _ in works]
         for _ in range(self.rounds):
             for work, rounds in zip(works, measured, strict=True):
@@ -87,7 +87,7 @@ class Bench:
         return measured
 
     def sample(self, broker: Broker, work: Callable[[], Load]) -> None:
-        """One more round, not counted, that shows where the time goes."""
+        """Profile one more round, which does not count."""
         title = f"{self.scenario}-{len(self.profiles) + 1}"
         stacks = BUILD / f"{title}.stacks"
         with sampling.sampled(broker.pid, stacks):

@@ -1,7 +1,7 @@
-"""Every figure with its unit, its target and what Apache Kafka takes: the one table of the benchmark.
+"""Every figure with its unit, its target and Apache Kafka's result: the only table of the benchmark.
 
-Kafka is 4.3.1, warm, with a heap of 1 GB, on a machine of two cores; two numbers are what it took on a quiet
-and on a busy one, or with memory that the machine held and with memory it first had to get.
+Kafka is 4.3.1, warm, with a heap of 1 GB, on a machine with two cores. Two numbers are its results on a quiet
+and on a busy machine, or with memory that the machine already held and with memory that it first had to get.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from report import Figure
 
 @dataclass(slots=True, frozen=True)
 class Target:
-    """What a figure is called and held against; without a bound it is shown for judging the others."""
+    """The name of a figure and its limit. Without a limit it is context for the others."""
 
     name: str
     unit: str
     bound: float | None = None
     kafka: str = ""
-    at_least: bool = False  # most bounds are from above
+    at_least: bool = False  # most limits are upper limits
 
 
 PER_REQUEST, PER_GB, PER_CPU_SECOND = "CPU-s / 100,000", "CPU-s / GB", "MB / CPU-s"
@@ -153,7 +153,7 @@ TARGETS: dict[str, Target] = {
 
 
 def figure(key: str, measured: float | Sequence[float], note: str = "") -> Figure:
-    """The figure of that target; of several rounds the median."""
+    """The figure of a target; the median of several rounds."""
     target = TARGETS[key]
     rounds = [measured] if isinstance(measured, float | int) else list(measured)
     return Figure(

@@ -1,4 +1,4 @@
-"""Transactions of librdkafka: small ones, alone and side by side, and large ones at full speed."""
+"""Transactions of librdkafka: small ones, alone and in parallel, and large ones at full speed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT = 30.0
 
 
 def transactions(bench: Bench) -> list[Figure]:
-    """Commits each second of three one-record partitions; and what a transaction costs a bulk producer."""
+    """Commits per second of one record in each of three partitions, and the cost for a bulk producer."""
     with bench.source.broker() as broker:
         topic = broker.topic("transactions", PARTITIONS)
         seconds = SMALL_SECONDS / (10 if bench.quick else 1)
@@ -51,7 +51,7 @@ def _producer(broker: Broker, **settings: object) -> Producer:
 
 
 def commits_per_second(broker: Broker, topic: str, name: str, count: int, seconds: float) -> float:
-    """Transactions each second of so many producers."""
+    """Transactions per second of `count` producers."""
     producers = []
     for number in range(count):
         producer = _producer(broker, **{"transactional.id": f"{name}-{number}"})
@@ -82,7 +82,7 @@ def _side_by_side(work: Callable[[int], None], count: int) -> None:
 
 
 def _bulk(bench: Bench, broker: Broker) -> tuple[list[float], str]:
-    """How fast transactions of 20 MB are beside the same bytes of an idempotent producer."""
+    """The speed of transactions of 20 MB relative to the same bytes of an idempotent producer."""
     amount = bench.scaled(BULK_BYTES)
     ratios: list[float] = []
     rates: list[float] = []
@@ -95,7 +95,7 @@ def _bulk(bench: Bench, broker: Broker) -> tuple[list[float], str]:
 
 
 def _fill(broker: Broker, topic: str, amount: int, transactional_id: str) -> float:
-    """Bytes each second of one producer."""
+    """Bytes per second of one producer."""
     settings: dict[str, object] = {"enable.idempotence": True, "linger.ms": 5}
     settings["queue.buffering.max.kbytes"] = 256 * 1024
     if transactional_id:

@@ -1,4 +1,4 @@
-"""What a broker does beside its requests: cleaning compacted logs, and retention over many partitions."""
+"""Background work of a broker: cleaning compacted logs, and retention over many partitions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SEGMENT_BYTES = 16 << 20
 PARTITIONS = 2_000
 RETENTION_MS = 100
 DROP_INTERVAL_MS = 8_000
-"""Long enough for an idle second between the change of the setting and the run that follows it."""
+"""Long enough for an idle second between the change of the setting and the next run."""
 LIMIT = 300.0
 
 
 class DirtyLog:
-    """A compacted topic, filled while nothing is cleaned: every key comes twice or so."""
+    """A compacted topic, filled while the cleaner is off: every key occurs about twice."""
 
     def __init__(self, bench: Bench, broker: Broker, amount: int, record_size: int) -> None:
         self.broker = broker
@@ -48,7 +48,7 @@ class DirtyLog:
             record_size=record_size,
             keys=amount // record_size // 2,
         )
-        # What is flushed after a roll is not a cost of cleaning.
+        # A flush after a roll is no cost of cleaning.
         time.sleep(3.0)
         self.size = self.bytes_to_read()
 
@@ -58,7 +58,7 @@ class DirtyLog:
         return self.broker.data / f"{self.topic}-0"
 
     def bytes_to_read(self) -> int:
-        """Bytes that a pass reads: all but the active segment."""
+        """The bytes that a pass reads: all segments but the active one."""
         return sum(path.stat().st_size for path in sorted(self.folder.glob("*.log"))[:-1])
 
     def start_cleaning(self) -> None:
@@ -80,7 +80,7 @@ class DirtyLog:
 
 
 def cleaning(bench: Bench) -> list[Figure]:
-    """Cleaning logs of 1,000-byte and of 100-byte records, and one-record requests while it runs."""
+    """Clean logs of 1,000-byte and of 100-byte records, and send one-record requests meanwhile."""
     bench.needs_own_broker()
     with bench.source.broker({"log.cleaner.backoff.ms": "100"}) as broker:
         large = rate(bench, DirtyLog(bench, broker, bench.scaled(512 << 20), 1000), "clean1000")
@@ -90,7 +90,7 @@ def cleaning(bench: Bench) -> list[Figure]:
 
 
 def rate(bench: Bench, log: DirtyLog, key: str) -> Figure:
-    """Megabytes that a CPU-second cleans."""
+    """Megabytes cleaned per CPU-second."""
     bench.warm_memory(log.size)
     resident = log.broker.resident_mb()
     before, begun = log.broker.cpu(), time.monotonic()
@@ -104,7 +104,7 @@ def rate(bench: Bench, log: DirtyLog, key: str) -> Figure:
 
 
 def slowed(bench: Bench, broker: Broker) -> Figure:
-    """How many times the p99 of requests one after the other is what it is without cleaning."""
+    """The p99 of sequential requests during cleaning, relative to the p99 without it."""
     light = broker.topic("light")
 
     def probe() -> Load:
@@ -117,7 +117,7 @@ def slowed(bench: Bench, broker: Broker) -> Figure:
     during: list[Load] = []
     while not log.is_clean():
         during.append(probe())
-    during = during[:-1] or during  # the end of the last one saw no cleaning
+    during = during[:-1] or during  # the last one may have ended after the cleaning
     if not during:
         raise BrokerFailed("the log was cleaned before a request could be sent beside it")
 
@@ -132,7 +132,7 @@ def slowed(bench: Bench, broker: Broker) -> Figure:
 
 
 def retention(bench: Bench) -> list[Figure]:
-    """CPU of one retention run over 2,000 partitions, from what an idle broker takes with and without it."""
+    """CPU of one retention run over 2,000 partitions: an idle broker with runs minus one without."""
     bench.needs_own_broker()
     count, seconds = bench.scaled(PARTITIONS), 4.0 if bench.quick else 10.0
     with bench.source.launcher() as launcher:
@@ -153,13 +153,13 @@ def retention(bench: Bench) -> list[Figure]:
 
         without, with_runs = idle(3_600_000), idle(RETENTION_MS)
     taken = max(0.0, with_runs - without)
-    runs = (seconds - taken) / (RETENTION_MS / 1000)  # each begins so long after the end of the one before
+    runs = (seconds - taken) / (RETENTION_MS / 1000)  # each begins this long after the last one ends
     note = f"{runs:.0f} runs; {count:,} partitions of one segment"
     return [figure("retention", taken / runs * 1000, note), dropping(bench, count)]
 
 
 def dropping(bench: Bench, count: int) -> Figure:
-    """CPU of the loop's thread in a run that takes a segment from every one of 2,000 partitions."""
+    """CPU of the loop's thread in a run that deletes a segment of each of 2,000 partitions."""
     with bench.source.broker({"log.retention.check.interval.ms": str(DROP_INTERVAL_MS)}) as broker:
         assert broker.data is not None
         topic = broker.topic("rolled", partitions=count, segment_ms="1", retention_ms="-1")

@@ -1,4 +1,4 @@
-"""The few administrative requests the benchmark needs, built by hand so that any broker can be measured."""
+"""The few admin requests of the benchmark, encoded by hand so that any broker can be measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EARLIEST, LATEST = -2, -1
 
 
 class WireError(Exception):
-    """A broker answered with an error code, or not at all."""
+    """A broker answered with an error code, or did not answer."""
 
 
 def _text(value: str) -> bytes:
@@ -52,7 +52,7 @@ class _Answer:
         return value | byte << shift
 
     def compact(self) -> bytes:
-        """A compact string; empty also where it is null."""
+        """A compact string; a null becomes empty."""
         return self.raw(max(0, self.varint() - 1))
 
     def skip_tags(self) -> None:
@@ -79,7 +79,7 @@ class Client:
         self._socket.close()
 
     def _call(self, api: int, version: int, body: bytes, header: bytes = b"") -> _Answer:
-        """The answer after its correlation id; `header` is what a flexible request adds to its header."""
+        """The answer after its correlation id; `header` has the extra header bytes of a flexible request."""
         self._correlation += 1
         head = struct.pack(">hhi", api, version, self._correlation) + _text("bench") + header
         self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
@@ -99,7 +99,7 @@ class Client:
         return bytes(data)
 
     def api_versions(self) -> int:
-        """Number of APIs the broker announces."""
+        """The number of APIs that the broker supports."""
         answer = self._call(API_VERSIONS, 0, b"")
         if error := answer.number("h"):
             raise WireError(f"ApiVersions answered with error {error}")
@@ -151,7 +151,7 @@ class Client:
         return answer.raw(16)
 
     def groups(self) -> tuple[int, int]:
-        """Error code, and how many groups there are."""
+        """The error code, and the number of groups."""
         answer = self._call(LIST_GROUPS, 0, b"")
         return answer.number("h"), answer.count()
 
@@ -162,7 +162,7 @@ class Client:
         return offset
 
     def offsets(self, topic: str, partitions: Sequence[int], timestamp: int) -> list[tuple[int, int]]:
-        """Error code and offset of each partition."""
+        """The error code and offset of each partition."""
         body = struct.pack(">ii", -1, 1) + _text(topic) + struct.pack(">i", len(partitions))
         body += b"".join(struct.pack(">iq", partition, timestamp) for partition in partitions)
         answer = self._call(LIST_OFFSETS, 1, body)

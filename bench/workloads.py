@@ -1,4 +1,4 @@
-"""The loads that several benchmarks put on a broker, each with one set of options."""
+"""The loads of several benchmarks, each with one set of options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FETCHED_BATCH = {"records": 64, "record_size": 1000}
 FETCHED_BATCH_BYTES = 64 << 10  # room for one such batch, not for two
 MEBIBYTE = 1 << 20
 ALL_REPLICAS = -1
-# A topic that a fast producer fills for long: it keeps 512 MB. The broker has to look for old segments often.
+# A topic for a fast producer over a long time: it keeps 512 MB, and the broker often checks retention.
 KEEP_LITTLE = {
     "retention_bytes": str(512 << 20),
     "segment_bytes": str(128 << 20),
@@ -32,12 +32,12 @@ def one_record(broker: Broker, topic: str, requests: int, **options: object) -> 
 
 
 def idempotent_record(broker: Broker, topic: str, requests: int) -> Load:
-    """The same as a client with default settings sends them: acks=all, a producer id for each connection."""
+    """One-record requests of a client with default settings: acks=all, a producer id for each connection."""
     return one_record(broker, topic, requests, idempotent=True, acks=ALL_REPLICAS)
 
 
 def transactional_record(broker: Broker, topic: str, requests: int) -> Load:
-    """The same in transactions: each connection commits all its requests in one."""
+    """One-record requests in transactions: each connection commits all its requests in one."""
     return one_record(broker, topic, requests, transactional=True, acks=ALL_REPLICAS)
 
 
@@ -52,20 +52,20 @@ def bulk(broker: Broker, topic: str, amount: int, batch: Mapping[str, int]) -> L
 
 
 def fill(broker: Broker, topic: str, amount: int) -> int:
-    """Writes what `fetch` reads, in batches of 64 KB; the log end offset."""
+    """Write the log that `fetch` reads, in batches of 64 KB; returns the log end offset."""
     written = load.run(broker, "produce", topic=topic, bytes=amount, **FETCHED_BATCH)
     return written.requests * FETCHED_BATCH["records"]
 
 
 def fetch(broker: Broker, topic: str, end: int, amount: int, max_bytes: int = MEBIBYTE) -> Load:
-    """Fetch requests in order through the log, from its start again after its end."""
+    """Fetch requests in order through the log, again from its start after its end."""
     return load.run(broker, "fetch", topic=topic, to=end, bytes=amount, max_bytes=max_bytes)
 
 
 def session(broker: Broker, topic: str, partitions: int, batches: int, seconds: float) -> Load:
-    """Fetch requests in one incremental session: each gets one batch of partition 0, the others are idle.
+    """Fetch requests in one incremental session: each returns one batch of partition 0, the others are idle.
 
-    Partition 0 holds `batches` batches of one record, the others one each; see `fill_session`.
+    Partition 0 has `batches` batches of one record, the others have one each; see `fill_session`.
     """
     with broker.client() as client:
         topic_id = client.topic_id(topic).hex()
@@ -83,6 +83,6 @@ def session(broker: Broker, topic: str, partitions: int, batches: int, seconds: 
 
 
 def fill_session(broker: Broker, topic: str, partitions: int, batches: int) -> None:
-    """One record in every partition, and `batches` batches of one record in partition 0."""
+    """Write one record to every partition, and `batches` batches of one record to partition 0."""
     load.run(broker, "produce", topic=topic, partitions=partitions, requests=partitions)
     load.run(broker, "produce", topic=topic, requests=batches - 1)

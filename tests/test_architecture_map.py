@@ -1,13 +1,57 @@
-"""The map of docs/architecture.md names files that exist, and what they define."""
+"""docs/architecture.md and CONTRIBUTING.md name files that exist, and what these define."""
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 PROJECT = Path(__file__).parent.parent
 SOURCE = PROJECT / "src" / "tidelog"
-MAP = (PROJECT / "docs" / "architecture.md").read_text().partition("## The map")[2].partition("\n## ")[0]
+PAGE = (PROJECT / "docs" / "architecture.md").read_text()
+CONTRIBUTING = (PROJECT / "CONTRIBUTING.md").read_text()
+MAP = PAGE.partition("## The map")[2].partition("\n## ")[0]
+
+# The walks by their headings, each with the file that has the names in the first column of its table.
+WALKS = {
+    "A produce": "protocol/messages/produce.py",
+    "A fetch": "protocol/messages/fetch.py",
+    "An offset commit": "protocol/messages/offset_commit.py",
+    "A Spark micro-batch": "spark/option_names.py",
+}
+
+
+def walk(title: str) -> str:
+    return PAGE.partition(f"### {title}, step by step\n")[2].partition("\n##")[0]
+
+
+@cache
+def defined(file: str) -> frozenset[str]:
+    """The classes, functions and methods of a module: `Log`, `Log.read`, `read_batches`."""
+    text = (SOURCE / file).read_text()
+    if not file.endswith(".py"):
+        return frozenset(re.findall(r"^(?:def|cdef class|cdef [\w ]+?) (\w+)[(:]", text, re.MULTILINE))
+    names: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            inner = (n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+            names |= {f"{node.name}.{n.name}" for n in inner}
+    return frozenset(names)
+
+
+def undefined(text: str) -> list[str]:
+    """The `file: name` of a text whose file is not there or does not define the name."""
+    named = re.findall(r"`([\w/]+\.(?:py|pyx|pxi)): ([\w.]+)`", text)
+    return [
+        f"{file}: {name}"
+        for file, name in named
+        if not (SOURCE / file).is_file() or name not in defined(file)
+    ]
 
 
 def test_every_file_of_the_map_exists() -> None:
@@ -26,3 +70,34 @@ def test_every_name_of_the_map_is_defined_in_its_file() -> None:
 def test_every_folder_is_on_the_map() -> None:
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")} - {"config", "metrics"}
     assert folders == set(re.findall(r"^\| `(\w+)` \|", MAP, re.MULTILINE))
+
+
+@pytest.mark.parametrize("title", WALKS)
+def test_every_step_of_a_walk_names_a_function_that_exists(title: str) -> None:
+    steps = re.findall(r"^\d+\. .*(?:\n {3,}.*)*", walk(title), re.MULTILINE)
+    assert len(steps) >= 8
+    assert [step for step in steps if not re.search(r"`[\w/]+\.(?:py|pxi): [\w.]+`", step)] == []
+    assert undefined(walk(title)) == [], "docs/architecture.md: name the functions that do this now"
+
+
+@pytest.mark.parametrize(("title", "file"), WALKS.items())
+def test_every_field_of_a_walk_exists_and_leads_to_a_function(title: str, file: str) -> None:
+    rows = re.findall(r"^\| (`.*?) \| (.*) \|$", walk(title), re.MULTILINE)
+    assert len(rows) >= 6
+    known = set(re.findall(r'^ +(\w+): |"(\w+)"', (SOURCE / file).read_text(), re.MULTILINE))
+    for fields, decided in rows:
+        for field in re.findall(r"`(\w+)`", fields):
+            assert (field, "") in known or ("", field) in known, f"{file} has no {field}"
+        assert ".py: " in decided, fields
+
+
+def test_what_contributing_names_exists() -> None:
+    assert undefined(CONTRIBUTING) == []
+    files = re.findall(r"`((?:src|tests|docs|packaging|bench)/[\w/.-]+)`", CONTRIBUTING)
+    files += [
+        f"src/tidelog/{file}"
+        for file in re.findall(r"`([\w/]+/\w+\.(?:py|pxi))`", CONTRIBUTING)
+        if not file.startswith(("src/", "tests/", "docs/", "packaging/", "bench/"))
+    ]
+    assert len(files) > 20
+    assert [file for file in files if not (PROJECT / file).exists()] == []

@@ -1,7 +1,7 @@
-"""Time as an argument: clocks and schedulers, real and simulated.
+"""Clocks and schedulers, real and simulated.
 
-Everything that waits (retention, purgatories, sessions, idle connections) takes a Scheduler,
-so that a test can run days of a broker's life in milliseconds, in an order that a seed replays.
+Code that waits (retention, purgatories, sessions, idle connections) takes a Scheduler. So a test can simulate
+days of a broker in milliseconds, and a seed replays the same order.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 class Clock(Protocol):
     def ms(self) -> int:
-        """Wall-clock milliseconds since 1970, as record timestamps count them."""
+        """Milliseconds since 1970 by the wall clock, as in timestamps of records."""
 
     def monotonic(self) -> float:
-        """Seconds that never run backwards, for measuring how long something took."""
+        """Seconds of a clock that never goes backwards, for durations."""
 
 
 class SystemClock:
@@ -52,7 +52,7 @@ class ManualClock:
         self._ms += round(seconds * 1000)
 
     def jump_to(self, ms: int) -> None:
-        """Move the wall clock alone, as an operator or NTP does."""
+        """Set the wall clock alone, as an operator or NTP does."""
         self._ms = ms
 
 
@@ -61,13 +61,13 @@ class TimerHandle(Protocol):
 
 
 class Scheduler(Protocol):
-    """Where work that is not done now is put. All callbacks run on the thread that owns the broker."""
+    """Runs callbacks later and work on other threads. All callbacks run on the thread of the broker."""
 
     @property
     def clock(self) -> Clock: ...
 
     def call_soon_in_turn(self, callback: Callable[[], None]) -> None:
-        """Run after the present callback, before anything is waited for."""
+        """Run the callback in this turn of the loop, after the current callback."""
 
     def schedule(self, delay_seconds: float, callback: Callable[[], None]) -> TimerHandle: ...
 
@@ -76,21 +76,21 @@ class Scheduler(Protocol):
         work: Callable[[], T],
         done: Callable[[T | None, BaseException | None], None],
     ) -> None:
-        """Run `work` off the loop (it blocks or releases the GIL), then `done(result, error)` on it."""
+        """Run blocking `work` on another thread, then `done(result, error)` on the broker's thread."""
 
     def run_reading(
         self,
         work: Callable[[], T],
         done: Callable[[T | None, BaseException | None], None],
     ) -> None:
-        """The same for reads from the disk, on threads of their own: no write or sync waits behind them."""
+        """`run_blocking` for reads from the disk, on separate threads: no write or flush waits for a read."""
 
     def run_in_background(
         self,
         work: Callable[[], T],
         done: Callable[[T | None, BaseException | None], None],
     ) -> None:
-        """The same for work that nobody waits for: one at a time, and behind everything else."""
+        """`run_blocking` for work without a waiting client: one at a time, after all other work."""
 
 
 class _SimulatedTimer:
@@ -147,7 +147,7 @@ class SimulatedScheduler:
     run_reading = run_in_background = run_blocking
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass, running what falls due on the way in the order of its time."""
+        """Let `seconds` pass, and run the due callbacks in the order of their times."""
         until = self._clock.monotonic() + seconds
         while self._timers and self._timers[0].due <= until:
             timer = heapq.heappop(self._timers)

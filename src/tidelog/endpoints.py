@@ -1,4 +1,4 @@
-"""One address of a broker: bound by its socket server, or advertised to clients."""
+"""An address of a broker, which its socket server binds or which it advertises to clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of a named listener. Port 0 leaves the choice to the system."""
+    """The address of a listener. With port 0 the system chooses the port."""
 
     listener: str
     security_protocol: str

@@ -1,161 +1,22 @@
-"""Kafka's error codes: one enum for the wire, one exception class per code for the code that breaks a rule.
+"""One exception class for each of Kafka's error codes.
 
-Raise the class where the rule is broken; whoever writes the answer reads `code` and `message` from it.
-Names and numbers are Kafka's, so a client shows its user the error that he can look up.
+The response to a client has the `code` and `message` of the exception. Names and numbers are Kafka's, so that
+users find the error that their client shows.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import ClassVar
 
+from tidelog.error_codes import ErrorCode as ErrorCode
+from tidelog.error_codes import error_name as error_name
 
-class ErrorCode(IntEnum):
-    """Error codes as they stand in answers."""
-
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    INVALID_FETCH_SIZE = 4
-    LEADER_NOT_AVAILABLE = 5
-    NOT_LEADER_OR_FOLLOWER = 6
-    REQUEST_TIMED_OUT = 7
-    BROKER_NOT_AVAILABLE = 8
-    REPLICA_NOT_AVAILABLE = 9
-    MESSAGE_TOO_LARGE = 10
-    STALE_CONTROLLER_EPOCH = 11
-    OFFSET_METADATA_TOO_LARGE = 12
-    NETWORK_EXCEPTION = 13
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    INVALID_TOPIC_EXCEPTION = 17
-    RECORD_LIST_TOO_LARGE = 18
-    NOT_ENOUGH_REPLICAS = 19
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
-    INVALID_REQUIRED_ACKS = 21
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
-    INVALID_COMMIT_OFFSET_SIZE = 28
-    TOPIC_AUTHORIZATION_FAILED = 29
-    GROUP_AUTHORIZATION_FAILED = 30
-    CLUSTER_AUTHORIZATION_FAILED = 31
-    INVALID_TIMESTAMP = 32
-    UNSUPPORTED_SASL_MECHANISM = 33
-    ILLEGAL_SASL_STATE = 34
-    UNSUPPORTED_VERSION = 35
-    TOPIC_ALREADY_EXISTS = 36
-    INVALID_PARTITIONS = 37
-    INVALID_REPLICATION_FACTOR = 38
-    INVALID_REPLICA_ASSIGNMENT = 39
-    INVALID_CONFIG = 40
-    NOT_CONTROLLER = 41
-    INVALID_REQUEST = 42
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-    POLICY_VIOLATION = 44
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    DUPLICATE_SEQUENCE_NUMBER = 46
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    INVALID_PRODUCER_ID_MAPPING = 49
-    INVALID_TRANSACTION_TIMEOUT = 50
-    CONCURRENT_TRANSACTIONS = 51
-    TRANSACTION_COORDINATOR_FENCED = 52
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    SECURITY_DISABLED = 54
-    OPERATION_NOT_ATTEMPTED = 55
-    KAFKA_STORAGE_ERROR = 56
-    LOG_DIR_NOT_FOUND = 57
-    SASL_AUTHENTICATION_FAILED = 58
-    UNKNOWN_PRODUCER_ID = 59
-    REASSIGNMENT_IN_PROGRESS = 60
-    DELEGATION_TOKEN_AUTH_DISABLED = 61
-    DELEGATION_TOKEN_NOT_FOUND = 62
-    DELEGATION_TOKEN_OWNER_MISMATCH = 63
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64
-    DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65
-    DELEGATION_TOKEN_EXPIRED = 66
-    INVALID_PRINCIPAL_TYPE = 67
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    INVALID_FETCH_SESSION_EPOCH = 71
-    LISTENER_NOT_FOUND = 72
-    TOPIC_DELETION_DISABLED = 73
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    STALE_BROKER_EPOCH = 77
-    OFFSET_NOT_AVAILABLE = 78
-    MEMBER_ID_REQUIRED = 79
-    PREFERRED_LEADER_NOT_AVAILABLE = 80
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
-    ELECTION_NOT_NEEDED = 84
-    NO_REASSIGNMENT_IN_PROGRESS = 85
-    GROUP_SUBSCRIBED_TO_TOPIC = 86
-    INVALID_RECORD = 87
-    UNSTABLE_OFFSET_COMMIT = 88
-    THROTTLING_QUOTA_EXCEEDED = 89
-    PRODUCER_FENCED = 90
-    RESOURCE_NOT_FOUND = 91
-    DUPLICATE_RESOURCE = 92
-    UNACCEPTABLE_CREDENTIAL = 93
-    INCONSISTENT_VOTER_SET = 94
-    INVALID_UPDATE_VERSION = 95
-    FEATURE_UPDATE_FAILED = 96
-    PRINCIPAL_DESERIALIZATION_FAILURE = 97
-    SNAPSHOT_NOT_FOUND = 98
-    POSITION_OUT_OF_RANGE = 99
-    UNKNOWN_TOPIC_ID = 100
-    DUPLICATE_BROKER_REGISTRATION = 101
-    BROKER_ID_NOT_REGISTERED = 102
-    INCONSISTENT_TOPIC_ID = 103
-    INCONSISTENT_CLUSTER_ID = 104
-    TRANSACTIONAL_ID_NOT_FOUND = 105
-    FETCH_SESSION_TOPIC_ID_ERROR = 106
-    INELIGIBLE_REPLICA = 107
-    NEW_LEADER_ELECTED = 108
-    OFFSET_MOVED_TO_TIERED_STORAGE = 109
-    FENCED_MEMBER_EPOCH = 110
-    UNRELEASED_INSTANCE_ID = 111
-    UNSUPPORTED_ASSIGNOR = 112
-    STALE_MEMBER_EPOCH = 113
-    MISMATCHED_ENDPOINT_TYPE = 114
-    UNSUPPORTED_ENDPOINT_TYPE = 115
-    UNKNOWN_CONTROLLER_ID = 116
-    UNKNOWN_SUBSCRIPTION_ID = 117
-    TELEMETRY_TOO_LARGE = 118
-    INVALID_REGISTRATION = 119
-    TRANSACTION_ABORTABLE = 120
-    INVALID_RECORD_STATE = 121
-    SHARE_SESSION_NOT_FOUND = 122
-    INVALID_SHARE_SESSION_EPOCH = 123
-    FENCED_STATE_EPOCH = 124
-    INVALID_VOTER_KEY = 125
-    DUPLICATE_VOTER = 126
-    VOTER_NOT_FOUND = 127
-    INVALID_REGULAR_EXPRESSION = 128
-    REBOOTSTRAP_REQUIRED = 129
-    STREAMS_INVALID_TOPOLOGY = 130
-    STREAMS_INVALID_TOPOLOGY_EPOCH = 131
-    STREAMS_TOPOLOGY_FENCED = 132
-    SHARE_SESSION_LIMIT_REACHED = 133
-
-
-# A message quotes what a client sent, which may be as long as a string can be: an answer has to carry it.
+# Messages may quote long strings of a client; this limit keeps answers small.
 MAX_MESSAGE = 2000
 
 
 class KafkaError(Exception):
-    """A broken rule that has a Kafka error code; `message` is what a person is told besides the code."""
+    """An error with a Kafka error code, and a `message` for people."""
 
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
@@ -170,8 +31,14 @@ class KafkaError(Exception):
         return self.message if self.message is not None else error_name(self.code)
 
 
+class RetriableError(KafkaError):
+    """An error after which the same request can succeed later."""
+
+    retriable = True
+
+
 class RecordLevelError(KafkaError):
-    """A broken rule that can be pinned to records of a batch: (index in the batch, reason) of each."""
+    """An error of single records of a batch; `record_errors` has their indexes in the batch, and reasons."""
 
     def __init__(
         self, message: str | None = None, record_errors: list[tuple[int, str | None]] | None = None
@@ -188,42 +55,36 @@ class OffsetOutOfRange(KafkaError):
     code = 1
 
 
-class CorruptMessage(KafkaError):
+class CorruptMessage(RetriableError):
     code = 2
-    retriable = True
 
 
-class UnknownTopicOrPartition(KafkaError):
+class UnknownTopicOrPartition(RetriableError):
     code = 3
-    retriable = True
 
 
 class InvalidFetchSize(KafkaError):
     code = 4
 
 
-class LeaderNotAvailable(KafkaError):
+class LeaderNotAvailable(RetriableError):
     code = 5
-    retriable = True
 
 
-class NotLeaderOrFollower(KafkaError):
+class NotLeaderOrFollower(RetriableError):
     code = 6
-    retriable = True
 
 
-class RequestTimedOut(KafkaError):
+class RequestTimedOut(RetriableError):
     code = 7
-    retriable = True
 
 
 class BrokerNotAvailable(KafkaError):
     code = 8
 
 
-class ReplicaNotAvailable(KafkaError):
+class ReplicaNotAvailable(RetriableError):
     code = 9
-    retriable = True
 
 
 class MessageTooLarge(KafkaError):
@@ -238,24 +99,20 @@ class OffsetMetadataTooLarge(KafkaError):
     code = 12
 
 
-class NetworkException(KafkaError):
+class NetworkException(RetriableError):
     code = 13
-    retriable = True
 
 
-class CoordinatorLoadInProgress(KafkaError):
+class CoordinatorLoadInProgress(RetriableError):
     code = 14
-    retriable = True
 
 
-class CoordinatorNotAvailable(KafkaError):
+class CoordinatorNotAvailable(RetriableError):
     code = 15
-    retriable = True
 
 
-class NotCoordinator(KafkaError):
+class NotCoordinator(RetriableError):
     code = 16
-    retriable = True
 
 
 class InvalidTopic(KafkaError):
@@ -266,14 +123,12 @@ class RecordListTooLarge(KafkaError):
     code = 18
 
 
-class NotEnoughReplicas(KafkaError):
+class NotEnoughReplicas(RetriableError):
     code = 19
-    retriable = True
 
 
-class NotEnoughReplicasAfterAppend(KafkaError):
+class NotEnoughReplicasAfterAppend(RetriableError):
     code = 20
-    retriable = True
 
 
 class InvalidRequiredAcks(KafkaError):
@@ -356,9 +211,8 @@ class InvalidConfig(KafkaError):
     code = 40
 
 
-class NotController(KafkaError):
+class NotController(RetriableError):
     code = 41
-    retriable = True
 
 
 class InvalidRequest(KafkaError):
@@ -397,9 +251,8 @@ class InvalidTransactionTimeout(KafkaError):
     code = 50
 
 
-class ConcurrentTransactions(KafkaError):
+class ConcurrentTransactions(RetriableError):
     code = 51
-    retriable = True
 
 
 class TransactionCoordinatorFenced(KafkaError):
@@ -418,9 +271,8 @@ class OperationNotAttempted(KafkaError):
     code = 55
 
 
-class KafkaStorageError(KafkaError):
+class KafkaStorageError(RetriableError):
     code = 56
-    retriable = True
 
 
 class LogDirNotFound(KafkaError):
@@ -475,33 +327,28 @@ class GroupIdNotFound(KafkaError):
     code = 69
 
 
-class FetchSessionIdNotFound(KafkaError):
+class FetchSessionIdNotFound(RetriableError):
     code = 70
-    retriable = True
 
 
-class InvalidFetchSessionEpoch(KafkaError):
+class InvalidFetchSessionEpoch(RetriableError):
     code = 71
-    retriable = True
 
 
-class ListenerNotFound(KafkaError):
+class ListenerNotFound(RetriableError):
     code = 72
-    retriable = True
 
 
 class TopicDeletionDisabled(KafkaError):
     code = 73
 
 
-class FencedLeaderEpoch(KafkaError):
+class FencedLeaderEpoch(RetriableError):
     code = 74
-    retriable = True
 
 
-class UnknownLeaderEpoch(KafkaError):
+class UnknownLeaderEpoch(RetriableError):
     code = 75
-    retriable = True
 
 
 class UnsupportedCompressionType(KafkaError):
@@ -512,18 +359,16 @@ class StaleBrokerEpoch(KafkaError):
     code = 77
 
 
-class OffsetNotAvailable(KafkaError):
+class OffsetNotAvailable(RetriableError):
     code = 78
-    retriable = True
 
 
 class MemberIdRequired(KafkaError):
     code = 79
 
 
-class PreferredLeaderNotAvailable(KafkaError):
+class PreferredLeaderNotAvailable(RetriableError):
     code = 80
-    retriable = True
 
 
 class GroupMaxSizeReached(KafkaError):
@@ -534,14 +379,12 @@ class FencedInstanceId(KafkaError):
     code = 82
 
 
-class EligibleLeadersNotAvailable(KafkaError):
+class EligibleLeadersNotAvailable(RetriableError):
     code = 83
-    retriable = True
 
 
-class ElectionNotNeeded(KafkaError):
+class ElectionNotNeeded(RetriableError):
     code = 84
-    retriable = True
 
 
 class NoReassignmentInProgress(KafkaError):
@@ -556,14 +399,12 @@ class InvalidRecord(RecordLevelError):
     code = 87
 
 
-class UnstableOffsetCommit(KafkaError):
+class UnstableOffsetCommit(RetriableError):
     code = 88
-    retriable = True
 
 
-class ThrottlingQuotaExceeded(KafkaError):
+class ThrottlingQuotaExceeded(RetriableError):
     code = 89
-    retriable = True
 
 
 class ProducerFenced(KafkaError):
@@ -606,9 +447,8 @@ class PositionOutOfRange(KafkaError):
     code = 99
 
 
-class UnknownTopicId(KafkaError):
+class UnknownTopicId(RetriableError):
     code = 100
-    retriable = True
 
 
 class DuplicateBrokerRegistration(KafkaError):
@@ -619,9 +459,8 @@ class BrokerIdNotRegistered(KafkaError):
     code = 102
 
 
-class InconsistentTopicId(KafkaError):
+class InconsistentTopicId(RetriableError):
     code = 103
-    retriable = True
 
 
 class InconsistentClusterId(KafkaError):
@@ -632,9 +471,8 @@ class TransactionalIdNotFound(KafkaError):
     code = 105
 
 
-class FetchSessionTopicIdError(KafkaError):
+class FetchSessionTopicIdError(RetriableError):
     code = 106
-    retriable = True
 
 
 class IneligibleReplica(KafkaError):
@@ -697,14 +535,12 @@ class InvalidRecordState(KafkaError):
     code = 121
 
 
-class ShareSessionNotFound(KafkaError):
+class ShareSessionNotFound(RetriableError):
     code = 122
-    retriable = True
 
 
-class InvalidShareSessionEpoch(KafkaError):
+class InvalidShareSessionEpoch(RetriableError):
     code = 123
-    retriable = True
 
 
 class FencedStateEpoch(KafkaError):
@@ -743,28 +579,19 @@ class StreamsTopologyFenced(KafkaError):
     code = 132
 
 
-class ShareSessionLimitReached(KafkaError):
+class ShareSessionLimitReached(RetriableError):
     code = 133
-    retriable = True
 
 
-# Built from the classes above, which never change: a lookup table, not state.
+# The exception classes by their codes.
 _CLASSES: dict[int, type[KafkaError]] = {
     error.code: error
-    for base in (KafkaError, RecordLevelError)
+    for base in (KafkaError, RetriableError, RecordLevelError)
     for error in base.__subclasses__()
-    if error is not RecordLevelError
+    if error not in (RetriableError, RecordLevelError)
 }
 
 
 def error_class(code: int) -> type[KafkaError]:
-    """The exception class of a code; one that nobody knows is an unknown server error, as in Kafka."""
+    """The exception class of a code; as in Kafka, UnknownServerError for an unknown code."""
     return _CLASSES.get(code, UnknownServerError)
-
-
-def error_name(code: int) -> str:
-    """Kafka's name of a code, or `ERROR_<code>` for one that is not Kafka's."""
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"ERROR_{code}"

@@ -1,4 +1,4 @@
-"""How a partition is named everywhere: by its topic and its number."""
+"""The key of a partition: its topic and its number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic; a plain tuple of the two is as good."""
+    """A partition of a topic. It is equal to a plain tuple of topic and partition."""
 
     topic: str
     partition: int
@@ -16,4 +16,4 @@ class TopicPartition(NamedTuple):
 
 
 PartitionKey: TypeAlias = tuple[str, int]
-"""A TopicPartition, or a plain tuple of the same two."""
+"""A TopicPartition, or a plain tuple of topic and partition."""

@@ -1,8 +1,7 @@
-"""Work that would hold the loop for too long, done a few milliseconds at a time between the other requests.
+"""Runs long work in slices of a few milliseconds, between other requests.
 
-Work is a generator that yields wherever others may go on. Its first slice runs at once, so what is done by
-then costs nothing more. The rest is done in order of arrival, one piece of work at a time: this bounds the
-memory that large requests take together.
+Work is a generator that yields wherever a slice may end. The first slice runs at once, and is often the last.
+The rest runs in order of arrival, one piece of work at a time, which limits the memory of large requests.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def mapped(function: Callable[[T], R], items: Iterable[T]) -> Slices[list[R]]:
 
 
 async def finished(work: Slices[R]) -> R:
-    """Do the work within a coroutine, with turns for others between its slices."""
+    """Do the work in a coroutine; other tasks run between its slices."""
     while True:
         end = perf_counter_ns() + SLICE_NS
         try:
@@ -71,6 +70,6 @@ class SliceRunner:
 
 
 def _is_done(work: Slices[None]) -> bool:
-    """Do one slice of the work; it raises nothing."""
+    """Do one slice of the work, which raises nothing. True if the work is done."""
     end = perf_counter_ns() + SLICE_NS
     return all(perf_counter_ns() < end for _ in work)

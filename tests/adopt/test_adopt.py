@@ -17,8 +17,8 @@ from tests.support import golden
 from tests.support.broker import Broker
 from tests.support.contents import produce, read_with_fetch
 from tests.support.golden import expected_contents
+from tidelog import Admin
 from tidelog.cli.adopt import adopt as command
-from tidelog.clients.admin import Admin
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
 from tidelog.metadata.store import MetadataStore
 from tidelog.protocol.wire import uuid_to_text
@@ -106,7 +106,7 @@ def test_a_broker_does_not_start_on_a_folder_that_was_not_adopted(tmp_path: Path
     before = contents(broker.data)
     broker.launch()
     assert broker.wait() == 1
-    assert f"take the folder over with `tidelog adopt {broker.data}`" in broker.log()
+    assert f"adopt the folder with `tidelog adopt {broker.data}`" in broker.log()
     assert {name: data for name, data in contents(broker.data).items() if name != ".lock"} == {
         name: data for name, data in before.items() if name != ".lock"
     }
@@ -218,9 +218,9 @@ def test_a_folder_of_a_kraft_broker(tmp_path: Path) -> None:
     assert "Left alone: __cluster_metadata-0" in told
     quorum = contents(broker.data / "__cluster_metadata-0")
     with broker:
-        with Admin(broker.bootstrap) as admin:
-            assert [node.id for node in admin.nodes()] == [3]
-            assert "__cluster_metadata" not in {topic.name for topic in admin.list_topics()}
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            assert [node.id for node in admin.describe_cluster().nodes] == [3]
+            assert "__cluster_metadata" not in admin.list_topics(list_internal=True)
         assert read_with_fetch(broker.bootstrap, ("plain", 0)) == expected_contents(("plain", 0))
         broker.terminate()
     assert contents(broker.data / "__cluster_metadata-0") == quorum

@@ -16,11 +16,13 @@ from tests.support.broker import Broker
 from tests.support.contents import Contents, Partition, offset_at, produce, read_with_client, read_with_fetch
 from tests.support.golden import expected_committed, expected_contents
 from tests.support.raw import RawConnection
+from tests.support.topics import topic_configs
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tidelog.protocol.offset_specs import EARLIEST
+from tidelog.protocol.wire import uuid_to_text
 from tidelog.storage.checkpoints import decode_partition_metadata
 
 PARTITIONS = golden.partitions()
@@ -86,16 +88,16 @@ def test_fetch_requests_tell_what_was_aborted(broker: Broker, partition: Partiti
 
 
 def test_topics_keep_their_ids(broker: Broker) -> None:
-    with Admin(broker.bootstrap) as admin:
-        ids = {topic.name: topic.topic_id for topic in admin.list_topics()}
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        ids = {topic.name: topic.topic_id for topic in admin.list_topics().values()}
     for topic in TOPICS:
         path = broker.data / f"{topic}-0" / "partition.metadata"
-        assert ids[topic] == decode_partition_metadata(str(path), path.read_bytes())
+        assert ids[topic] == uuid_to_text(decode_partition_metadata(str(path), path.read_bytes()))
 
 
 def test_what_can_be_seen_of_settings_is_set(broker: Broker) -> None:
-    with Admin(broker.bootstrap) as admin:
-        configs = {topic: {c.name: c.value for c in admin.topic_configs([topic])[topic]} for topic in TOPICS}
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        configs = {topic: topic_configs(admin, topic) for topic in TOPICS}
     assert configs["appendtime"]["message.timestamp.type"] == "LogAppendTime"
     assert configs["plain"]["message.timestamp.type"] == "CreateTime"
     assert configs["compact"]["cleanup.policy"] == "compact"
@@ -116,8 +118,8 @@ def test_nothing_is_deleted_by_default(tmp_path: Path, kind: str) -> None:
     """Every record is older than the week of the broker's default, and retention runs all the time."""
     settings = {"log.retention.check.interval.ms": "20", "log.retention.ms": "1000"}
     with adopted_broker(kind, tmp_path, settings) as broker:
-        with Admin(broker.bootstrap) as admin:
-            admin.create_topic(NewTopic("short"))
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topics([NewTopic("short")])
         # A topic without settings of its own shows that retention was there and looked at everything.
         produce(broker.bootstrap, {("short", 0): [b"old"]}, timestamp=1_767_225_600_000)
         with RawConnection(broker.bootstrap) as connection:

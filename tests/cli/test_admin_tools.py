@@ -25,7 +25,7 @@ from tidelog.cli.broker_api_versions import line
 from tidelog.cli.configs import parse_configs
 from tidelog.cli.get_offsets import parse_filters, parse_rules, parse_time
 from tidelog.cli.main import TOOLS, main
-from tidelog.clients.adminclient import VersionRange
+from tidelog.clients.admin import VersionRange
 
 __all__ = ["tool"]
 

@@ -17,7 +17,7 @@ from tests.support.wait import eventually
 from tidelog.cli import existing
 from tidelog.cli.console_producer import Line, LineReader, ended
 from tidelog.cli.record_format import DefaultFormat, as_json, formatter, readable
-from tidelog.records.loops import Record
+from tidelog.records.loops import ConsumerRecord
 
 __all__ = ["tool"]
 
@@ -358,7 +358,9 @@ def test_a_setting_without_a_value_is_refused_by_the_flag_it_was_given_with(
 
 
 def test_records_are_printed_as_kafkas_formatter_prints_them() -> None:
-    record = Record("t", 3, 42, 1700000000000, b"\x00\x00\x00\x07", b"v", (("h", b"1"), ("i", None)), 1, 5)
+    record = ConsumerRecord(
+        "t", 3, 42, 1700000000000, b"\x00\x00\x00\x07", b"v", (("h", b"1"), ("i", None)), 1, 5
+    )
     everything = {
         f"print.{name}": "true" for name in ("timestamp", "partition", "offset", "delivery", "epoch")
     }
@@ -395,7 +397,8 @@ def test_records_are_printed_as_kafkas_formatter_prints_them() -> None:
 def test_values_are_printed_as_java_writes_them(kind: str, data: bytes, text: bytes) -> None:
     name = f"org.apache.kafka.common.serialization.{kind}Deserializer"
     assert (
-        DefaultFormat.of({"value.deserializer": name}).line(Record("t", 0, 0, 5, None, data)) == text + b"\n"
+        DefaultFormat.of({"value.deserializer": name}).line(ConsumerRecord("t", 0, 0, 5, None, data))
+        == text + b"\n"
     )
 
 
@@ -435,18 +438,18 @@ def test_records_of_the_coordinators_are_printed_as_kafkas_formatters_print_them
 
 
 def test_a_record_of_a_coordinator_that_was_deleted_has_no_value() -> None:
-    record = Record("__consumer_offsets", 0, 0, 5, b"\0\x02\0\x01g", None)
+    record = ConsumerRecord("__consumer_offsets", 0, 0, 5, b"\0\x02\0\x01g", None)
     shown = b'{"key":{"type":2,"data":{"group":"g"}},"value":null}\n'
     assert formatter("GroupMetadataMessageFormatter", {})(record) == shown
     assert formatter("OffsetsMessageFormatter", {})(record) == b""
-    assert formatter("OffsetsMessageFormatter", {})(Record("t", 0, 0, 5, None, b"v")) == b""
+    assert formatter("OffsetsMessageFormatter", {})(ConsumerRecord("t", 0, 0, 5, None, b"v")) == b""
 
 
 def test_the_logging_formatter_logs_beside_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert formatter("LoggingMessageFormatter", {})(Record("t", 0, 0, 5, None, b"v")) == b"v\n"
+    assert formatter("LoggingMessageFormatter", {})(ConsumerRecord("t", 0, 0, 5, None, b"v")) == b"v\n"
     assert capsys.readouterr().err == "CreateTime:5, key:null, value:v\n"
 
 
 def test_what_is_no_text_is_base64_in_json() -> None:
     assert readable(b"\xff\x00") == {"base64": "/wA="}
-    assert json.loads(as_json(Record("t", 0, 1, 2, b"\xff", b"ok")))["key"] == {"base64": "/w=="}
+    assert json.loads(as_json(ConsumerRecord("t", 0, 1, 2, b"\xff", b"ok")))["key"] == {"base64": "/w=="}

@@ -19,7 +19,7 @@ import pytest
 from tests.clients.old_properties import CONSUMER, PRODUCER
 from tests.support.contents import produce
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 
 NewName = Callable[[str], str]
 
@@ -77,9 +77,9 @@ class Shop:
         )
 
     def make(self) -> None:
-        with Admin(self.bootstrap) as admin:
-            admin.create_topic(NewTopic(self.topic, 1, 1))
-            admin.create_topic(NewTopic(self.dead, 1, 1))
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            admin.create_topics([NewTopic(self.topic, 1, 1)])
+            admin.create_topics([NewTopic(self.dead, 1, 1)])
 
     def command(self, *flags: str) -> list[str]:
         return [sys.executable, "-m", "tidelog", "consume-with", str(self.file), *flags]

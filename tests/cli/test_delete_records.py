@@ -43,10 +43,10 @@ def asked(*entries: tuple[str, int, int]) -> dict[str, object]:
 
 
 def make(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None:
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap_servers=bootstrap) as admin:
         settings = {key.replace("_", "."): value for key, value in configs.items()}
-        admin.create_topic(NewTopic(name, partitions, 1, configs=settings))
-        eventually(lambda: name in {topic.name for topic in admin.list_topics()}, f"{name} is listed")
+        admin.create_topics([NewTopic(name, partitions, 1, configs=settings)])
+        eventually(lambda: name in admin.list_topics(), f"{name} is listed")
     produce(bootstrap, {(name, index): [b"value"] * 10 for index in range(partitions)})
 
 
@@ -85,8 +85,8 @@ def test_each_partition_has_its_own_error(bootstrap: str, new_name: NewName, del
         f"{missing}-0": "UnknownTopicOrPartitionException",
     }
     assert start_of(bootstrap, name) == 0
-    with Admin(bootstrap) as admin:
-        assert missing not in {topic.name for topic in admin.list_topics()}
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        assert missing not in admin.list_topics()
 
 
 def test_nothing_asked_is_nothing_done(delete: Delete) -> None:

@@ -102,12 +102,23 @@ def answers(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
+def flat(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
 def test_it_makes_events_runs_all_pipelines_shows_what_they_found_and_reports(tmp_path: Path) -> None:
     with demo(tmp_path, "--port", "0", "--events", "3000", "--exit-when-done") as running:
         assert running.ended(RUN_SECONDS) == 0, running.output()
         shown = running.output()
         assert not answers(running_port := int(re.findall(r"127\.0\.0\.1:(\d+)", shown)[0])), running_port
     assert "Making 3,000 events" in shown
+    assert re.search(r"^3,000 records are in \d+ topics", shown, re.MULTILINE), shown
+    told = re.search(
+        r"3,000 records were read: ([\d,]+) are.* ([\d,]+) broken .* ([\d,]+) were invites", flat(shown)
+    )
+    assert told is not None, shown
+    assert sum(int(count.replace(",", "")) for count in told.groups()) == 3000, shown
+    assert "not accounted for" not in shown
     for name in (
         *("exposures", "quarantine", "device_alerts", "invite_alerts", "user_regions", "balances"),
         *("daily_earnings", "task_progress"),

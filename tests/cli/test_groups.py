@@ -10,17 +10,17 @@ from click.testing import CliRunner, Result
 from tests.support.group_members import Members
 from tidelog.cli.groups import print_groups, wanted_group
 from tidelog.cli.main import main
-from tidelog.clients.admin_groups import GroupListing
+from tidelog.clients.admin import GroupListing
 
 NewName = Callable[[str], str]
 Tool = Callable[..., Result]
 
-SIMPLE = GroupListing("offsets-alone", "", "Empty", "classic")
-CLASSIC = GroupListing("classic", "consumer", "Stable", "Classic")
-CONNECT = GroupListing("connect-cluster", "connect", "Stable", "Classic")
-CONSUMER = GroupListing("consumer", "consumer", "Stable", "Consumer")
-SHARE = GroupListing("share", "share", "Stable", "Share")
-STREAMS = GroupListing("streams", "streams", "Stable", "Streams")
+SIMPLE = GroupListing("offsets-alone", "classic", "", "Empty")
+CLASSIC = GroupListing("classic", "Classic", "consumer", "Stable")
+CONNECT = GroupListing("connect-cluster", "Classic", "connect", "Stable")
+CONSUMER = GroupListing("consumer", "Consumer", "consumer", "Stable")
+SHARE = GroupListing("share", "Share", "share", "Stable")
+STREAMS = GroupListing("streams", "Streams", "streams", "Stable")
 ALL = (SIMPLE, CLASSIC, CONNECT, CONSUMER, SHARE, STREAMS)
 
 
@@ -81,7 +81,7 @@ def test_groups_are_chosen(
 
 def test_columns_are_as_wide_as_the_longest_of_all(capsys: pytest.CaptureFixture[str]) -> None:
     name = "g" * 30
-    print_groups([GroupListing(name, "consumer", "Stable", "Consumer"), SIMPLE])
+    print_groups([GroupListing(name, "Consumer", "consumer", "Stable"), SIMPLE])
     assert capsys.readouterr().out == (
         f"{'GROUP':<30} {'TYPE':<30} {'PROTOCOL':<30}\n"
         f"{name} {'Consumer':<30} {'consumer':<30} \n"

@@ -37,9 +37,9 @@ def told(printed: str) -> Any:
 
 
 def make(bootstrap: str, name: str, partitions: int = 1) -> None:
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic(name, partitions=partitions, replication_factor=1))
-        eventually(lambda: name in {topic.name for topic in admin.list_topics()}, f"{name} is listed")
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, partitions, replication_factor=1)])
+        eventually(lambda: name in admin.list_topics(), f"{name} is listed")
     produce(bootstrap, {(name, index): [b"some value"] for index in range(partitions)})
 
 
@@ -49,8 +49,8 @@ def test_folders_are_told_with_the_sizes_of_their_partitions(bootstrap: str, new
     done = log_dirs(bootstrap, "--describe", "--topic-list", name)
     assert done.exit_code == 0
     asked, received, _ = done.stdout.splitlines()
-    with Admin(bootstrap) as admin:
-        (broker,) = admin.nodes()
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        (broker,) = admin.describe_cluster().nodes
     assert asked == "Querying brokers for log directories information"
     assert received == f"Received log directory information from brokers {broker.id}"
     found = told(done.stdout)
@@ -64,8 +64,8 @@ def test_topics_and_brokers_are_chosen(bootstrap: str, new_name: NewName) -> Non
     one, two = new_name("one"), new_name("two")
     make(bootstrap, one)
     make(bootstrap, two)
-    with Admin(bootstrap) as admin:
-        (broker,) = admin.nodes()
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        (broker,) = admin.describe_cluster().nodes
 
     def partitions(*arguments: str) -> set[str]:
         found = told(log_dirs(bootstrap, "--describe", *arguments).stdout)
@@ -101,9 +101,9 @@ def test_a_folder_that_failed_has_an_error(tmp_path: Path) -> None:
         make(broker.bootstrap, "spread", 4)
         shutil.rmtree(folders[1])
         folders[1].write_text("no folder any more")
-        with Admin(broker.bootstrap) as admin:
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
             for index in range(4):
-                admin.create_topic(NewTopic(f"more-{index}"))
+                admin.create_topics([NewTopic(f"more-{index}")])
 
         def failed() -> list[str | None]:
             found = told(log_dirs(broker.bootstrap, "--describe").stdout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,7 +17,7 @@ from tests.support.wait import eventually
 from tidelog.cli import transactions as tool_module
 from tidelog.cli.main import main
 from tidelog.cli.transactions import known_partitions, open_since
-from tidelog.clients.admin_transactions import ProducerState, TransactionDescription, TransactionListing
+from tidelog.clients.admin import ProducerState, Results, TransactionDescription, TransactionListing
 from tidelog.errors import TransactionalIdNotFound
 
 NewName = Callable[[str], str]
@@ -220,7 +220,7 @@ def test_open_transactions_with_a_coordinator_do_not_hang(
 class Producers:
     """What a cluster says about the producers 1 to 4 of partition t-0, without one."""
 
-    def producers(self, partitions: list[tuple[str, int]], broker: int | None) -> object:
+    def describe_producers(self, partitions: list[tuple[str, int]], *, broker_id: int | None) -> object:
         states = [ProducerState(number, 0, 5, 1000 * number, 0, 10 * number) for number in (1, 2, 3, 4)]
         return {partition: [*states, ProducerState(5, 0, 5, 0, 0, None)] for partition in partitions}
 
@@ -228,9 +228,10 @@ class Producers:
         assert list(producer_ids) == [1, 2, 3]
         return [TransactionListing(f"txn-{number}", number, "Ongoing", 0) for number in (1, 2)]
 
-    def describe(self, ids: Sequence[str]) -> object:
+    def describe_transactions(self, ids: Sequence[str], *, partial: bool) -> object:
+        assert partial
         known = TransactionDescription("txn-1", 0, "Ongoing", 1, 0, 60_000, 0, [("t", 0)])
-        return {"txn-1": known, "txn-2": TransactionalIdNotFound()}
+        return Results({"txn-1": known, "txn-2": TransactionalIdNotFound()})
 
 
 def test_a_transaction_hangs_where_no_coordinator_has_its_partition() -> None:
@@ -241,7 +242,7 @@ def test_a_transaction_hangs_where_no_coordinator_has_its_partition() -> None:
 
 
 def test_what_hangs_is_printed_with_what_abort_wants(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_module, "TransactionAdmin", lambda admin: Producers())
+    monkeypatch.setattr(tool_module, "connected_admin", lambda *_: nullcontext(Producers()))
     monkeypatch.setattr(tool_module, "now_ms", lambda: 904_000)
     rows = table(tool("find-hanging", "--topic", "t", "--partition", "0").stdout)
     assert [(row["ProducerId"], row["StartOffset"], row["Duration(min)"]) for row in rows] == [

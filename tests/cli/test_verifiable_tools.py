@@ -39,6 +39,7 @@ def test_a_record_that_is_refused_is_told_of(tool: Tool, new_name: NewName) -> N
     assert (failed["name"], failed["value"]) == ("producer_send_error", "0")
     assert str(failed["exception"]).startswith("class org.apache.kafka.common.errors.")
     assert (summary["sent"], summary["acked"]) == (1, 0)
+    assert wrote.exit_code == 1
 
 
 @pytest.mark.parametrize(

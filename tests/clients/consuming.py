@@ -6,23 +6,23 @@ import time
 from collections.abc import Callable
 
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.producer.blocking import Producer
 from tidelog.errors import UnknownTopicOrPartition
-from tidelog.records.loops import Record
+from tidelog.records.loops import ConsumerRecord
 
 LIMIT = 30.0
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = 1) -> str:
     """A topic that is there when this returns, which Kafka does not promise."""
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic(name, partitions=partitions))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, num_partitions=partitions)])
 
         def led() -> bool:
             try:
-                return all(p.leader is not None for p in admin.describe_topics([name])[0].partitions)
+                return all(p.leader is not None for p in admin.describe_topics([name])[name].partitions)
             except UnknownTopicOrPartition:
                 return False
 
@@ -39,9 +39,9 @@ def fill(bootstrap: str, topic: str, count: int, partition: int = 0, **settings:
     return values
 
 
-def read(consumer: Consumer, count: int, limit: float = LIMIT) -> list[Record]:
+def read(consumer: Consumer, count: int, limit: float = LIMIT) -> list[ConsumerRecord]:
     """So many records, in the order in which they come."""
-    found: list[Record] = []
+    found: list[ConsumerRecord] = []
     until = time.monotonic() + limit
     while len(found) < count:
         found += consumer.poll(0.2)
@@ -51,9 +51,9 @@ def read(consumer: Consumer, count: int, limit: float = LIMIT) -> list[Record]:
 
 def poll_until(
     consumer: Consumer, condition: Callable[[], bool], what: str, limit: float = LIMIT
-) -> list[Record]:
+) -> list[ConsumerRecord]:
     """Poll until a condition holds; what came meanwhile."""
-    found: list[Record] = []
+    found: list[ConsumerRecord] = []
     until = time.monotonic() + limit
     while not condition():
         found += consumer.poll(0.05)

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 from tests.clients import reading
 from tests.clients.consuming import LIMIT, make_topic
 from tidelog.clients.consumer.blocking import Consumer
-from tidelog.clients.errors import Interrupted
+from tidelog.clients.errors import WakeupException
 from tidelog.clients.producer.blocking import Producer
-from tidelog.records.loops import Record
+from tidelog.records.loops import ConsumerRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,21 +103,21 @@ class Knocks:
     """What a waiting poll listens to, which a Ctrl-C may end before or after the loop has knocked."""
 
     def __init__(self) -> None:
-        self._knocks: SimpleQueue[None] = SimpleQueue()
+        self._signals: SimpleQueue[None] = SimpleQueue()
         self.interrupt: float | None = None
         """How long to wait before it comes; None where it does not."""
 
     def put(self, knock: None) -> None:
-        self._knocks.put(knock)
+        self._signals.put(knock)
 
     def empty(self) -> bool:
-        return self._knocks.empty()
+        return self._signals.empty()
 
     def get(self, timeout: float | None = None) -> None:
         if self.interrupt is None:
-            return self._knocks.get(timeout=timeout)
+            return self._signals.get(timeout=timeout)
         with contextlib.suppress(Exception):  # Empty
-            self._knocks.get(timeout=self.interrupt)
+            self._signals.get(timeout=self.interrupt)
         self.interrupt = None
         raise KeyboardInterrupt
 
@@ -210,7 +210,7 @@ class Story:
         self.paused: set[int] = set()
         if not self.signals:
             self.knocks = Knocks()
-            consumer._knocks = self.knocks  # type: ignore[assignment]
+            consumer._signals = self.knocks  # type: ignore[assignment]
         if self.by_group:
             consumer.subscribe(self.topic)
         else:
@@ -221,7 +221,7 @@ class Story:
 
     def _until_assigned(self) -> None:
         """Poll until the group has nothing to say and all partitions are there."""
-        inner = self.consumer._inner
+        inner = self.consumer._core
         assert inner.group is not None
         until = time.monotonic() + LIMIT
         while (self.by_group and not inner.group.quiet) or len(self.consumer.assignment()) < PARTITIONS:
@@ -249,13 +249,13 @@ class Story:
                 [40, 35, 5, 4, 6, 4, 8, 4, 1 if self.by_group else 0, 1],
             )[0]()
 
-    def _poll(self, read: Callable[[], list[Record] | pa.Table]) -> bool:
+    def _poll(self, read: Callable[[], list[ConsumerRecord] | pa.Table]) -> bool:
         """A poll, and the notes of what it gave; whether it was anything."""
         self.polls = True
         try:
             found = read()
             self.polls = False
-        except Interrupted:
+        except WakeupException:
             return False
         except KeyboardInterrupt:
             self.interrupts += 1
@@ -273,11 +273,11 @@ class Story:
         self.taken += len(rows)
         return bool(rows)
 
-    def _draw(self) -> Callable[[], list[Record] | pa.Table]:
+    def _draw(self) -> Callable[[], list[ConsumerRecord] | pa.Table]:
         consumer, chance = self.consumer, self.chance
         timeout = chance.choice([0.0, 0.01, 0.06, 0.2])
         limit = chance.choice([1, 5, 100])
-        polls: list[Callable[[], list[Record] | pa.Table]] = [
+        polls: list[Callable[[], list[ConsumerRecord] | pa.Table]] = [
             lambda: consumer.poll(timeout),
             lambda: consumer.poll(timeout, limit),
             lambda: consumer.poll_arrow(timeout),
@@ -402,13 +402,13 @@ class Story:
         ]
 
 
-def one_of(consumer: Consumer) -> list[Record]:
+def one_of(consumer: Consumer) -> list[ConsumerRecord]:
     for record in consumer:  # `next` would be a place for a signal after it was handed out
         return [record]
     return []
 
 
-def seen_in(record: Record) -> Seen:
+def seen_in(record: ConsumerRecord) -> Seen:
     return record.offset, record.key, record.value, tuple(record.headers)
 
 

@@ -18,14 +18,21 @@ from tests.clients.consuming import fill, make_topic, poll_until, read
 from tests.support.wait import eventually
 from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.consumer.consumer import AsyncConsumer
-from tidelog.clients.consumer.errors import NoOffset
+from tidelog.clients.consumer.errors import NoOffsetForPartitionException
 from tidelog.clients.consumer.interceptors import ConsumerInterceptor
-from tidelog.clients.errors import Closed, ConfigError, Interrupted, InvalidState, SerializationError, Timeout
+from tidelog.clients.errors import (
+    ClientClosedException,
+    ConfigError,
+    IllegalStateException,
+    SerializationException,
+    TimeoutException,
+    WakeupException,
+)
+from tidelog.clients.offsets import OffsetAndMetadata
 from tidelog.clients.producer.blocking import Producer
-from tidelog.clients.producer.transaction_values import OffsetToCommit
 from tidelog.errors import OffsetOutOfRange
 from tidelog.partitions import TopicPartition
-from tidelog.records.loops import Record
+from tidelog.records.loops import ConsumerRecord
 
 NewName = Callable[[str], str]
 
@@ -224,7 +231,7 @@ def test_offsets_are_looked_up(bootstrap: str, topic: str) -> None:
         entry = found[TopicPartition(topic, 1)]
         assert entry is not None
         assert (entry.offset, entry.timestamp) == (10, 1010)
-        assert consumer.partitions_for(topic) == [0, 1, 2]
+        assert [info.partition for info in consumer.partitions_for(topic)] == [0, 1, 2]
         assert topic in consumer.topics()
 
 
@@ -253,7 +260,7 @@ def test_what_came_while_a_partition_rested_follows_what_had_come_before(bootstr
         consumer.pause((single, 0))
         assert consumer.poll(0.1) == []  # what has come is set aside, while a fetch is waiting at the broker
         fill(bootstrap, single, 1)
-        eventually(lambda: consumer.lag((single, 0)) == 8, "the waiting fetch is answered")
+        eventually(lambda: consumer.current_lag((single, 0)) == 8, "the waiting fetch is answered")
         consumer.resume((single, 0))
         found += read(consumer, 8)
         assert [record.offset for record in found] == list(range(11))
@@ -264,13 +271,14 @@ def test_lag_is_what_is_left_to_read(bootstrap: str, single: str) -> None:
     fill(bootstrap, single, 100)
     with from_start(bootstrap, single, max_poll_records=40) as consumer:
         poll_until(consumer, lambda: bool(consumer.assignment()), "it is assigned")
-        assert consumer.lag((single, 0)) in (None, 100, 60)
+        assert consumer.current_lag((single, 0)) in (None, 100, 60)
         consumer.seek((single, 0), 0)
         read(consumer, 40)
-        assert consumer.lag((single, 0)) == 60
+        assert consumer.current_lag((single, 0)) == 60
         assert consumer.metrics()["records-lag-max"] == 60
+        assert consumer.highwater((single, 0)) == 100
         read(consumer, 60)
-        assert consumer.lag((single, 0)) == 0
+        assert consumer.current_lag((single, 0)) == 0
 
 
 def test_keys_and_values_are_deserialized(bootstrap: str, single: str) -> None:
@@ -287,7 +295,10 @@ def test_keys_and_values_are_deserialized(bootstrap: str, single: str) -> None:
     ) as consumer:
         found = read(consumer, 2)
     assert [(record.key, record.value) for record in found] == [(5, {"a": 1}), (6, None)]
-    assert [(record.key_size, record.value_size) for record in found] == [(4, 8), (4, -1)]
+    assert [(record.serialized_key_size, record.serialized_value_size) for record in found] == [
+        (4, 8),
+        (4, -1),
+    ]
 
 
 def test_a_record_that_cannot_be_deserialized_is_named_until_it_is_passed(
@@ -299,7 +310,9 @@ def test_a_record_that_cannot_be_deserialized_is_named_until_it_is_passed(
     with from_start(bootstrap, single, value_deserializer=int) as consumer:
         assert [record.value for record in read(consumer, 2)] == [1, 2]
         for _ in range(2):
-            with pytest.raises(SerializationError, match=f"{single}-0: the value of the record at offset 2"):
+            with pytest.raises(
+                SerializationException, match=f"{single}-0: the value of the record at offset 2"
+            ):
                 read(consumer, 1)
         assert consumer.position((single, 0)) == 2
         consumer.seek((single, 0), 3)
@@ -310,14 +323,14 @@ def test_interceptors_see_and_change_records(bootstrap: str, single: str) -> Non
     class OddOnes(ConsumerInterceptor):
         closed = False
 
-        def on_consume(self, records: list[Record]) -> list[Record]:
+        def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
             return [record for record in records if record.offset % 2]
 
         def close(self) -> None:
             self.closed = True
 
     class Broken(ConsumerInterceptor):
-        def on_consume(self, records: list[Record]) -> list[Record]:
+        def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
             raise RuntimeError("broken")
 
     fill(bootstrap, single, 10)
@@ -346,7 +359,7 @@ def test_committed_readers_see_whole_transactions(bootstrap: str, single: str, n
         with from_start(bootstrap, single, isolation_level="read_committed") as consumer:
             assert [record.value for record in read(consumer, 3)] == [b"0", b"2", b"4"]
             assert consumer.poll(0.3) == []
-            assert consumer.lag((single, 0)) == 0
+            assert consumer.current_lag((single, 0)) == 0
             assert consumer.end_offsets([(single, 0)]) == {(single, 0): 12}
             producer.commit_transaction()
             assert [record.value for record in read(consumer, 1)] == [b"open"]
@@ -358,7 +371,7 @@ def test_without_a_policy_a_missing_offset_is_told(bootstrap: str, single: str, 
     fill(bootstrap, single, 10)
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none", group_id=new_name("g")) as consumer:
         consumer.assign([(single, 0)])
-        with pytest.raises(NoOffset, match=f"{single}-0: no offset is committed"):
+        with pytest.raises(NoOffsetForPartitionException, match=f"{single}-0: no offset is committed"):
             read(consumer, 1)
         consumer.seek((single, 0), 5)
         assert read(consumer, 5)[0].offset == 5
@@ -393,12 +406,14 @@ def test_offsets_are_committed_without_membership(bootstrap: str, single: str, n
         assert consumer.committed([(single, 0)]) == {(single, 0): None}
         read(consumer, 4)
         consumer.commit()
-        assert consumer.committed([(single, 0)])[TopicPartition(single, 0)] == OffsetToCommit(4, "", 0)
+        assert consumer.committed([(single, 0)])[TopicPartition(single, 0)] == OffsetAndMetadata(4, "", 0)
         record = read(consumer, 4)[1]
         consumer.commit(record)
-        assert consumer.committed([(single, 0)])[TopicPartition(single, 0)] == OffsetToCommit(6, "", 0)
-        consumer.commit({(single, 0): OffsetToCommit(2, "a note", 0)})
-        assert consumer.committed([(single, 0)])[TopicPartition(single, 0)] == OffsetToCommit(2, "a note", 0)
+        assert consumer.committed([(single, 0)])[TopicPartition(single, 0)] == OffsetAndMetadata(6, "", 0)
+        consumer.commit({(single, 0): OffsetAndMetadata(2, "a note", 0)})
+        assert consumer.committed([(single, 0)])[TopicPartition(single, 0)] == OffsetAndMetadata(
+            2, "a note", 0
+        )
         told: list[object] = []
         done = threading.Event()
         consumer.commit_async({(single, 0): 3}, lambda offsets, error: (told.append(error), done.set()))
@@ -435,22 +450,22 @@ def test_positions_are_committed_automatically(bootstrap: str, single: str, new_
 
 def test_calls_that_do_not_fit_say_why(bootstrap: str, single: str) -> None:
     with Consumer(bootstrap_servers=bootstrap) as consumer:
-        with pytest.raises(InvalidState, match="subscribe to topics or assign partitions first"):
+        with pytest.raises(IllegalStateException, match="subscribe to topics or assign partitions first"):
             consumer.poll(0)
-        with pytest.raises(InvalidState, match=r"group\.id"):
+        with pytest.raises(IllegalStateException, match=r"group\.id"):
             consumer.commit()
-        with pytest.raises(InvalidState, match="is not assigned to this consumer; nothing is"):
+        with pytest.raises(IllegalStateException, match="is not assigned to this consumer; nothing is"):
             consumer.seek((single, 0), 1)
         consumer.assign([(single, 0)])
-        with pytest.raises(InvalidState, match="unsubscribe before subscribing"):
+        with pytest.raises(IllegalStateException, match="unsubscribe before subscribing"):
             consumer.subscribe(single)
         with pytest.raises(ValueError, match="expected 0 or more"):
             consumer.seek((single, 0), -5)
         consumer.unsubscribe()
         consumer.subscribe([single])
-        with pytest.raises(InvalidState, match="unsubscribe before assigning"):
+        with pytest.raises(IllegalStateException, match="unsubscribe before assigning"):
             consumer.assign([(single, 0)])
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosedException):
         consumer.poll(0)
     consumer.close()
 
@@ -462,13 +477,13 @@ def test_another_thread_is_refused_and_may_wake_the_first(bootstrap: str, single
         def wait() -> None:
             try:
                 consumer.poll(None)
-            except Interrupted as error:
+            except WakeupException as error:
                 raised.append(error)
 
         thread = threading.Thread(target=wait)
         thread.start()
         eventually(lambda: bool(consumer._inboxes), "the other thread polls")
-        with pytest.raises(InvalidState, match="one thread at a time"):
+        with pytest.raises(IllegalStateException, match="one thread at a time"):
             consumer.assignment()
         consumer.wakeup()
         thread.join(10)
@@ -504,7 +519,7 @@ def test_an_unreachable_cluster_says_so_in_one_line(caplog: pytest.LogCaptureFix
     began = time.monotonic()
     with Consumer("t", bootstrap_servers="127.0.0.1:1", group_id="g") as consumer:
         assert consumer.poll(0.3) == []
-        with pytest.raises(Timeout, match=r"no broker can be reached at 127\.0\.0\.1:1"):
+        with pytest.raises(TimeoutException, match=r"no broker can be reached at 127\.0\.0\.1:1"):
             consumer.committed([("t", 0)], timeout=0.2)
         lines = [entry.getMessage() for entry in caplog.records if "127.0.0.1:1" in entry.getMessage()]
         assert len(lines) <= 2  # one for what is read, one for the group
@@ -561,7 +576,7 @@ def test_what_is_no_partition_is_shown(bootstrap: str, topic: str) -> None:
 
 def test_only_the_thread_that_polls_closes(bootstrap: str, single: str) -> None:
     fill(bootstrap, single, 1)
-    found: list[Record] = []
+    found: list[ConsumerRecord] = []
     with from_start(bootstrap) as consumer:
         consumer.assign([(single, 0)])
         consumer.seek((single, 0), 1)
@@ -571,12 +586,12 @@ def test_only_the_thread_that_polls_closes(bootstrap: str, single: str) -> None:
         def is_polling() -> bool:
             try:
                 consumer.paused()
-            except InvalidState:
+            except IllegalStateException:
                 return True
             return False
 
         eventually(is_polling, "the other thread polls")
-        with pytest.raises(InvalidState, match="one thread at a time"):
+        with pytest.raises(IllegalStateException, match="one thread at a time"):
             consumer.close()
         fill(bootstrap, single, 1)
         polling.join(30)
@@ -615,7 +630,7 @@ def test_any_thread_may_ask_for_metrics(bootstrap: str, topic: str) -> None:
 
 def test_what_interceptors_drop_does_not_hold_up_what_follows(bootstrap: str, single: str) -> None:
     class Odd(ConsumerInterceptor):
-        def on_consume(self, records: list[Record]) -> list[Record]:
+        def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
             return [record for record in records if record.offset % 2]
 
     fill(bootstrap, single, 6)
@@ -636,13 +651,13 @@ def test_an_interceptor_that_forgets_to_give_records_drops_none(
     bootstrap: str, single: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Forgetful(ConsumerInterceptor):
-        def on_consume(self, records: list[Record]) -> list[Record]:
+        def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
             return None  # type: ignore[return-value]
 
     fill(bootstrap, single, 3)
     with from_start(bootstrap, single, interceptor_classes=[Forgetful]) as consumer:
         assert len(read(consumer, 3, 10)) == 3
-    assert "on_consume gave None; a list of records is right" in caplog.text
+    assert "on_consume returned None; expected a list of records" in caplog.text
 
 
 def test_a_consumer_made_before_a_fork_hands_out_nothing_in_the_child(bootstrap: str, single: str) -> None:
@@ -650,7 +665,7 @@ def test_a_consumer_made_before_a_fork_hands_out_nothing_in_the_child(bootstrap:
     program = """
 import os, sys
 from tidelog import Consumer
-from tidelog.clients.errors import InvalidState
+from tidelog.clients.errors import IllegalStateException
 consumer = Consumer(bootstrap_servers=sys.argv[1], auto_offset_reset="earliest")
 consumer.assign([(sys.argv[2], 0)])
 while not consumer.poll(1, max_records=1):
@@ -659,7 +674,7 @@ child = os.fork()
 if child == 0:
     try:
         print(len(consumer.poll(1)), "records", flush=True)
-    except InvalidState as error:
+    except IllegalStateException as error:
         print(error, flush=True)
     consumer.close()  # the parent's to close
     sys.exit(7)

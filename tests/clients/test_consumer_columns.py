@@ -253,8 +253,8 @@ def test_a_poll_for_columns_waits_on_when_a_transaction_is_aborted(bootstrap: st
         producer.begin_transaction()
         producer.send(topic, b"aborted")
         producer.flush()
-        poll_until(consumer, lambda: consumer.lag((topic, 0)) == 0, "it waits for the transaction")
-        (state,) = consumer._inner.subscription.states.values()
+        poll_until(consumer, lambda: consumer.current_lag((topic, 0)) == 0, "it waits for the transaction")
+        (state,) = consumer._core.subscriptions.states.values()
 
         def go_on() -> None:
             eventually(lambda: consumer._inboxes, "the poll has left its waiting to the loop")
@@ -313,7 +313,7 @@ def test_a_loop_of_polls_for_columns_lets_others_run(bootstrap: str, new_name: N
             rows = (await consumer.poll_arrow(LIMIT, 1)).num_rows
             counting = asyncio.ensure_future(count())
             while rows < 50:
-                consumer._turns._began = 0.0  # each poll took long
+                consumer._core.turns._began = 0.0  # each poll took long
                 rows += (await consumer.poll_arrow(LIMIT, 1)).num_rows
             counting.cancel()
         return turns

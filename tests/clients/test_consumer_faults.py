@@ -12,7 +12,7 @@ from tests.clients.consuming import fill, make_topic, poll_until, read
 from tests.clients.fake_cluster import FIRST_SESSION, FakeCluster
 from tests.support.own_broker import OwnBrokers
 from tidelog.clients.consumer.blocking import Consumer
-from tidelog.clients.consumer.errors import LogTruncated
+from tidelog.clients.consumer.errors import LogTruncationException
 from tidelog.errors import CorruptMessage
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -48,9 +48,9 @@ def test_without_a_policy_a_truncated_log_is_told() -> None:
         del cluster.log[1:]
         cluster.elect(1)
         cluster.write(b"d")
-        with pytest.raises(LogTruncated) as caught:
+        with pytest.raises(LogTruncationException) as caught:
             poll_until(consumer, lambda: False, "it is told", 10)
-        assert caught.value.diverging == {TopicPartition("t", 0): 1}
+        assert caught.value.divergent_offsets == {TopicPartition("t", 0): 1}
         consumer.seek(("t", 0), 1)
         assert [record.value for record in read(consumer, 1)] == [b"d"]
 

@@ -16,13 +16,15 @@ from tests.groups.brokers import QUICK_GROUPS
 from tests.support.broker import Broker
 from tests.support.fixtures import given_broker
 from tests.support.wait import eventually
+from tidelog import Admin
+from tidelog.clients.admin import NewPartitions
 from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.consumer.consumer import AsyncConsumer
 from tidelog.clients.consumer.interceptors import ConsumerInterceptor
-from tidelog.clients.consumer.listener import RebalanceListener
-from tidelog.clients.errors import Closed, CommitFailed, ConfigError
+from tidelog.clients.consumer.listener import ConsumerRebalanceListener
+from tidelog.clients.errors import ClientClosedException, CommitFailedException, ConfigError
+from tidelog.clients.offsets import OffsetAndMetadata
 from tidelog.clients.producer.blocking import Producer
-from tidelog.clients.producer.transaction_values import OffsetToCommit
 from tidelog.errors import FencedInstanceId, RebalanceInProgress
 from tidelog.partitions import TopicPartition
 
@@ -50,7 +52,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield broker.bootstrap
 
 
-class Diary(RebalanceListener):
+class Diary(ConsumerRebalanceListener):
     """What a member was told."""
 
     def __init__(self, consumer: Consumer | None = None) -> None:
@@ -187,7 +189,7 @@ def test_a_member_that_polls_too_seldom_loses_its_partitions(
     with other:
         seen = poll_until(other, lambda: len(other.assignment()) == 2, "the other has everything")
         assert "poll was not called for max.poll.interval.ms=500" in caplog.text
-        with pytest.raises(CommitFailed):
+        with pytest.raises(CommitFailedException):
             slow.commit()
         assert len(seen + read(other, 10 - len(seen))) == 10
         group.members.append(other)
@@ -225,7 +227,7 @@ def test_topics_are_found_by_a_pattern_and_internal_ones_are_not(
     make_topic(bootstrap, f"{prefix}.c", 2)
     group.settle_shares(3)
     assert {name.topic for name in member.assignment()} == {f"{prefix}.a", f"{prefix}.c"}
-    assert member.subscribed() == {f"{prefix}.a", f"{prefix}.c"}
+    assert member.subscription() == {f"{prefix}.a", f"{prefix}.c"}
 
 
 @pytest.mark.parametrize("group", [OF_THE_BROKER], ids=kind_name, indirect=True)
@@ -242,13 +244,11 @@ def test_a_pattern_is_matched_by_the_broker(group: Group, bootstrap: str, new_na
 
 @of_three_kinds
 def test_new_partitions_are_given_out(group: Group, bootstrap: str, new_name: NewName) -> None:
-    from tidelog.clients.admin import Admin
-
     topic = make_topic(bootstrap, new_name("grown"), 1)
     group.join(topic)
     group.settle_shares(1)
-    with Admin(bootstrap) as admin:
-        admin.create_partitions(topic, 3)
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_partitions({topic: NewPartitions(3)})
     group.settle_shares(3)
 
 
@@ -300,13 +300,13 @@ def test_what_is_read_is_committed_before_it_goes(group: Group, bootstrap: str, 
 def test_a_commit_of_a_stranger_is_refused(group: Group, bootstrap: str, new_name: NewName) -> None:
     topic = make_topic(bootstrap, new_name("stranger"), 1)
     member = group.join(topic, enable_auto_commit=False)
-    with pytest.raises((CommitFailed, RebalanceInProgress)):
+    with pytest.raises((CommitFailedException, RebalanceInProgress)):
         member.commit({(topic, 0): 1})
     group.settle_shares(1)
     member.commit({(topic, 0): 0})
     with Consumer({**group._settings, "enable.auto.commit": False}) as stranger:
         stranger.assign([(topic, 0)])
-        with pytest.raises(CommitFailed, match=f"the commit of {topic}-0 came too late"):
+        with pytest.raises(CommitFailedException, match=f"the commit of {topic}-0 came too late"):
             stranger.commit({(topic, 0): 1})
 
 
@@ -337,7 +337,7 @@ def test_offsets_go_with_a_producers_transaction(group: Group, bootstrap: str, n
     with Producer(bootstrap_servers=bootstrap, transactional_id=new_name("id")) as producer:
         with producer.transaction():
             producer.send_offsets_to_transaction({(topic, 0): 5}, member.group_metadata())
-        assert member.committed([(topic, 0)])[TopicPartition(topic, 0)] == OffsetToCommit(5)
+        assert member.committed([(topic, 0)])[TopicPartition(topic, 0)] == OffsetAndMetadata(5)
 
 
 def test_listeners_of_coroutines_are_awaited(bootstrap: str, new_name: NewName) -> None:
@@ -345,7 +345,7 @@ def test_listeners_of_coroutines_are_awaited(bootstrap: str, new_name: NewName) 
     fill(bootstrap, topic, 3)
     told: list[str] = []
 
-    class Listener(RebalanceListener):
+    class Listener(ConsumerRebalanceListener):
         async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             await asyncio.sleep(0.01)
             told.append("assigned")
@@ -373,7 +373,7 @@ def test_listeners_of_coroutines_are_awaited(bootstrap: str, new_name: NewName) 
 def test_a_listener_that_fails_is_heard_and_the_consumer_goes_on(
     group: Group, bootstrap: str, new_name: NewName
 ) -> None:
-    class Failing(RebalanceListener):
+    class Failing(ConsumerRebalanceListener):
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             raise RuntimeError("not today")
 
@@ -391,7 +391,7 @@ def test_a_listener_may_seek(group: Group, bootstrap: str, new_name: NewName) ->
     fill(bootstrap, topic, 10)
     member = group.join()
 
-    class Seeker(RebalanceListener):
+    class Seeker(ConsumerRebalanceListener):
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             for name in partitions:
                 member.seek(name, 7)
@@ -404,12 +404,12 @@ def test_a_listener_may_close(group: Group, bootstrap: str, new_name: NewName) -
     topic = make_topic(bootstrap, new_name("closed"), 1)
     member = group.join()
 
-    class Closing(RebalanceListener):
+    class Closing(ConsumerRebalanceListener):
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             member.close()
 
     member.subscribe(topic, listener=Closing())
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosedException):
         read(member, 1)
 
 

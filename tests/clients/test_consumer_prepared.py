@@ -35,18 +35,18 @@ class Interrupted:
     """Ctrl-C while a poll waits: `before` brings records, the loop prepares them and knocks, it comes."""
 
     def __init__(self, before: Callable[[], None]) -> None:
-        self._knocks: SimpleQueue[None] = SimpleQueue()
+        self._signals: SimpleQueue[None] = SimpleQueue()
         self._before = before
 
     def put(self, knock: None) -> None:
-        self._knocks.put(knock)
+        self._signals.put(knock)
 
     def empty(self) -> bool:
-        return self._knocks.empty()
+        return self._signals.empty()
 
     def get(self, timeout: float | None = None) -> None:
         self._before()
-        self._knocks.get(timeout=LIMIT)
+        self._signals.get(timeout=LIMIT)
         raise KeyboardInterrupt
 
 
@@ -59,15 +59,15 @@ def send(bootstrap: str, topic: str, first: int, count: int, partitions: int = 1
 def waiting(bootstrap: str, topic: str, **settings: object) -> Consumer:
     """A consumer that has read all there is: its question for more waits at the broker."""
     consumer = Consumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", **settings)
-    fetcher = consumer._inner.fetcher
+    fetcher = consumer._core.fetcher
     poll_until(consumer, lambda: bool(consumer.assignment()) and fetcher.is_asking, "it waits for records")
     return consumer
 
 
 def interrupt(consumer: Consumer, before: Callable[[], None]) -> None:
     """A poll that is interrupted when its columns were filled, and before it took them."""
-    knocks = consumer._knocks
-    consumer._knocks = Interrupted(before)  # type: ignore[assignment]
+    knocks = consumer._signals
+    consumer._signals = Interrupted(before)  # type: ignore[assignment]
     try:
         for _ in range(50):  # a poll that has something else to do does not wait there
             assert not consumer.poll_arrow(0.2).num_rows
@@ -75,8 +75,8 @@ def interrupt(consumer: Consumer, before: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        consumer._knocks = knocks
-    assert consumer._inner.fetcher._prepared is not None, "the columns were not filled on the loop"
+        consumer._signals = knocks
+    assert consumer._core.fetcher._prepared is not None, "the columns were not filled on the loop"
 
 
 def offsets(consumer: Consumer, rows: int) -> list[tuple[int, int]]:
@@ -123,7 +123,7 @@ def test_what_comes_while_columns_are_given_up_stays_behind_what_they_held(
 
         def reader(*of: Any) -> RecordReader:
             answered.set()
-            eventually(lambda: consumer._inner.fetcher._prepared is None, "the columns are given up")
+            eventually(lambda: consumer._core.fetcher._prepared is None, "the columns are given up")
             return RecordReader(*of)
 
         monkeypatch.setattr(fetcher_module, "RecordReader", reader)
@@ -171,7 +171,7 @@ def test_close_does_not_commit_what_nobody_got(bootstrap: str, new_name: NewName
         topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest"
     ) as consumer:
         assert offsets(consumer, 10) == [(0, offset) for offset in range(10)]
-        poll_until(consumer, lambda: consumer._inner.fetcher.is_asking, "it waits for records")
+        poll_until(consumer, lambda: consumer._core.fetcher.is_asking, "it waits for records")
         interrupt(consumer, lambda: send(bootstrap, topic, 10, 10))
     with Consumer(bootstrap_servers=bootstrap, group_id=group) as consumer:
         committed = consumer.committed([(topic, 0)])[TopicPartition(topic, 0)]
@@ -218,7 +218,7 @@ def test_a_damaged_batch_is_told_after_the_rows_before_it() -> None:
         Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer,
     ):
         consumer.assign([("t", 0)])
-        poll_until(consumer, lambda: consumer._inner.fetcher.is_asking, "it waits for records")
+        poll_until(consumer, lambda: consumer._core.fetcher.is_asking, "it waits for records")
         interrupt(consumer, lambda: setattr(cluster, "script", answer))
         assert offsets(consumer, 1) == [(0, 0)]
         for _ in range(2):

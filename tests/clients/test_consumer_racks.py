@@ -26,7 +26,7 @@ from tidelog.clients.consumer.assignors import (
     sticky_user_data,
     subscription_bytes,
 )
-from tidelog.clients.consumer.group import ClassicGroup
+from tidelog.clients.consumer.classic_group import ClassicGroup
 from tidelog.clients.consumer.membership import MembershipContext
 from tidelog.clients.consumer.racks import Racks, ReplicaRacks, replica_racks
 from tidelog.clients.metadata import BrokerNode, ClusterView, PartitionView, TopicView

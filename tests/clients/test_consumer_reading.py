@@ -29,7 +29,7 @@ from tidelog.clients.consumer import blocking as blocking_module
 from tidelog.clients.consumer import fetcher as fetcher_module
 from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.consumer.consumer import AsyncConsumer
-from tidelog.clients.consumer.listener import RebalanceListener
+from tidelog.clients.consumer.listener import ConsumerRebalanceListener
 from tidelog.partitions import TopicPartition
 from tidelog.records.loops import RecordReader
 
@@ -130,7 +130,7 @@ def interrupted_here(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> Non
 
         return taken
 
-    inner = consumer._inner
+    inner = consumer._core
     monkeypatch.setattr(inner, "take", interrupted(inner.take))
     monkeypatch.setattr(inner, "take_columns", interrupted(inner.take_columns))
 
@@ -193,7 +193,7 @@ def test_an_error_of_a_listener_brings_nothing_back_that_an_earlier_poll_gave(
 ) -> None:
     errors = iter([None, ValueError("not today")])
 
-    class Listener(RebalanceListener):
+    class Listener(ConsumerRebalanceListener):
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             if (error := next(errors, None)) is not None:
                 raise error
@@ -236,11 +236,11 @@ def test_what_comes_while_a_record_is_given_back_stays_behind_it(
     with Consumer(bootstrap_servers=bootstrap, value_deserializer=deserialize) as consumer:
         consumer.assign([(topic, 0)])
         consumer.seek((topic, 0), 0)
-        poll_until(consumer, lambda: consumer._inner.fetcher.is_asking, "it waits for records")
-        (state,) = consumer._inner.subscription.states.values()
+        poll_until(consumer, lambda: consumer._core.fetcher.is_asking, "it waits for records")
+        (state,) = consumer._core.subscriptions.states.values()
         turn = state.turn
         fill(bootstrap, topic, 10)
-        eventually(lambda: consumer._inner.fetcher.ready, "records have come")
+        eventually(lambda: consumer._core.fetcher.ready, "records have come")
         monkeypatch.setattr(fetcher_module, "RecordReader", reader)
         found = read(consumer, 20)
         assert failed.is_set()
@@ -258,7 +258,7 @@ def test_a_cancelled_poll_on_a_loop_loses_nothing(bootstrap: str, new_name: NewN
             consumer.seek((topic, 0), 0)
             while records := await consumer.poll(LIMIT if not found else 1.0, 1):
                 found += [record.offset for record in records]
-                consumer._turns._began = 0.0  # it has polled for long, and lets others have a turn
+                consumer._core.turns._began = 0.0  # it has polled for long, and lets others have a turn
                 poll = asyncio.ensure_future(consumer.poll(LIMIT, 1))
                 await asyncio.sleep(0)
                 poll.cancel()
@@ -288,5 +288,5 @@ def test_a_poll_that_is_interrupted_while_it_is_handed_to_the_loop_takes_nothing
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(None)
         fill(bootstrap, topic, 20)
-        eventually(lambda: consumer._inner.fetcher.ready, "records have come")
+        eventually(lambda: consumer._core.fetcher.ready, "records have come")
         assert [record.offset for record in read(consumer, 20)] == list(range(20))

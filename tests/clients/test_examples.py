@@ -12,12 +12,14 @@ import tidelog
 MODULES = [
     "tidelog.clients.settings",
     "tidelog.clients.security",
+    "tidelog.clients.serialization",
     "tidelog.clients.consumer.assignors",
     "tidelog.clients.consumer.consumer",
     "tidelog.clients.consumer.blocking",
     "tidelog.clients.consumer.positions",
     "tidelog.clients.producer.producer",
     "tidelog.clients.producer.blocking",
+    "tidelog.testing",
 ]
 
 
@@ -30,6 +32,8 @@ def test_the_examples_of_a_module_run(name: str, bootstrap: str) -> None:
 
 
 def test_everything_that_the_package_offers_is_shown_and_found() -> None:
-    assert {"Producer", "Consumer", "Admin", "OffsetToCommit", "GroupMember"} <= set(dir(tidelog))
+    assert {"Producer", "Consumer", "Admin", "OffsetAndMetadata", "ConsumerGroupMetadata"} <= set(
+        dir(tidelog)
+    )
     for name in dir(tidelog):
         assert getattr(tidelog, name) is not None or name.startswith("__")

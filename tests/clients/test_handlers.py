@@ -19,9 +19,9 @@ from tests.support.broker import Broker
 from tests.support.fixtures import given_broker
 from tests.support.own_broker import OwnBrokers
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.clients.consumer.blocking import Consumer
-from tidelog.clients.errors import InvalidState, Timeout
+from tidelog.clients.errors import IllegalStateException, TimeoutException
 from tidelog.clients.handlers import ErrorPolicy, HandlerConsumer, HandlerFailed, Reject, Stream
 from tidelog.clients.handlers import consumer as consumer_module
 from tidelog.clients.handlers.plan import TopicPlan
@@ -31,7 +31,7 @@ from tidelog.clients.producer.blocking import Producer
 from tidelog.config import ConfigError
 from tidelog.errors import UnknownTopicOrPartition
 from tidelog.partitions import TopicPartition
-from tidelog.records.loops import Record
+from tidelog.records.loops import ConsumerRecord
 
 NewName = Callable[[str], str]
 NO_RETRY = ErrorPolicy(retries=0)
@@ -49,8 +49,8 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = 1) -> str:
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic(name, partitions, 1))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, partitions, 1)])
     return name
 
 
@@ -69,8 +69,8 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int = 1) -> li
     return [-1 if entry is None else entry.offset for _, entry in sorted(found.items())]
 
 
-def read_all(bootstrap: str, topic: str, count: int) -> list[Record]:
-    found: list[Record] = []
+def read_all(bootstrap: str, topic: str, count: int) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
     with Consumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
 
         def enough() -> bool:
@@ -90,14 +90,14 @@ class Notes:
         self.built: list[Stream] = []
         self.closed: list[Stream] = []
         self.threads: dict[int, set[int]] = {}
-        self.before: Callable[[Record], object] = lambda record: None
+        self.before: Callable[[ConsumerRecord], object] = lambda record: None
 
     def __call__(self, stream: Stream) -> object:
         notes = self
         notes.built.append(stream)
 
         class Handler:
-            def on_message(self, record: Record) -> None:
+            def on_message(self, record: ConsumerRecord) -> None:
                 notes.before(record)
                 notes.threads.setdefault(stream.number, set()).add(threading.get_ident())
                 notes.seen.append((stream.number, record.partition, record.offset))
@@ -162,7 +162,7 @@ def test_the_decorator_takes_functions_and_classes(bootstrap: str, new_name: New
     )
 
     @consumer.handler(one)
-    def handle(record: Record) -> None:
+    def handle(record: ConsumerRecord) -> None:
         seen.append((record.topic, record.offset))
 
     @consumer.handler(other, streams=1)
@@ -170,7 +170,7 @@ def test_the_decorator_takes_functions_and_classes(bootstrap: str, new_name: New
         def __init__(self, stream: Stream) -> None:
             self.stream = stream
 
-        def on_message(self, record: Record) -> None:
+        def on_message(self, record: ConsumerRecord) -> None:
             seen.append((self.stream.topic, record.offset))
 
     with consumer:
@@ -194,7 +194,7 @@ def test_only_what_was_handled_is_committed(bootstrap: str, new_name: NewName) -
     write(bootstrap, topic, 10)
     notes, gate = Notes(), threading.Event()
 
-    def hold(record: Record) -> None:
+    def hold(record: ConsumerRecord) -> None:
         if record.offset == 4:
             gate.wait(30)
 
@@ -214,7 +214,7 @@ def test_a_slow_handler_neither_loses_its_partitions_nor_stops_the_others(
     write(bootstrap, topic, 1, 2)
     notes, gate = Notes(), threading.Event()
 
-    def hold(record: Record) -> None:
+    def hold(record: ConsumerRecord) -> None:
         if record.partition == 0 and record.offset == 0:
             gate.wait(60)
 
@@ -249,7 +249,7 @@ def test_a_full_queue_pauses_its_partitions_alone(
     write(bootstrap, topic, 2000, 2)
     notes, gate = Notes(), threading.Event()
 
-    def hold(record: Record) -> None:
+    def hold(record: ConsumerRecord) -> None:
         if record.partition == 0:
             gate.wait(60)
 
@@ -270,7 +270,7 @@ def test_close_finishes_what_is_being_handled_and_begins_nothing(bootstrap: str,
     write(bootstrap, topic, 100)
     notes, gate, at_it = Notes(), threading.Event(), threading.Event()
 
-    def hold(record: Record) -> None:
+    def hold(record: ConsumerRecord) -> None:
         if record.offset == 7:
             at_it.set()
             gate.wait(30)
@@ -294,7 +294,7 @@ def test_close_does_not_wait_for_ever(
     write(bootstrap, topic, 5)
     notes, gate, at_it = Notes(), threading.Event(), threading.Event()
 
-    def hold(record: Record) -> None:
+    def hold(record: ConsumerRecord) -> None:
         if record.offset == 2:
             at_it.set()
             gate.wait(60)
@@ -318,9 +318,9 @@ def test_a_handler_may_stop_its_consumer(bootstrap: str, new_name: NewName) -> N
     )
 
     @consumer.handler(topic)
-    def handle(record: Record) -> None:
+    def handle(record: ConsumerRecord) -> None:
         if record.offset == 4:
-            with pytest.raises(InvalidState, match="from within one of them stop"):
+            with pytest.raises(IllegalStateException, match="from within one of them stop"):
                 consumer.close()
             consumer.stop()
 
@@ -366,7 +366,7 @@ def test_a_failed_record_is_tried_again_before_the_next_one(bootstrap: str, new_
     notes = Notes()
     tries: list[int] = []
 
-    def stumble(record: Record) -> None:
+    def stumble(record: ConsumerRecord) -> None:
         tries.append(record.offset)
         if record.offset == 2 and tries.count(2) < 3:
             raise RuntimeError("not yet")
@@ -391,7 +391,7 @@ def test_a_poison_record_ends_among_the_dead_letters_and_the_stream_goes_on(
             )
     notes = Notes()
 
-    def fail(record: Record) -> None:
+    def fail(record: ConsumerRecord) -> None:
         if record.offset in (1, 3):
             raise KeyError(f"no customer {record.offset}")
 
@@ -436,7 +436,7 @@ def test_a_rejected_record_is_not_tried_again(bootstrap: str, new_name: NewName)
     write(bootstrap, topic, 2)
     notes = Notes()
 
-    def reject(record: Record) -> None:
+    def reject(record: ConsumerRecord) -> None:
         if record.offset == 0:
             raise Reject("not ours")
 
@@ -459,7 +459,7 @@ def test_a_record_that_cannot_be_deserialized_is_a_dead_letter_with_its_bytes(
             producer.send(topic, value)
     values: list[object] = []
 
-    def builder(stream: Stream) -> Callable[[Record], None]:
+    def builder(stream: Stream) -> Callable[[ConsumerRecord], None]:
         return lambda record: values.append(record.value)
 
     errors = ErrorPolicy(dead_letter_topic=dead)
@@ -475,7 +475,7 @@ def test_without_a_dead_letter_topic_nothing_is_passed_over(bootstrap: str, new_
     write(bootstrap, topic, 10)
     notes = Notes()
 
-    def fail(record: Record) -> None:
+    def fail(record: ConsumerRecord) -> None:
         if record.offset == 3:
             raise ValueError("no")
 
@@ -494,7 +494,7 @@ def test_nothing_that_waits_behind_a_record_that_stops_the_consumer_is_handled()
     failures: list[BaseException] = []
     seen: list[int] = []
 
-    def handle(record: Record) -> None:
+    def handle(record: ConsumerRecord) -> None:
         seen.append(record.offset)
         if record.offset == 1:
             raise ValueError("no")
@@ -504,8 +504,8 @@ def test_nothing_that_waits_behind_a_record_that_stops_the_consumer_is_handled()
     context = WorkerContext(None, None, None, 0, lambda: None, failures.append)
     worker = StreamWorker(plan, Stream("t", 0), context)
     work = PartitionWork(TopicPartition("t", 0), worker)
-    worker.offer(work, [Record("t", 0, offset) for offset in (0, 1, 2)])
-    worker.offer(work, [Record("t", 0, offset) for offset in (3, 4)])
+    worker.offer(work, [ConsumerRecord("t", 0, offset) for offset in (0, 1, 2)])
+    worker.offer(work, [ConsumerRecord("t", 0, offset) for offset in (3, 4)])
     worker.start()
     assert worker.join(10)
     assert seen == [0, 1]
@@ -519,7 +519,7 @@ def test_a_close_ends_the_wait_before_the_next_try(bootstrap: str, new_name: New
     write(bootstrap, topic, 3)
     notes = Notes()
 
-    def fail(record: Record) -> None:
+    def fail(record: ConsumerRecord) -> None:
         if record.offset == 1:
             raise ValueError("no")
 
@@ -536,12 +536,12 @@ def test_a_dead_letter_that_is_not_taken_stops_the_consumer_before_its_record(
     bootstrap: str, new_name: NewName
 ) -> None:
     topic, dead = make_topic(bootstrap, new_name("large")), new_name("dead")
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic(dead, 1, 1, configs={"max.message.bytes": "100"}))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(dead, 1, 1, configs={"max.message.bytes": "100"})])
     write(bootstrap, topic, 1)
     notes = Notes()
 
-    def fail(record: Record) -> None:
+    def fail(record: ConsumerRecord) -> None:
         raise ValueError("no")
 
     notes.before = fail
@@ -564,13 +564,13 @@ def test_an_unknown_topic_is_told_and_not_created(bootstrap: str, new_name: NewN
         running(bootstrap, topic, Notes()),
     ):
         pass
-    with Admin(bootstrap) as admin:
-        assert topic not in {entry.name for entry in admin.list_topics()}
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        assert topic not in admin.list_topics()
 
 
 def test_an_unreachable_broker_is_told(new_name: NewName) -> None:
     with (
-        pytest.raises(Timeout, match=r"no broker can be reached at 127\.0\.0\.1:1"),
+        pytest.raises(TimeoutException, match=r"no broker can be reached at 127\.0\.0\.1:1"),
         running("127.0.0.1:1", "t", Notes(), default_api_timeout_ms=500),
     ):
         pass
@@ -579,7 +579,7 @@ def test_an_unreachable_broker_is_told(new_name: NewName) -> None:
 def test_a_builder_that_fails_keeps_the_consumer_from_starting(bootstrap: str, new_name: NewName) -> None:
     topic = make_topic(bootstrap, new_name("unbuilt"), 2)
 
-    def builder(stream: Stream) -> Callable[[Record], object]:
+    def builder(stream: Stream) -> Callable[[ConsumerRecord], object]:
         if stream.number == 1:
             raise OSError("no database")
         return print
@@ -597,7 +597,7 @@ def test_a_handler_that_handles_nothing_is_refused(bootstrap: str, new_name: New
     topic = make_topic(bootstrap, new_name("generator"))
     write(bootstrap, topic, 1)
 
-    def several(record: Record) -> Iterator[None]:
+    def several(record: ConsumerRecord) -> Iterator[None]:
         yield
 
     built: dict[str, object] = {
@@ -607,7 +607,7 @@ def test_a_handler_that_handles_nothing_is_refused(bootstrap: str, new_name: New
     }
     builder = lambda stream: built[kind]  # noqa: E731
     with (
-        pytest.raises((HandlerFailed, InvalidState), match=r"expected a function"),
+        pytest.raises((HandlerFailed, IllegalStateException), match=r"expected a function"),
         running(bootstrap, topic, builder) as consumer,
     ):
         consumer.wait(20)
@@ -625,7 +625,7 @@ class AsyncHandler:
         self.tries: Counter[int] = Counter()
         self.closed_on: object = None
 
-    async def on_message(self, record: Record) -> None:
+    async def on_message(self, record: ConsumerRecord) -> None:
         await asyncio.sleep(0)
         assert asyncio.get_running_loop() is self.loop
         self.tries[record.offset] += 1
@@ -674,7 +674,7 @@ def test_a_plain_coroutine_function_handles_records(bootstrap: str, new_name: Ne
     seen: list[int] = []
 
     @consumer.handler(topic)
-    async def handle(record: Record) -> None:
+    async def handle(record: ConsumerRecord) -> None:
         await asyncio.sleep(0)
         seen.append(record.offset)
         if len(seen) == 3:
@@ -691,7 +691,7 @@ def test_the_error_of_a_handler_is_the_cause_of_the_failure_and_in_the_log(
     topic = make_topic(bootstrap, new_name("traced"))
     write(bootstrap, topic, 1)
 
-    def handle(record: Record) -> None:
+    def handle(record: ConsumerRecord) -> None:
         raise LookupError("nothing there")
 
     with (
@@ -736,12 +736,12 @@ def test_a_letter_that_is_too_large_with_its_traceback_goes_without(
     bootstrap: str, new_name: NewName
 ) -> None:
     topic, dead = make_topic(bootstrap, new_name("large")), new_name("dead")
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic(dead, 1, configs={"max.message.bytes": "4000"}))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(dead, 1, configs={"max.message.bytes": "4000"})])
     with Producer(bootstrap_servers=bootstrap) as producer:
         producer.send(topic, b"x" * 1000)
 
-    def handle(record: Record) -> None:
+    def handle(record: ConsumerRecord) -> None:
         raise LookupError("nothing there") from ValueError("v" * 5000)
 
     errors = ErrorPolicy(retries=0, dead_letter_topic=dead)
@@ -791,7 +791,7 @@ def test_settings_of_kafka_0_8_start_it(bootstrap: str, new_name: NewName) -> No
     }
     notes = Notes()
 
-    def fail(record: Record) -> None:
+    def fail(record: ConsumerRecord) -> None:
         if record.offset == 1:
             raise Reject("no")
 

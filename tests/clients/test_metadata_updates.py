@@ -11,7 +11,7 @@ from tests.clients.fake_broker import FakeBroker
 from tests.support.wait import eventually
 from tidelog.clients.backoff import Backoff
 from tidelog.clients.consumer.blocking import Consumer
-from tidelog.clients.errors import UnknownTopic
+from tidelog.clients.errors import UnknownTopicException
 from tidelog.clients.metadata_updates import MetadataUpdates
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.producer.blocking import Producer
@@ -181,7 +181,9 @@ def test_a_consumer_of_an_unknown_topic_says_so(caplog: pytest.LogCaptureFixture
         with Consumer("typo", "there", bootstrap_servers=broker.bootstrap, **settings) as consumer:
             consumer.poll(0)
             eventually(lambda: broker.metadata_topics.count(["typo"]) >= 4, "the topic is asked for again")
-            with pytest.raises(UnknownTopic, match="topic 'typo' is not in the metadata after 20 ms: UNKN"):
+            with pytest.raises(
+                UnknownTopicException, match="topic 'typo' is not in the metadata after 20 ms: UNKN"
+            ):
                 consumer.partitions_for("typo", 0.02)
     said = [line for line in caplog.messages if "topic" in line]
     assert said == ["topic 'typo' does not exist (UNKNOWN_TOPIC_OR_PARTITION); asking again"]

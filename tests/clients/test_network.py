@@ -14,7 +14,12 @@ from tests.clients.fake_broker import SILENCE, Answer, FakeBroker
 from tests.clients.peers import Peer, hang_up, raw, silence, versions
 from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.blocking import LoopThread
-from tidelog.clients.errors import Closed, InvalidState, NoBroker, Timeout
+from tidelog.clients.errors import (
+    ClientClosedException,
+    IllegalStateException,
+    NoBrokersAvailableException,
+    TimeoutException,
+)
 from tidelog.clients.metadata import BrokerNode, ClusterView
 from tidelog.clients.network import Backoff, NetworkClient
 from tidelog.clients.security import Security
@@ -140,10 +145,12 @@ def test_silence_ends_the_connection_and_everything_on_it() -> None:
 def test_where_nobody_can_be_reached_every_address_is_named() -> None:
     async def main() -> None:
         async with client("127.0.0.1:1,localhost:2") as network:
-            with pytest.raises(NoBroker, match=r"no broker can be reached at .*:\d, .*:\d: cannot connect"):
+            with pytest.raises(
+                NoBrokersAvailableException, match=r"no broker can be reached at .*:\d, .*:\d: cannot connect"
+            ):
                 await network.any_connection()
             with pytest.raises(
-                Timeout, match="'t' is not in the metadata after 100 ms: no broker can be reached"
+                TimeoutException, match="'t' is not in the metadata after 100 ms: no broker can be reached"
             ):
                 await network.topic("t", timeout=0.1)
 
@@ -156,7 +163,7 @@ def test_what_kept_a_client_from_connecting_is_told_where_there_is_no_time_to_tr
             "127.0.0.1:1", reconnect_backoff_ms=30_000, reconnect_backoff_max_ms=30_000
         ) as network:
             for timeout in (5.0, 0.01):
-                with pytest.raises(NoBroker, match=r":1: Connection refused"):
+                with pytest.raises(NoBrokersAvailableException, match=r":1: Connection refused"):
                     await network.any_connection(timeout=timeout)
 
     asyncio.run(main())
@@ -284,7 +291,7 @@ def test_bootstrap_servers_are_not_asked_where_that_is_ruled_out() -> None:
             for link in network.links():
                 if link.connection is not None:
                     link.connection.close()
-            with pytest.raises(Timeout, match=r"127\.0\.0\.1:1"):
+            with pytest.raises(TimeoutException, match=r"127\.0\.0\.1:1"):
                 await network.refresh(timeout=0.3)
             assert list(network.view.nodes) == [7]
 
@@ -364,9 +371,9 @@ def test_closing_lets_everybody_go() -> None:
             waiting = asyncio.create_task(network.topic("t", timeout=60))
             while "t" not in network.topics:
                 await asyncio.sleep(0)
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosedException):
             await waiting
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosedException):
             await network.connection(-1)
 
     asyncio.run(main())
@@ -432,13 +439,13 @@ def test_the_thread_behind_a_blocking_client() -> None:
         return 7
 
     assert thread.run(answer()) == 7
-    with pytest.raises(Timeout, match=r"test: not done within 0\.05 s"):
+    with pytest.raises(TimeoutException, match=r"test: not done within 0\.05 s"):
         thread.run(slow(), 0.05)
     left = thread.submit(slow())
     thread.close()
     thread.close()
     assert left.cancelled()
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosedException):
         thread.run(answer())
 
 
@@ -451,6 +458,6 @@ def test_a_blocking_call_from_the_thread_itself_is_refused() -> None:
     async def inside() -> int:
         return thread.run(answer())
 
-    with pytest.raises(InvalidState, match="would wait for ever"):
+    with pytest.raises(IllegalStateException, match="would wait for ever"):
         thread.run(inside())
     thread.close()

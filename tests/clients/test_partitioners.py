@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tidelog.clients.metadata import ClusterView, PartitionView, TopicView
-from tidelog.clients.producer.partitioners import RoundRobin, StickyPartition, partitioner_of
+from tidelog.clients.producer.partitioners import RoundRobinPartitioner, StickyPartition, partitioner_of
 from tidelog.config import ConfigError
 
 
@@ -19,12 +19,12 @@ def cluster(*leaders: int) -> ClusterView:
 
 
 def chosen(
-    view: ClusterView, loads: dict[int, int], shunned: set[int], *, adaptive: bool = True
+    view: ClusterView, loads: dict[int, int], unavailable_brokers: set[int], *, adaptive: bool = True
 ) -> Counter[int]:
     found: Counter[int] = Counter()
     sticky = StickyPartition(adaptive=adaptive)
     for _ in range(6000):
-        sticky.move_on(view, "t", lambda: (loads, shunned))
+        sticky.move_on(view, "t", lambda: (loads, unavailable_brokers))
         assert sticky.partition is not None
         found[sticky.partition] += 1
     return found
@@ -56,7 +56,7 @@ def test_partitions_without_a_leader_and_of_slow_brokers_are_left_alone() -> Non
 
 
 def test_round_robin_passes_over_partitions_without_a_leader() -> None:
-    turn = RoundRobin()
+    turn = RoundRobinPartitioner()
     view = cluster(1, -1, 1)
     found = [turn.partition("t", None, None, None, None, view) for _ in range(6)]
     assert sorted(found) == [0, 0, 0, 2, 2, 2]
@@ -65,6 +65,6 @@ def test_round_robin_passes_over_partitions_without_a_leader() -> None:
 
 def test_what_is_no_partitioner_is_refused() -> None:
     assert partitioner_of(None) is None
-    assert partitioner_of(RoundRobin) is not None
+    assert partitioner_of(RoundRobinPartitioner) is not None
     with pytest.raises(ConfigError, match="expected a function or an object with partition"):
         partitioner_of(5)

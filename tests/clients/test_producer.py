@@ -13,18 +13,18 @@ import numpy
 import pytest
 
 from tests.clients.reading import batches, records, values
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.clients.consumer.blocking import Consumer
 from tidelog.clients.errors import (
-    Closed,
+    ClientClosedException,
     ConfigError,
-    InvalidState,
-    RecordTooLarge,
-    SerializationError,
-    Timeout,
+    IllegalStateException,
+    RecordTooLargeException,
+    SerializationException,
+    TimeoutException,
 )
 from tidelog.clients.metadata import ClusterView
-from tidelog.clients.producer.accumulator import Accumulator
+from tidelog.clients.producer.accumulator import RecordAccumulator
 from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.interceptors import ProducerInterceptor, ProducerRecord
 from tidelog.clients.producer.producer import AsyncProducer
@@ -42,8 +42,8 @@ HASHES = Path(__file__).parent.parent / "data" / "hashes.json"
 def topic(bootstrap: str, new_name: NewName) -> str:
     """A topic of three partitions."""
     name = new_name("produced")
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic(name, partitions=3))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, num_partitions=3)])
     return name
 
 
@@ -51,8 +51,8 @@ def topic(bootstrap: str, new_name: NewName) -> str:
 def single(bootstrap: str, new_name: NewName) -> str:
     """A topic of one partition."""
     name = new_name("single")
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic(name, partitions=1))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, num_partitions=1)])
     return name
 
 
@@ -136,8 +136,8 @@ def test_keys_find_the_partition_that_java_sends_them_to(bootstrap: str, new_nam
     import base64
 
     topic = new_name("hashed")
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic(topic, partitions=12))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, num_partitions=12)])
     entries = json.loads(HASHES.read_text())
     with Producer(bootstrap_servers=bootstrap) as producer:
         futures = [producer.send(topic, b"", key=base64.b64decode(entry["key"])) for entry in entries]
@@ -195,9 +195,9 @@ def test_serializers_make_bytes_of_keys_and_values(bootstrap: str, single: str) 
         value_serializer=lambda value: json.dumps(value).encode(),
     ) as producer:
         producer.send(single, {"a": 1}, key=7).result(10)
-        with pytest.raises(SerializationError, match="the key of a record for topic"):
+        with pytest.raises(SerializationException, match="the key of a record for topic"):
             producer.send(single, {}, key="seven")
-        with pytest.raises(SerializationError, match="the value of a record"):
+        with pytest.raises(SerializationException, match="the value of a record"):
             producer.send(single, object(), key=1)
     [record] = records(bootstrap, single)
     assert (record.key, record.value) == (bytes(7) + b"\x07", b'{"a": 1}')
@@ -206,7 +206,7 @@ def test_serializers_make_bytes_of_keys_and_values(bootstrap: str, single: str) 
 def test_texts_are_sent_as_utf8_and_other_things_want_a_serializer(bootstrap: str, single: str) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
         producer.send(single, "grün", key=bytearray(b"k")).result(10)
-        with pytest.raises(SerializationError, match="int is neither bytes nor str"):
+        with pytest.raises(SerializationException, match="int is neither bytes nor str"):
             producer.send(single, 5)
     assert records(bootstrap, single)[0].value == "grün".encode()
 
@@ -241,7 +241,7 @@ def test_interceptors_change_records_and_see_how_they_fared(bootstrap: str, sing
     (good, nothing), (bad, error) = marker.acknowledged
     assert (good.offset, nothing) == (0, None)
     assert (bad.topic, bad.offset) == (single, -1)
-    assert isinstance(error, RecordTooLarge)
+    assert isinstance(error, RecordTooLargeException)
     assert marker.closed
 
 
@@ -275,7 +275,7 @@ def test_a_blocking_call_in_a_callback_is_refused_instead_of_waiting_for_ever(
         def flush(metadata: RecordMetadata, error: BaseException | None) -> None:
             try:
                 producer.flush()
-            except InvalidState as refused:
+            except IllegalStateException as refused:
                 caught.append(refused)
 
         producer.send(single, b"v", callback=flush).result(10)
@@ -300,14 +300,14 @@ def test_what_is_wrong_with_the_call_is_raised(bootstrap: str, topic: str) -> No
                 producer.send(topic, b"v", **arguments)  # type: ignore[arg-type]
         with pytest.raises(ValueError):
             producer.send("", b"v")
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosedException):
         producer.send(topic, b"v")
 
 
 def test_a_call_of_wrong_types_is_refused_with_what_is_right(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
         for headers in ({"shop": b"7"}, [(b"shop", b"7")], [("shop", 7)], [("shop", b"7", b"8")]):
-            with pytest.raises(SerializationError, match="expected pairs of a name and bytes"):
+            with pytest.raises(SerializationException, match="expected pairs of a name and bytes"):
                 producer.send(topic, b"value", headers=headers)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"partition '0' of topic .*: a number from 0 is right"):
             producer.send(topic, b"value", partition="0")  # type: ignore[arg-type]
@@ -328,7 +328,7 @@ def test_numbers_of_numpy_are_numbers(bootstrap: str, topic: str) -> None:
 
 
 def test_a_record_that_cannot_be_appended_leaves_no_batch_behind() -> None:
-    accumulator = Accumulator(producer_settings({"bootstrap.servers": "127.0.0.1:1"}), Codec.NONE)
+    accumulator = RecordAccumulator(producer_settings({"bootstrap.servers": "127.0.0.1:1"}), Codec.NONE)
     queue = accumulator.queue("t", 0)
     free = accumulator.memory.available
     with pytest.raises(TypeError):
@@ -341,11 +341,11 @@ def test_a_record_that_cannot_be_appended_leaves_no_batch_behind() -> None:
 def test_what_befalls_the_record_is_in_the_future(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap_servers=bootstrap, max_block_ms=300) as producer:
         too_large = producer.send(topic, b"x" * 1_100_000)
-        assert isinstance(too_large.exception(), RecordTooLarge)
+        assert isinstance(too_large.exception(), RecordTooLargeException)
         assert "above max.request.size=1048576" in str(too_large.exception())
         nowhere = producer.send(topic, b"v", partition=7)
         with pytest.raises(
-            Timeout, match=r"partition 7 of topic .* which has 3 partitions, is not in the metadata"
+            TimeoutException, match=r"partition 7 of topic .* which has 3 partitions, is not in the metadata"
         ):
             nowhere.result()
         bad_name = producer.send("no/such topic", b"v")
@@ -398,9 +398,29 @@ def test_closing_writes_what_waits(bootstrap: str, single: str) -> None:
     assert [future.result(0).offset for future in futures] == list(range(10))
 
 
-def test_the_number_of_partitions(bootstrap: str, topic: str) -> None:
+def test_the_partitions_of_a_topic(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
-        assert producer.partitions_for(topic) == 3
+        infos = producer.partitions_for(topic)
+    assert [(info.topic, info.partition) for info in infos] == [(topic, number) for number in range(3)]
+    for info in infos:
+        assert info.replicas == info.in_sync_replicas == (info.leader,)
+        assert info.offline_replicas == ()
+
+
+def test_a_record_is_sent_and_waited_for_in_one_call(bootstrap: str, single: str) -> None:
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        first = producer.send_and_wait(single, b"v", b"key", [("h", b"1")], 0, 17)
+        assert (first.topic, first.partition, first.offset, first.timestamp) == (single, 0, 0, 17)
+        with pytest.raises(RecordTooLargeException):
+            producer.send_and_wait(single, b"x" * 2_000_000)
+
+    async def main() -> int:
+        async with AsyncProducer(bootstrap_servers=bootstrap) as other:
+            with pytest.raises(RecordTooLargeException):
+                await other.send_and_wait(single, b"x" * 2_000_000)
+            return (await other.send_and_wait(single, b"v", b"key", [("h", b"1")], 0, 17)).offset
+
+    assert asyncio.run(main()) == 1
 
 
 def test_metrics_count_under_kafkas_names(bootstrap: str, single: str) -> None:
@@ -423,9 +443,9 @@ def test_coroutines_send_and_await(bootstrap: str, topic: str) -> None:
             futures = [await producer.send(topic, b"%d" % number, partition=1) for number in range(1000)]
             found = [(await future).offset for future in futures]
             too_large = await producer.send(topic, b"x" * 2_000_000)
-            with pytest.raises(RecordTooLarge):
+            with pytest.raises(RecordTooLargeException):
                 await too_large
-            assert await producer.partitions_for(topic) == 3
+            assert [info.partition for info in await producer.partitions_for(topic)] == [0, 1, 2]
             return found
 
     assert asyncio.run(main()) == list(range(1000))
@@ -468,7 +488,7 @@ def test_an_interceptor_that_forgets_to_give_a_record_changes_none(
 
     with Producer(bootstrap_servers=bootstrap, interceptor_classes=[Forgetful]) as producer:
         assert producer.send(single, b"value").result(10).serialized_value_size == 5
-    assert "on_send gave None; a record is right" in caplog.text
+    assert "on_send returned None; expected a record" in caplog.text
 
 
 def test_a_large_record_is_refused_also_where_a_batch_that_packs_well_has_room(
@@ -485,4 +505,4 @@ def test_a_large_record_is_refused_also_where_a_batch_that_packs_well_has_room(
             producer.send(single, b"x" * 40_000)
             producer.flush()
         producer.send(single, b"x" * 1000)
-        assert isinstance(producer.send(single, b"x" * 70_000).exception(10), RecordTooLarge)
+        assert isinstance(producer.send(single, b"x" * 70_000).exception(10), RecordTooLargeException)

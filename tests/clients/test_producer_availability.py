@@ -127,4 +127,4 @@ def test_a_broker_that_is_merely_busy_for_a_moment_is_not_left_out_later() -> No
         assert partitions(send(producer, MANY)) == {0, 1}
         sender = producer._core.sender
         eventually(lambda: not sender._blocked_since, "nobody is held to be busy")
-        assert sender.shunned() == set()
+        assert sender.unavailable_brokers() == set()

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.clients.reading import partitions_of, records
-from tidelog.clients.admin import Admin, NewTopic
-from tidelog.clients.errors import RecordTooLarge
+from tidelog import Admin, NewTopic
+from tidelog.clients.errors import RecordTooLargeException
 from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.producer import AsyncProducer
 from tidelog.records.batch import Record
@@ -25,8 +25,8 @@ NewName = Callable[[str], str]
 @pytest.fixture
 def topic(bootstrap: str, new_name: NewName) -> str:
     name = new_name("columns")
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic(name, partitions=3))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, num_partitions=3)])
     return name
 
 
@@ -88,9 +88,9 @@ def test_a_transaction_that_rows_are_missing_in_has_to_be_aborted(
         producer.init_transactions()
         producer.begin_transaction()
         producer.send_arrow(fits, topic)
-        with pytest.raises(RecordTooLarge):
+        with pytest.raises(RecordTooLargeException):
             producer.send_arrow(does_not, topic)
-        with pytest.raises(RecordTooLarge):
+        with pytest.raises(RecordTooLargeException):
             producer.commit_transaction()
         producer.abort_transaction()
         with producer.transaction():
@@ -158,7 +158,7 @@ def test_what_cannot_be_sent_is_named(bootstrap: str, topic: str) -> None:
             producer.send_arrow(pa.table({"value": [[1]]}), topic)
         with pytest.raises(ValueError, match="column 'timestamp' has timestamp -5"):
             producer.send_arrow(pa.table({"value": [b"x", b"x"], "timestamp": [7, -5]}), topic)
-        with pytest.raises(RecordTooLarge):
+        with pytest.raises(RecordTooLargeException):
             producer.send_arrow(pa.table({"value": [b"x" * 2_000_000]}), topic)
 
 

@@ -29,7 +29,12 @@ from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.connection import Connection, split_address
-from tidelog.clients.errors import BufferExhausted, ClientError, Closed, Timeout
+from tidelog.clients.errors import (
+    BufferExhaustedException,
+    ClientClosedException,
+    ClientError,
+    TimeoutException,
+)
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.producer.accumulator import PartitionQueue
 from tidelog.clients.producer.batch import ProducerBatch
@@ -216,7 +221,7 @@ def test_a_record_older_than_the_delivery_time_limit_fails_with_the_reason() -> 
         with Producer(bootstrap_servers=broker.bootstrap, **QUICK, **limits) as producer:
             begun = time.monotonic()
             error = producer.send("t", b"v").exception(5)
-            assert isinstance(error, Timeout)
+            assert isinstance(error, TimeoutException)
             assert "t-0: 1 records were not written within" in str(error)
             assert 0.25 < time.monotonic() - begun < 3
         assert len(broker.produced) >= 2
@@ -240,7 +245,7 @@ def test_a_record_that_was_sent_again_expires_in_time() -> None:
         producer.send("t", b"younger", partition=1)
         eventually(lambda: any(batch.partition for batch in broker.produced), "the other record is sent")
         silent.set()
-        assert isinstance(first.exception(20), Timeout)
+        assert isinstance(first.exception(20), TimeoutException)
         assert 3.0 <= time.monotonic() - begun < 4.6  # the other's request ends at 4.9
         producer.close(0)
 
@@ -290,10 +295,33 @@ def test_an_expired_batch_that_may_have_been_written_raises_the_epoch() -> None:
         Producer(bootstrap_servers=broker.bootstrap, **QUICK, **limits) as producer,
     ):
         producer.send("t", b"0").result(5)
-        assert isinstance(producer.send("t", b"lost").exception(5), Timeout)
+        assert isinstance(producer.send("t", b"lost").exception(5), TimeoutException)
         eventually(lambda: producer.send("t", b"2").exception(5) is None, "records are written again")
         later = [batch.header for batch in broker.produced if batch.values == [b"2"]]
         assert all(header.producer_epoch > 0 and header.base_sequence == 0 for header in later)
+
+
+def test_a_flush_ends_at_its_time_limit() -> None:
+    late = r"flush: not every record was written within 0\.05 s"
+    with (
+        FakeBroker(once(None, SILENCE)) as broker,
+        Producer(bootstrap_servers=broker.bootstrap, **QUICK) as producer,
+    ):
+        producer.send("t", b"0").result(5)
+        producer.send("t", b"1")
+        with pytest.raises(TimeoutException, match=late):
+            producer.flush(0.05)
+        producer.close(0)
+
+    async def main(bootstrap: str) -> None:
+        producer = AsyncProducer(bootstrap_servers=bootstrap, **QUICK)
+        await producer.send("t", b"0")
+        with pytest.raises(TimeoutException, match=late):
+            await producer.flush(0.05)
+        await producer.close(0)
+
+    with FakeBroker(once(SILENCE)) as broker:
+        asyncio.run(main(broker.bootstrap))
 
 
 def test_records_that_expire_unsent_leave_the_sequence_alone() -> None:
@@ -305,7 +333,7 @@ def test_records_that_expire_unsent_leave_the_sequence_alone() -> None:
             producer.send("t", b"0").result(5)
             broker.leaderless = {0}
             eventually(lambda: producer._core.client.view.leader("t", 0) is None, "the leader is gone")
-            assert isinstance(producer.send("t", b"1").exception(5), Timeout)
+            assert isinstance(producer.send("t", b"1").exception(5), TimeoutException)
             broker.leaderless = set()
             assert producer.send("t", b"2").exception(5) is None
         assert [(b.header.producer_epoch, b.header.base_sequence) for b in broker.produced] == [
@@ -420,7 +448,7 @@ def test_a_full_buffer_says_so() -> None:
         futures = [producer.send("t", b"x" * 1000) for _ in range(60)]
         failed = [future for future in futures if future.done()]
         assert failed
-        assert isinstance(failed[0].exception(), BufferExhausted)
+        assert isinstance(failed[0].exception(), BufferExhaustedException)
         assert "records come faster than the brokers take them" in str(failed[0].exception())
         assert producer.metrics()["buffer-exhausted-total"] == len(failed)
         producer.close(0)
@@ -449,7 +477,7 @@ def test_what_is_not_answered_is_in_the_buffer_until_the_system_has_it(tmp_path:
                 refused = future.done() and future.exception() is not None
                 sent += not refused
                 assert sent < 1000, "the buffer took 100 MB"
-            assert isinstance(future.exception(), BufferExhausted)
+            assert isinstance(future.exception(), BufferExhaustedException)
             gate.set()
         eventually(
             lambda: sum(len(batch.records) for batch in broker.produced) == sent, "closing wrote the rest"
@@ -474,7 +502,7 @@ def test_closing_within_a_time_limit_fails_what_is_left() -> None:
         producer.close(timeout=0.3)
         assert time.monotonic() - begun < 3
         for future in futures:
-            with pytest.raises(Closed, match=r"not written within 0\.3 s"):
+            with pytest.raises(ClientClosedException, match=r"not written within 0\.3 s"):
                 future.result(0)
 
 
@@ -483,7 +511,7 @@ def test_closing_without_delay_fails_what_waits() -> None:
         producer = Producer(bootstrap_servers=broker.bootstrap, linger_ms=60_000, delivery_timeout_ms=120_000)
         future = producer.send("t", b"v")
         producer.close(timeout=0)
-        assert isinstance(future.exception(0), Closed)
+        assert isinstance(future.exception(0), ClientClosedException)
         assert broker.produced == []
 
 
@@ -518,7 +546,7 @@ def test_a_second_close_may_have_less_patience() -> None:
         producer.close(0.1)
         patient.join(10)
         assert not patient.is_alive()
-        assert isinstance(future.exception(0), Closed)
+        assert isinstance(future.exception(0), ClientClosedException)
 
 
 def test_a_record_that_closing_overtakes_is_refused() -> None:
@@ -531,7 +559,7 @@ def test_a_record_that_closing_overtakes_is_refused() -> None:
 
         producer = Producer(bootstrap_servers=broker.bootstrap, value_serializer=close_first, **QUICK)
         producer.partitions_for("t")
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosedException):
             producer.send("t", "v")
 
 
@@ -544,7 +572,7 @@ def test_closing_frees_a_thread_that_waits_for_memory() -> None:
             try:
                 for _ in range(100):
                     producer.send("t", b"x" * 1000)
-            except Closed as error:
+            except ClientClosedException as error:
                 caught.append(error)
 
         thread = threading.Thread(target=send)
@@ -676,7 +704,7 @@ producer.close()
     with FakeBroker() as broker:
         command = [sys.executable, "-c", program, broker.bootstrap]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        assert done.stdout == "InvalidState\n" * 3, done.stderr
+        assert done.stdout == "IllegalStateException\n" * 3, done.stderr
         assert len(broker.logs["t", 0]) == 2
 
 
@@ -691,7 +719,7 @@ def test_a_record_that_ran_out_of_time_says_what_its_last_try_failed_with(messag
         Producer(bootstrap_servers=broker.bootstrap, **settings) as producer,
     ):
         error = producer.send("t", b"v").exception(10)
-    assert isinstance(error, Timeout)
+    assert isinstance(error, TimeoutException)
     words = r"t-0: 1 records were not written within \d+ ms: the last try failed with "
     assert re.match(words + "KAFKA_STORAGE_ERROR: " + (message or "t-0: KAFKA_STORAGE_ERROR"), str(error))
     assert isinstance(error.__cause__, KafkaStorageError)
@@ -739,8 +767,9 @@ def test_producers_leave_nothing_registered_for_forks(monkeypatch: pytest.Monkey
 
 def test_a_child_that_leaves_the_block_of_a_producer_leaves_it_to_its_parent() -> None:
     program = """
-import os, sys
+import os, sys, warnings
 from tidelog import Producer
+warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # Python 3.12 and newer
 with Producer(bootstrap_servers=sys.argv[1], linger_ms=60000, delivery_timeout_ms=120000) as producer:
     producer.send("t", b"v")
     if os.fork() == 0:
@@ -789,7 +818,7 @@ def test_a_callback_may_send_and_may_close() -> None:
         assert eventually(lambda: sent, "the callback ran")[0].result(5).offset == 1
         producer.send("t", b"v", callback=lambda metadata, error: producer.close()).result(5)
         eventually(lambda: producer._thread.closed, "the producer is closed")
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosedException):
             producer.send("t", b"v")
 
 

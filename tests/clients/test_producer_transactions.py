@@ -14,20 +14,21 @@ import pytest
 from tests.clients.reading import batches, values
 from tests.support.own_broker import OwnBrokers, kafka_kind
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.clients.connection import Connection, split_address
 from tidelog.clients.errors import (
-    Closed,
+    ClientClosedException,
     ConfigError,
-    InvalidState,
-    RecordTooLarge,
-    Timeout,
-    TransactionAborted,
+    IllegalStateException,
+    RecordTooLargeException,
+    TimeoutException,
+    TransactionAbortedException,
 )
+from tidelog.clients.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.producer import AsyncProducer
-from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit, PreparedTransaction
-from tidelog.clients.producer.transactions import Transactions
+from tidelog.clients.producer.transaction_values import PreparedTxnState
+from tidelog.clients.producer.transactions import TransactionManager
 from tidelog.errors import InvalidProducerEpoch, InvalidTopic, ProducerFenced
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -39,8 +40,8 @@ pytestmark = pytest.mark.needs("EndTxn")
 @pytest.fixture
 def topic(bootstrap: str, new_name: NewName) -> str:
     name = new_name("transactional")
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic(name, partitions=2))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, num_partitions=2)])
     return name
 
 
@@ -109,7 +110,7 @@ def test_records_dropped_by_an_abort_say_so(bootstrap: str, topic: str, new_name
         sender.begin_transaction()
         future = sender.send(topic, b"v", partition=0)
         sender.abort_transaction()
-        assert isinstance(future.exception(5), TransactionAborted)
+        assert isinstance(future.exception(5), TransactionAbortedException)
 
 
 def test_a_newer_producer_of_the_same_id_fences_the_older(
@@ -199,27 +200,29 @@ def test_calls_out_of_turn_are_refused(bootstrap: str, topic: str, new_name: New
             sender.begin_transaction,
             sender.commit_transaction,
             sender.abort_transaction,
-            sender.prepare,
+            sender.prepare_transaction,
             lambda: sender.send(topic, b"v"),
         ):
-            with pytest.raises(InvalidState, match="init_transactions gets one"):
+            with pytest.raises(IllegalStateException, match="init_transactions gets one"):
                 call()
         sender.init_transactions()
-        with pytest.raises(InvalidState, match="does not fit: no transaction is open"):
+        with pytest.raises(IllegalStateException, match="does not fit: no transaction is open"):
             sender.init_transactions()
         with pytest.raises(
-            InvalidState, match="send does not fit: no transaction is open, begin_transaction"
+            IllegalStateException, match="send does not fit: no transaction is open, begin_transaction"
         ):
             sender.send(topic, b"v")
         sender.begin_transaction()
-        with pytest.raises(InvalidState, match="begin_transaction does not fit: a transaction is open"):
+        with pytest.raises(
+            IllegalStateException, match="begin_transaction does not fit: a transaction is open"
+        ):
             sender.begin_transaction()
         sender.abort_transaction()
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosedException):
         sender.begin_transaction()
     with (
         Producer(bootstrap_servers=bootstrap) as plain,
-        pytest.raises(InvalidState, match=r"transactional\.id"),
+        pytest.raises(IllegalStateException, match=r"transactional\.id"),
     ):
         plain.begin_transaction()
 
@@ -266,11 +269,15 @@ def test_offsets_are_committed_with_the_transaction(bootstrap: str, topic: str, 
             sender.send_offsets_to_transaction({(topic, 0): 7}, group)
         eventually(lambda: committed_offset(bootstrap, group, topic)[0] == 7, "the offset is there")
         sender.begin_transaction()
-        sender.send_offsets_to_transaction({(topic, 0): OffsetToCommit(9, "note")}, GroupMember(group))
+        sender.send_offsets_to_transaction(
+            {(topic, 0): OffsetAndMetadata(9, "note")}, ConsumerGroupMetadata(group)
+        )
         sender.abort_transaction()
         eventually(lambda: committed_offset(bootstrap, group, topic)[0] == 7, "the abort left it alone")
         with sender.transaction():
-            sender.send_offsets_to_transaction({(topic, 0): OffsetToCommit(11, "note")}, GroupMember(group))
+            sender.send_offsets_to_transaction(
+                {(topic, 0): OffsetAndMetadata(11, "note")}, ConsumerGroupMetadata(group)
+            )
         eventually(lambda: committed_offset(bootstrap, group, topic) == (11, "note"), "the next one is there")
 
 
@@ -286,11 +293,13 @@ def test_offsets_that_were_not_in_time_keep_the_transaction_from_being_committed
         broker.kill()
         with monkeypatch.context() as impatient:
             impatient.setattr(sender._transactions, "_limit", 0.3)
-            with pytest.raises(Timeout, match="call it again"):
+            with pytest.raises(TimeoutException, match="call it again"):
                 sender.send_offsets_to_transaction({(topic, 0): 5}, group)
         broker.restart(kill=True)
-        for call in (sender.commit_transaction, sender.prepare):
-            with pytest.raises(InvalidState, match="send_offsets_to_transaction was not done in time"):
+        for call in (sender.commit_transaction, sender.prepare_transaction):
+            with pytest.raises(
+                IllegalStateException, match="send_offsets_to_transaction was not done in time"
+            ):
                 call()
         sender.send_offsets_to_transaction({(topic, 0): 5}, group)
         sender.commit_transaction()
@@ -310,13 +319,13 @@ def test_a_prepared_transaction_is_ended_by_another_process(
     first.init_transactions()
     first.begin_transaction()
     first.send(topic, b"prepared", partition=0)
-    handle = first.prepare()
+    handle = first.prepare_transaction()
     first.close()
-    copy: PreparedTransaction = pickle.loads(pickle.dumps(handle))
+    copy: PreparedTxnState = pickle.loads(pickle.dumps(handle))
     assert copy == handle
     sees(bootstrap, topic, [])
     with producer(bootstrap, name) as second:
-        second.complete(copy, commit=commit)
+        second.complete_transaction(copy, commit=commit)
         expected = [b"prepared"] if commit else []
         sees(bootstrap, topic, expected)
         with second.transaction():
@@ -332,12 +341,12 @@ def test_a_prepared_transaction_is_ended_by_its_own_producer(
         for commit in (True, False):
             sender.begin_transaction()
             sender.send(topic, b"%d" % commit, partition=0)
-            handle = sender.prepare()
-            with pytest.raises(InvalidState, match="the transaction is prepared"):
+            handle = sender.prepare_transaction()
+            with pytest.raises(IllegalStateException, match="the transaction is prepared"):
                 sender.send(topic, b"late")
-            sender.complete(handle, commit=commit)
-        with pytest.raises(InvalidState, match="was prepared by 'other'"):
-            sender.complete(PreparedTransaction("other", 1, 1), commit=True)
+            sender.complete_transaction(handle, commit=commit)
+        with pytest.raises(IllegalStateException, match="was prepared by 'other'"):
+            sender.complete_transaction(PreparedTxnState("other", 1, 1), commit=True)
     sees(bootstrap, topic, [b"1"])
 
 
@@ -359,7 +368,7 @@ def test_what_takes_too_long_may_be_called_again(new_name: NewName) -> None:
     sender = producer("127.0.0.1:1", new_name("id"), max_block_ms=200)
     begun = time.monotonic()
     for _ in range(2):
-        with pytest.raises(Timeout, match=r"init_transactions: not done within max\.block\.ms=200"):
+        with pytest.raises(TimeoutException, match=r"init_transactions: not done within max\.block\.ms=200"):
             sender.init_transactions()
     assert time.monotonic() - begun < 5
     sender.close(1)
@@ -395,8 +404,8 @@ def test_a_record_refused_on_the_senders_thread_fails_the_transaction_on_its_loo
         sender.init_transactions()
         sender.begin_transaction()
         error = sender.send(topic, b"x" * 2000).exception(10)
-        assert isinstance(error, RecordTooLarge)
-        with pytest.raises(RecordTooLarge):
+        assert isinstance(error, RecordTooLargeException)
+        with pytest.raises(RecordTooLargeException):
             sender.commit_transaction()
         sender.abort_transaction()
         with sender.transaction():
@@ -411,7 +420,7 @@ def test_the_state_of_a_transaction_changes_on_the_loop_alone(
     pa = pytest.importorskip("pyarrow")
     threads: Counter[str] = Counter()
 
-    class Watched(Transactions):
+    class Watched(TransactionManager):
         def __setattr__(self, name: str, value: object) -> None:
             threads[threading.current_thread().name] += 1
             super().__setattr__(name, value)
@@ -423,17 +432,17 @@ def test_the_state_of_a_transaction_changes_on_the_loop_alone(
         transactions.__class__ = Watched
         sender.init_transactions()
         if way == "with":
-            with pytest.raises(RecordTooLarge), sender.transaction():
+            with pytest.raises(RecordTooLargeException), sender.transaction():
                 sender.send(topic, too_large)
         else:
             sender.begin_transaction()
             if way == "columns":
-                with pytest.raises(RecordTooLarge):
+                with pytest.raises(RecordTooLargeException):
                     sender.send_arrow(pa.table({"value": [too_large]}), topic)
             else:
-                assert isinstance(sender.send(topic, too_large).exception(10), RecordTooLarge)
+                assert isinstance(sender.send(topic, too_large).exception(10), RecordTooLargeException)
             # The next call knows it already.
-            with pytest.raises(RecordTooLarge):
+            with pytest.raises(RecordTooLargeException):
                 sender.send(topic, b"small")
             sender.abort_transaction()
         with sender.transaction():
@@ -454,5 +463,5 @@ def test_a_transaction_can_begin_in_a_callback(bootstrap: str, topic: str, new_n
 
         with sender.transaction():
             sender.send(topic, b"v", callback=begin).result(10)
-        assert [type(problem) for problem in problems] == [InvalidState]
+        assert [type(problem) for problem in problems] == [IllegalStateException]
         assert "a transaction is open" in str(problems[0])

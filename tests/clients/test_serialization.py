@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+import tidelog
 from tidelog.clients.serialization import deserializer, serializer
 
 PACKAGE = "org.apache.kafka.common.serialization."
@@ -35,6 +36,37 @@ def test_a_value_becomes_javas_bytes_and_comes_back(kind: str, value: object, da
     assert read("t", (), data) == value
     assert write("t", (), None) is None
     assert read("t", (), None) is None
+
+
+@pytest.mark.parametrize(("kind", "value", "data"), PAIRS)
+def test_kafkas_classes_can_be_given_as_classes_and_as_objects(kind: str, value: object, data: bytes) -> None:
+    write, read = getattr(tidelog, f"{kind}Serializer"), getattr(tidelog, f"{kind}Deserializer")
+    for given in (write, write()):
+        found = serializer("value.serializer", given)
+        assert found is not None
+        assert (found("t", (), value), found("t", (), None)) == (data, None)
+    for given in (read, read()):
+        found = deserializer("value.deserializer", given)
+        assert found is not None
+        assert (found("t", (), data), found("t", (), None)) == (value, None)
+
+
+def test_json_is_compact_utf8() -> None:
+    value = {"name": "grüße", "amounts": [1, 2.5, None]}
+    data = '{"name":"grüße","amounts":[1,2.5,null]}'.encode()
+    assert tidelog.JsonSerializer().serialize("t", (), value) == data
+    assert tidelog.JsonDeserializer().deserialize("t", (), data) == value
+    assert tidelog.JsonSerializer().serialize("t", (), None) is None
+    assert tidelog.JsonDeserializer().deserialize("t", (), None) is None
+
+
+def test_a_serializer_in_the_dict_and_as_a_keyword_is_refused() -> None:
+    servers = {"bootstrap.servers": "127.0.0.1:1"}
+    twice = r"given twice: in the dict, and as {}="
+    with pytest.raises(tidelog.ConfigError, match=twice.format("key_serializer")):
+        tidelog.Producer({**servers, "key.serializer": str.encode}, key_serializer=str.encode)
+    with pytest.raises(tidelog.ConfigError, match=twice.format("value_deserializer")):
+        tidelog.Consumer({**servers, "value.deserializer": bytes.decode}, value_deserializer=bytes.decode)
 
 
 def test_a_text_that_is_no_utf8_is_read_with_marks_in_it() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import runpy
 from dataclasses import fields
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
@@ -20,6 +22,7 @@ from tidelog.clients.settings import (
     producer_definition,
     producer_settings,
 )
+from tidelog.clients.typed_settings import AdminClientConfig, ConsumerConfig, ProducerConfig
 from tidelog.config import ConfigDef, ConfigError, ConfigType, Password
 
 SERVER = {"bootstrap.servers": "localhost:9092"}
@@ -150,3 +153,21 @@ def test_more_requests_in_flight_go_without_idempotence() -> None:
 
 def test_the_delivery_time_limit_grows_with_the_times_it_has_to_cover() -> None:
     assert producer_settings(SERVER, request_timeout_ms=200_000).delivery_timeout_ms == 200_005
+
+
+def test_the_typed_settings_are_current() -> None:
+    project = Path(__file__).parent.parent.parent
+    printed = runpy.run_path(str(project / "packaging" / "typed_settings.py"))["typed_settings"]()
+    committed = (project / "src" / "tidelog" / "clients" / "typed_settings.py").read_text()
+    assert committed == printed, "run: make docs"
+
+
+def test_every_setting_of_a_client_has_a_type() -> None:
+    kinds = (
+        (ProducerConfig, ProducerSettings, {"key_serializer", "value_serializer"}),
+        (ConsumerConfig, ConsumerSettings, {"key_deserializer", "value_deserializer"}),
+        (AdminClientConfig, AdminSettings, set()),
+    )
+    for typed, settings, parameters in kinds:
+        names = {field.name for field in fields(settings)} - {"given"}
+        assert typed.__optional_keys__ | parameters == names

@@ -15,8 +15,10 @@ from tests.support.simdisk import SimulatedDisk
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
 from tidelog.errors import KafkaError, KafkaStorageError, UnknownServerError
 from tidelog.storage.append import AppendOrigin
+from tidelog.storage.file_cache import FileCache
 from tidelog.storage.log import Log
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_appender import LogAppender
+from tidelog.storage.log_manager import LogManager
 
 SEGMENT_BYTES = 400
 PRODUCER = 7
@@ -116,9 +118,9 @@ def test_every_append_has_one_outcome_and_the_log_goes_on(
 
 def reopened(world: World, disk: SimulatedDisk) -> Log:
     """The log as the next start finds it."""
-    paths = [folder.path for folder in world.logs.folders]
+    paths = [folder.path for folder in world.logs.log_dirs]
     manager = LogManager(paths, world.logs.defaults, disk=disk, clock=world.scheduler.clock)
-    manager.lock()
+    manager.log_dirs.lock()
     manager.load()
     found = manager.get("t", 0)
     assert found is not None
@@ -162,7 +164,7 @@ def test_an_abort_is_known_to_readers_though_its_index_cannot_be_written(
     disk.heal()
     if crash:
         log.flush(world.scheduler.clock.ms())
-        world.logs.checkpoint_recovery_points()
+        world.logs.checkpoints.write_recovery_points()
         world.advance()
         after = [disk.after_crash(random.Random(seed)) for seed in range(20)]
     else:
@@ -201,7 +203,7 @@ def test_markers_that_come_with_a_roll_are_in_the_snapshot_before_it(
         log.dir,
         log.config,
         disk=disk,
-        files=log._files,
+        files=FileCache(),
         now_ms=world.scheduler.clock.ms(),
         recovery_point=point,
     )
@@ -218,16 +220,16 @@ def test_a_failure_that_nobody_expects_is_an_outcome_too(
     log.update_config(type(log.config)(transaction_verification_enable=False))
     partition.config_changed()
     own = [memoryview(batch(value=bytes(size))) for _ in range(2)]
-    prepare, calls = Log.prepare, 0
+    prepare, calls = LogAppender.prepare, 0
 
-    def fails_at_the_second(self: Log, *args: object, **kwargs: object) -> object:
+    def fails_at_the_second(self: LogAppender, *args: object, **kwargs: object) -> object:
         nonlocal calls
         calls += 1
         if calls % 2 == 0:
             raise ZeroDivisionError
         return prepare(self, *args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Log, "prepare", fails_at_the_second)
+    monkeypatch.setattr(LogAppender, "prepare", fails_at_the_second)
     outcomes: list[tuple[int, KafkaError | None]] = []
     world.replicas.append_own_together(
         partition, own, [0, 0], timeout_ms=1000, done=lambda slot, error: outcomes.append((slot, error))

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.session_schedules import Schedule
 from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, FetchSession
 from tidelog.cluster.partition import Partition
-from tidelog.storage.shortened import ShortenedLog
+from tidelog.storage.log_listener import LogListeners
 
 SEEDS, STEPS = 12, 250
 
@@ -43,14 +43,7 @@ def forget_followers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget_log_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = ShortenedLog._move_log_start
-
-    def move(self: ShortenedLog, offset: int) -> None:
-        told, self.listeners = self.listeners, ()
-        right(self, offset)
-        self.listeners = told
-
-    monkeypatch.setattr(ShortenedLog, "_move_log_start", move)
+    monkeypatch.setattr(LogListeners, "log_start_moved", lambda self: None)
 
 
 def forget_offsets_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_what_is_known_of_producers_survives_a_restart(tmp_path: Path, clean: bo
     if clean:
         world.close()
     else:
-        for folder in world.logs.folders:
+        for folder in world.logs.log_dirs:
             folder.unlock()
     world = World(tmp_path)
     partition = world.partition(leader_epoch=1)

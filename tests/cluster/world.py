@@ -30,7 +30,8 @@ from tidelog.records.batch import BatchHeader, iter_batches
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Bytes, Disk, RealDisk, RealFile, SyncFailed
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_manager import LogManager
+from tidelog.storage.log_manager_listener import LogManagerListener
 
 T = TypeVar("T")
 SELF, FOLLOWER = 0, 1
@@ -177,6 +178,16 @@ def offsets_in(answer: FetchedPartition) -> list[int]:
     ]
 
 
+class OfflinePartitions(LogManagerListener):
+    """Takes the partitions of an offline log folder offline, as the broker does."""
+
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+
+    def log_dir_offline(self, path: str, lost: list[PartitionKey]) -> None:
+        self._replicas.partitions_offline(lost)
+
+
 class World:
     """Broker 0 and its partitions; `advance` lets time pass."""
 
@@ -194,14 +205,14 @@ class World:
         self.logs = LogManager(
             [str(folder)], LogConfig(), disk=disk or RealDisk(), clock=clock, scheduler=self.scheduler
         )
-        self.logs.lock()
-        self.logs.claim("cluster", SELF)
+        self.logs.log_dirs.lock()
+        self.logs.log_dirs.claim("cluster", SELF)
         self.logs.load()
         self.worker = worker or InlineWorker(self.scheduler)
         self.replicas = ReplicaManager(
             SELF, self.logs, self.scheduler, self.worker, AllTopicMetrics(Registry())
         )
-        self.logs.on_folder_offline = lambda _, lost: self.replicas.partitions_offline(lost)
+        self.logs.listen(OfflinePartitions(self.replicas))
         self.fetcher = Fetcher(self.replicas)
 
     def partition(

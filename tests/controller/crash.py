@@ -162,6 +162,7 @@ def kill_one(folder: Path, known: Known, rng: random.Random) -> None:
         more = os.read(read_end, 4096)
         assert more, "the controller failed before it was killed"
         text += more
+    # The seed chooses the moment of the kill: nothing is waited for.
     time.sleep(rng.uniform(0, 0.004 if wanted else 0.03))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from tidelog.clock import ManualClock
 from tidelog.config.values import ConfigValue
 from tidelog.coordinator.group.classic import ClassicGroup
-from tidelog.coordinator.group.classic_state import ClassicGroupState, Client
+from tidelog.coordinator.group.classic_state import Client
 from tidelog.coordinator.group.records import read_group_value
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.runtime import Done, NewRecord
@@ -68,18 +68,18 @@ class World:
 
     # -- ClassicGroupHost ------------------------------------------------------------------------------
 
-    def write(self, group: ClassicGroupState, record: NewRecord, done: Done) -> None:
+    def write(self, group: ClassicGroup, record: NewRecord, done: Done) -> None:
         self.held.append((record, done))
         if not self.hold_writes:
             self.finish_write(self.fail_writes)
 
-    def wake(self, group: ClassicGroupState) -> None:
+    def wake(self, group: ClassicGroup) -> None:
         pass  # `advance` looks at wake_at
 
     def new_member_id(self, prefix: str) -> str:
         return f"{prefix}-{next(self._ids)}"
 
-    def rebalanced(self, group: ClassicGroupState) -> None:
+    def rebalanced(self, group: ClassicGroup) -> None:
         self.rebalances += 1
 
     # -- what tests do -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from tests.coordinator.classic_schedules import Schedule
 from tests.support.scale import scale
 from tidelog.coordinator.group.classic import ClassicGroup
+from tidelog.coordinator.group.classic_rebalance import ClassicRebalance
 from tidelog.coordinator.group.classic_state import ClassicGroupHost, GroupState
 from tidelog.coordinator.group.group_metadata import group_metadata
 from tidelog.coordinator.group.members import NEVER, JoinDone, Member
@@ -41,35 +42,35 @@ class LeavesTheFirstOfTwoJoins(ClassicGroup):
         self.members.set_awaiting_join(member, done)
 
 
-class LeavesAReplacedSync(ClassicGroup):
+class LeavesAReplacedSync(ClassicRebalance):
     __slots__ = ()
 
-    def _end_waits(self, member: Member, error: KafkaError) -> None:
+    def end_waits(self, member: Member, error: KafkaError) -> None:
         member.awaiting_sync = None
-        super()._end_waits(member, error)
+        super().end_waits(member, error)
 
 
-class KeepsItsGeneration(ClassicGroup):
+class KeepsItsGeneration(ClassicRebalance):
     __slots__ = ()
 
     def _complete_join(self) -> None:
-        before = self.generation
+        before = self._group.generation
         super()._complete_join()
-        if self.state is GroupState.COMPLETING_REBALANCE and before:
-            self.generation = before
+        if self._group.state is GroupState.COMPLETING_REBALANCE and before:
+            self._group.generation = before
 
 
-class KeepsAnAbsentLeader(ClassicGroup):
+class KeepsAnAbsentLeader(ClassicRebalance):
     __slots__ = ()
 
     def _complete_join(self) -> None:
-        leader = self.members.leader_id
+        leader = self._group.members.leader_id
         super()._complete_join()
-        if self.state is GroupState.COMPLETING_REBALANCE:
-            self.members.leader_id = leader
+        if self._group.state is GroupState.COMPLETING_REBALANCE:
+            self._group.members.leader_id = leader
 
 
-class MixesUpAssignments(ClassicGroup):
+class MixesUpAssignments(ClassicRebalance):
     __slots__ = ()
 
     def _hand_out(self, assignments: dict[str, bytes]) -> None:
@@ -77,16 +78,17 @@ class MixesUpAssignments(ClassicGroup):
         super()._hand_out(dict(zip(assignments, shifted, strict=True)))
 
 
-class HandsOutWhatWasOvertaken(ClassicGroup):
+class HandsOutWhatWasOvertaken(ClassicRebalance):
     __slots__ = ()
 
-    def _write_assignments(self, given: dict[str, bytes]) -> None:
+    def write_assignments(self, given: dict[str, bytes]) -> None:
         def written(error: KafkaError | None) -> None:
-            if error is None and self.members and self.state is not GroupState.DEAD:
+            if error is None and self._group.members and self._group.state is not GroupState.DEAD:
                 self._hand_out(given)
-            self._send_answers()
+            self.send_answers()
 
-        self._around.write(self, group_metadata(self, dict.fromkeys(self.members.by_id, b"")), written)
+        group = self._group
+        self._host.write(group, group_metadata(group, dict.fromkeys(group.members.by_id, b"")), written)
 
 
 class WritesSomethingElse(ClassicGroup):
@@ -95,10 +97,10 @@ class WritesSomethingElse(ClassicGroup):
     __slots__ = ()
 
     @classmethod
-    def restore(cls, group_id: str, value: GroupMetadataValue, around: ClassicGroupHost) -> Self:
+    def restore(cls, group_id: str, value: GroupMetadataValue, host: ClassicGroupHost) -> Self:
         for member in value.members:
             member.assignment = b""
-        return super().restore(group_id, value, around)
+        return super().restore(group_id, value, host)
 
 
 class LetsReplacedMembersIn(ClassicGroup):
@@ -128,22 +130,22 @@ class ExpiresThoseWhoWait(ClassicGroup):
 
     def expire(self) -> None:
         for member in list(self.members.by_id.values()):
-            if member.keeps_waiting and member.deadline <= self._around.clock.monotonic():
+            if member.keeps_waiting and member.deadline <= self._host.clock.monotonic():
                 self.members.set_awaiting_join(member, None)
                 self._expire_member(member)
         super().expire()
 
 
-class WaitsForEverForJoins(ClassicGroup):
+class WaitsForEverForJoins(ClassicRebalance):
     __slots__ = ()
 
-    def _prepare_rebalance(self, reason: str, client_reason: str | None = None) -> None:
-        super()._prepare_rebalance(reason, client_reason)
+    def prepare(self, reason: str, client_reason: str | None = None) -> None:
+        super().prepare(reason, client_reason)
         if not self._is_initial:
             self._join_deadline = NEVER
 
 
-class WaitsForEverForSyncs(ClassicGroup):
+class WaitsForEverForSyncs(ClassicRebalance):
     __slots__ = ()
 
     def _complete_join(self) -> None:
@@ -169,19 +171,19 @@ class ForgetsThoseWhoLeft(ClassicGroup):
                 answer.error_code = error.code
             answers.append(answer)
         assert self.state is state
-        self._send_answers()
+        self._rebalance.send_answers()
         return answers
 
 
-class KeepsThoseWhoLeft(ClassicGroup):
+class KeepsThoseWhoLeft(ClassicRebalance):
     __slots__ = ()
 
-    def _drop(self, member_id: str) -> None:
-        if self.state is not GroupState.STABLE:
-            super()._drop(member_id)
+    def drop(self, member_id: str) -> None:
+        if self._group.state is not GroupState.STABLE:
+            super().drop(member_id)
 
 
-BROKEN: list[type[ClassicGroup]] = [
+BROKEN: list[type[ClassicGroup] | type[ClassicRebalance]] = [
     LeavesTheFirstOfTwoJoins,
     LeavesAReplacedSync,
     KeepsItsGeneration,
@@ -200,11 +202,23 @@ BROKEN: list[type[ClassicGroup]] = [
 ]
 
 
+def rebalanced_by(broken: type[ClassicRebalance]) -> type[ClassicGroup]:
+    class Group(ClassicGroup):
+        __slots__ = ()
+
+        def __init__(self, group_id: str, host: ClassicGroupHost) -> None:
+            super().__init__(group_id, host)
+            self._rebalance = broken(self, host)
+
+    return Group
+
+
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda kind: kind.__name__)
-def test_the_checker_finds_a_planted_fault(broken: type[ClassicGroup]) -> None:
+def test_the_checker_finds_a_planted_fault(broken: type[ClassicGroup] | type[ClassicRebalance]) -> None:
+    group = broken if issubclass(broken, ClassicGroup) else rebalanced_by(broken)
     for seed in range(200):
         try:
-            Schedule(seed, broken).run()
+            Schedule(seed, group).run()
         except AssertionError:
             return
     pytest.fail(f"no schedule found what is wrong with {broken.__name__}")

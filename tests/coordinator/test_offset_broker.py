@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.support.broker import Broker
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -20,9 +20,9 @@ from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     with Broker(tmp_path / "broker", {"offsets.topic.num.partitions": "2"}) as running:
-        with Admin(running.bootstrap) as admin:
-            admin.create_topic(NewTopic("orders", partitions=2))
-            admin.create_topic(NewTopic("payments"))
+        with Admin(bootstrap_servers=running.bootstrap) as admin:
+            admin.create_topics([NewTopic("orders", num_partitions=2)])
+            admin.create_topics([NewTopic("payments")])
         yield running
 
 
@@ -83,12 +83,12 @@ def test_offsets_go_with_their_topic_and_one_of_that_name_begins_without(broker:
     made(broker)
     commit(broker, "g", "orders", 7)
     commit(broker, "g", "payments", 8)
-    with Admin(broker.bootstrap) as admin:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.delete_topics(["orders"])
         eventually(
             lambda: fetched(broker, "g") == {("payments", 0): (8, 0)}, "offsets without those of orders"
         )
-        admin.create_topic(NewTopic("orders", partitions=2))
+        admin.create_topics([NewTopic("orders", num_partitions=2)])
     broker.restart()
     assert fetched(broker, "g") == {("payments", 0): (8, 0)}
     assert commit(broker, "g", "orders", 1) == 0

@@ -14,7 +14,7 @@ from tests.support.broker import Broker
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
 from tests.support.scale import scale
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
@@ -64,8 +64,8 @@ class Committer:
 
 
 def prepare(broker: Broker) -> None:
-    with Admin(broker.bootstrap) as admin:
-        admin.create_topic(NewTopic("orders", partitions=PARTITIONS))
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic("orders", num_partitions=PARTITIONS)])
     with RawConnection(broker.bootstrap) as connection:
 
         def has_coordinator() -> bool:

@@ -22,7 +22,7 @@ from tests.exactly_once.outside import wait_for_stable_offsets, wait_until_stabl
 from tests.groups.outside import Group
 from tests.support.contents import read_with_client
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 
 PROJECT = Path(__file__).parent.parent.parent
 SOURCE, TARGET, GROUP = "source", "target", "movers"
@@ -101,9 +101,9 @@ class Moving:
         self.processes: list[Process] = []
         self.faults: Counter[str] = Counter()
         self._started = 0
-        with Admin(broker.bootstrap) as admin:
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
             for topic in (SOURCE, TARGET):
-                admin.create_topic(NewTopic(topic, partitions))
+                admin.create_topics([NewTopic(topic, partitions)])
         self.source: dict[int, list[str]] = {index: [] for index in range(partitions)}
         self._filled = 0
 

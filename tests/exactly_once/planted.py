@@ -18,7 +18,7 @@ from tidelog.partitions import PartitionKey
 from tidelog.records.batch import EndTransactionMarker, Record, read_control_record
 from tidelog.storage import recovery
 from tidelog.storage.log import Log
-from tidelog.storage.producer_state import ProducerStates
+from tidelog.storage.producer_state_manager import ProducerStateManager
 
 
 class Change(NamedTuple):
@@ -47,7 +47,7 @@ def markers_dropped() -> list[Change]:
 
 def everything_is_stable() -> list[Change]:
     """Readers of committed records are not held back by open transactions."""
-    return [Change(ProducerStates, "_transactions_changed", lambda _: None)]
+    return [Change(ProducerStateManager, "_transactions_changed", lambda _: None)]
 
 
 def aborted_left_out() -> list[Change]:
@@ -66,18 +66,20 @@ def every_marker_commits() -> list[Change]:
 
 def old_epochs_write() -> list[Change]:
     """A producer that was fenced may write to partitions that it has written to before."""
-    check = ProducerStates.check
+    check = ProducerStateManager.check
 
-    def any_epoch(self: ProducerStates, producer_id: int, epoch: int, sequence: int, origin: object) -> None:
+    def any_epoch(
+        self: ProducerStateManager, producer_id: int, epoch: int, sequence: int, origin: object
+    ) -> None:
         entry = self.entries.get(producer_id)
         if entry is None or epoch >= entry.epoch:
             check(self, producer_id, epoch, sequence, origin)  # type: ignore[arg-type]
 
     return [
-        Change(ProducerStates, "check", any_epoch),
-        Change(ProducerStates, "check_epoch", lambda *_: None),
-        Change(ProducerStates, "check_verified", lambda *_: None),
-        Change(ProducerStates, "start_verification", lambda *_: None),
+        Change(ProducerStateManager, "check", any_epoch),
+        Change(ProducerStateManager, "check_epoch", lambda *_: None),
+        Change(ProducerStateManager, "check_verified", lambda *_: None),
+        Change(ProducerStateManager, "start_verification", lambda *_: None),
     ]
 
 
@@ -129,11 +131,11 @@ def replay_commits() -> list[Change]:
 
 def no_duplicates_known() -> list[Change]:
     """A batch that comes again is written again."""
-    from tidelog.storage import producer_state
+    from tidelog.storage import producer_state_manager
 
     return [
-        Change(ProducerStates, "find_duplicate", lambda *_: None),
-        Change(producer_state, "_in_sequence", lambda *_: True),
+        Change(ProducerStateManager, "find_duplicate", lambda *_: None),
+        Change(producer_state_manager, "_in_sequence", lambda *_: True),
     ]
 
 
@@ -141,14 +143,14 @@ def duplicates_forgotten() -> list[Change]:
     """After a restart a batch that comes again is written again."""
     reload, recover = recovery.reload_producers, recovery.recover_segment
 
-    def forget(producers: ProducerStates) -> None:
+    def forget(producers: ProducerStateManager) -> None:
         for producer_id, entry in list(producers.entries.items()):
             entry.take_epoch(-1)
             if entry.transaction_start is None:
                 del producers.entries[producer_id]
 
     def reloaded(
-        segments: object, snapshots: object, producers: ProducerStates, *rest: int, **more: bool
+        segments: object, snapshots: object, producers: ProducerStateManager, *rest: int, **more: bool
     ) -> None:
         reload(segments, snapshots, producers, *rest, **more)  # type: ignore[arg-type]
         forget(producers)
@@ -156,14 +158,14 @@ def duplicates_forgotten() -> list[Change]:
     def recovered(*given: object) -> object:
         result = recover(*given)  # type: ignore[arg-type]
         producers = given[-1]
-        assert isinstance(producers, ProducerStates)
+        assert isinstance(producers, ProducerStateManager)
         forget(producers)
         return result
 
     return [
         Change(recovery, "reload_producers", reloaded),
         Change(recovery, "recover_segment", recovered),
-        Change(ProducerStates, "has_ongoing", lambda *_: True),
+        Change(ProducerStateManager, "has_ongoing", lambda *_: True),
     ]
 
 

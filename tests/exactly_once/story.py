@@ -38,7 +38,7 @@ from tests.exactly_once.readers import ConfluentReader, KafkaPythonReader, Offse
 from tests.exactly_once.sessions import ANSWER_MS
 from tests.exactly_once.writer import Writer, WriterProcess
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 
 PROJECT = Path(__file__).parent.parent.parent
 FLAVOURS = ("confluent-kafka", "kafka-python", "by-hand", "two-phase")
@@ -146,11 +146,11 @@ class Story:
             for transactional_id, flavour in self.ids.items()
         }
         self._instances: Counter[str] = Counter()
-        with Admin(broker.bootstrap) as admin:
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
             for topic, partitions in self.cast.topics:
                 # Small segments: what is known of producers and transactions has to survive in their files.
                 name = topic + self.cast.suffix
-                admin.create_topic(NewTopic(name, partitions, configs={"segment.bytes": str(1 << 20)}))
+                admin.create_topics([NewTopic(name, partitions, configs={"segment.bytes": str(1 << 20)})])
         self.readers = self._make_readers()
 
     def _make_readers(self) -> list[Reader]:

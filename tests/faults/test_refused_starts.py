@@ -294,7 +294,7 @@ def test_a_missing_first_folder_is_taken_for_a_disk_that_is_not_mounted(tmp_path
     first.rename(tmp_path / "unmounted")
     first.mkdir()
     reason = refused(broker)
-    assert f"{second} holds 2 partitions" in reason
+    assert f"{second} has 2 partitions" in reason
     assert f"if {first} is a disk that is not mounted, mount it" in reason
     assert reason.index("mount it") < reason.index("tidelog adopt")
 
@@ -305,7 +305,7 @@ def test_partitions_that_begin_empty_because_a_folder_is_new_are_named(tmp_path:
     with broker, Client(broker.address):
         (line,) = [line for line in broker.log().splitlines() if "level=error" in line]
         assert "2 partitions have no log in any folder and begin empty" in line
-        assert f"{second} was not used before: if it is a disk that is not mounted" in line
+        assert f"{second} was not used before: if its disk is not mounted" in line
 
 
 def test_a_new_folder_beside_complete_ones_is_nothing_to_tell(tmp_path: Path) -> None:

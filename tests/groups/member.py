@@ -410,7 +410,7 @@ async def _run_aiokafka(member: Member, ledger: Ledger) -> None:
 def run_tidelog(member: Member, ledger: Ledger) -> None:
     import re
 
-    from tidelog import Consumer, RebalanceListener, TopicPartition
+    from tidelog import Consumer, ConsumerRebalanceListener, TopicPartition
     from tidelog.errors import FencedInstanceId, KafkaError
 
     settings: dict[str, object] = {
@@ -439,7 +439,7 @@ def run_tidelog(member: Member, ledger: Ledger) -> None:
         }
     consumer = Consumer(settings)
 
-    class Listener(RebalanceListener):
+    class Listener(ConsumerRebalanceListener):
         def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
             ledger.commit(consumer.commit)
             ledger.revoked(partitions)

@@ -24,7 +24,8 @@ from tests.groups.history import BROKER, Diary, History, Line
 from tests.groups.member import Member
 from tests.groups.outside import Group, log_ends
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
+from tidelog.clients.admin import NewPartitions
 
 PROJECT = Path(__file__).parent.parent.parent
 LEAVE_SECONDS = 40.0
@@ -212,8 +213,8 @@ class Story:
         self.told: list[str] = []  # what was done, for whoever reads a failure
         self._diary = Diary(folder / "history")
         self._started = 0
-        with Admin(broker.bootstrap) as admin:
-            admin.create_topic(NewTopic(self.topic, partitions))
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topics([NewTopic(self.topic, partitions)])
         self.writer = SteadyWriter(broker.bootstrap, self.topic, partitions, seed)
         self.watcher = Watcher(self.group) if self.group.consumer_protocol else None
 
@@ -307,8 +308,8 @@ class Story:
     def add_partitions(self) -> None:
         count = self.writer.partitions + self.chance.randrange(1, 3)
         self._tell(f"there are {count} partitions")
-        with Admin(self.broker.bootstrap) as admin:
-            admin.create_partitions(self.topic, count)
+        with Admin(bootstrap_servers=self.broker.bootstrap) as admin:
+            admin.create_partitions({self.topic: NewPartitions(count)})
         self.writer.partitions = count
 
     def act(self, times: int) -> None:

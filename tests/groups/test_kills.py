@@ -17,7 +17,7 @@ from tests.support.broker import Broker
 from tests.support.raw import RawConnection
 from tests.support.scale import scale
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 
 pytestmark = pytest.mark.skipif(
     "TIDELOG_TEST_BROKER" in os.environ, reason="Kafka takes seconds to come back from each kill"
@@ -35,8 +35,8 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def test_committed_offsets_survive_kills_amid_rebalances(broker: Broker, kind: type[RawMember]) -> None:
     chance = random.Random(kind.__name__)
     group = Group(broker.bootstrap, "g")
-    with Admin(broker.bootstrap) as admin:
-        admin.create_topic(NewTopic("t", PARTITIONS))
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic("t", PARTITIONS)])
     with RawConnection(broker.bootstrap) as connection:
         find_coordinator(connection, group.name)
     register = Register()

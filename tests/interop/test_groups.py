@@ -23,7 +23,7 @@ from tests.interop.clients import Confluent, Message
 from tests.support.broker import Broker
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from tidelog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -49,8 +49,8 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def topic(bootstrap: str, new_name: NewName) -> str:
     """Two partitions with twenty records in each."""
     name = new_name("grouped")
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic(name, 2))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, 2)])
     for partition in range(2):
         records = [Message(None, b"%d" % number) for number in range(20)]
         Confluent().produce(bootstrap, name, records, partition=partition)

@@ -11,9 +11,10 @@ from tests.interop.clients import CODECS, Confluent, Message
 from tests.kafka.jars import run_tool
 from tests.kafka.servers import Kafka3, ZooKeeper
 from tests.support.broker import Broker
+from tests.support.topics import topic_configs
 from tests.support.wait import eventually
+from tidelog import Admin, NewTopic
 from tidelog.cli.main import main
-from tidelog.clients.admin import Admin, NewTopic
 
 pytestmark = pytest.mark.kafka
 
@@ -24,12 +25,12 @@ MESSAGES = [
 
 def write_everything(broker: Broker) -> dict[str, list[Message]]:
     """Topics of every codec, one of many segments, one with settings; what each of them holds."""
-    with Admin(broker.bootstrap) as admin:
-        admin.create_topic(
-            NewTopic("rolled", 1, configs={"segment.bytes": "1048576", "index.interval.bytes": "100"})
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics(
+            [NewTopic("rolled", 1, configs={"segment.bytes": "1048576", "index.interval.bytes": "100"})]
         )
-        admin.create_topic(
-            NewTopic("settings", 3, configs={"cleanup.policy": "compact", "retention.ms": "-1"})
+        admin.create_topics(
+            [NewTopic("settings", 3, configs={"cleanup.policy": "compact", "retention.ms": "-1"})]
         )
     written = {f"codec-{codec}": MESSAGES for codec in CODECS}
     for codec in CODECS:
@@ -41,8 +42,8 @@ def write_everything(broker: Broker) -> dict[str, list[Message]]:
     return written
 
 
-def listed(admin: Admin) -> dict[str, bytes]:
-    return {topic.name: topic.topic_id for topic in admin.list_topics()}
+def listed(admin: Admin) -> dict[str, str]:
+    return {name: topic.topic_id for name, topic in admin.list_topics(list_internal=True).items()}
 
 
 def comparable(messages: list[Message]) -> list[object]:
@@ -53,7 +54,7 @@ def comparable(messages: list[Message]) -> list[object]:
 def test_kafka_serves_our_folder_after_the_tree_is_exported(tmp_path: Path, killed: bool) -> None:
     with Broker(tmp_path / "ours", {"broker.id": "1"}) as broker:
         written = write_everything(broker)
-        with Admin(broker.bootstrap) as admin:
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
             ids = listed(admin)
         if killed:
             broker.kill()
@@ -64,11 +65,9 @@ def test_kafka_serves_our_folder_after_the_tree_is_exported(tmp_path: Path, kill
             exported = CliRunner().invoke(main, arguments)
             assert exported.exit_code == 0, exported.output
             with Kafka3(tmp_path / "kafka", broker.data, zookeeper, {"broker.id": "1"}) as kafka:
-                with Admin(kafka.bootstrap) as admin:
+                with Admin(bootstrap_servers=kafka.bootstrap) as admin:
                     eventually(lambda: listed(admin) == ids, "Kafka knows every topic by its id", timeout=30)
-                    settings = {
-                        entry.name: entry.value for entry in admin.topic_configs(["settings"])["settings"]
-                    }
+                    settings = topic_configs(admin, "settings")
                     assert (settings["cleanup.policy"], settings["retention.ms"]) == ("compact", "-1")
                 for topic, messages in written.items():
                     got = Confluent().consume(kafka.bootstrap, topic, len(messages))

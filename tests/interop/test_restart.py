@@ -11,8 +11,9 @@ import pytest
 from tests.interop.clients import CODECS, AioKafka, Confluent, KafkaPython, Message
 from tests.support.broker import Broker
 from tests.support.scale import scale
+from tests.support.topics import topic_configs
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 
 pytestmark = pytest.mark.skipif(
     "TIDELOG_TEST_BOOTSTRAP" in os.environ, reason="only a broker of our own may be killed"
@@ -77,9 +78,9 @@ class SteadyProducer:
 
 
 def test_kills_lose_nothing_that_was_acknowledged_and_flushed(broker: Broker) -> None:
-    with Admin(broker.bootstrap) as admin:
-        admin.create_topic(
-            NewTopic("durable", 1, configs={"flush.messages": "1", "segment.bytes": "1048576"})
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics(
+            [NewTopic("durable", 1, configs={"flush.messages": "1", "segment.bytes": "1048576"})]
         )
     producer = SteadyProducer(broker.bootstrap, "durable")
     for _ in range(scale(4, 40)):
@@ -93,8 +94,8 @@ def test_kills_lose_nothing_that_was_acknowledged_and_flushed(broker: Broker) ->
     # Each record once and in order, although many were sent again: the producer's state came back too.
     values = [message.value for message in Confluent().consume(broker.bootstrap, "durable", producer.sent)]
     assert values == [b"%d" % number for number in range(producer.sent)]
-    with Admin(broker.bootstrap) as admin:
-        assert [topic.name for topic in admin.list_topics() if not topic.is_internal] == ["durable"]
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        assert list(admin.list_topics()) == ["durable"]
 
 
 def test_a_clean_stop_keeps_everything_and_producers_go_on(broker: Broker) -> None:
@@ -117,22 +118,21 @@ def test_a_clean_stop_keeps_everything_and_producers_go_on(broker: Broker) -> No
 
 
 def test_topics_and_their_ids_survive_a_kill(broker: Broker) -> None:
-    with Admin(broker.bootstrap) as admin:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
         for number in range(5):
-            admin.create_topic(
-                NewTopic(f"t{number}", number + 1, configs={"retention.ms": f"{number + 1}000"})
+            admin.create_topics(
+                [NewTopic(f"t{number}", number + 1, configs={"retention.ms": f"{number + 1}000"})]
             )
         admin.delete_topics(["t3"])
         before = admin.describe_topics(["t0", "t1", "t2", "t4"])
     broker.restart(kill=True)
-    with Admin(broker.bootstrap) as admin:
-        assert [topic.name for topic in admin.list_topics()] == ["t0", "t1", "t2", "t4"]
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        assert list(admin.list_topics(list_internal=True)) == ["t0", "t1", "t2", "t4"]
         after = admin.describe_topics(["t0", "t1", "t2", "t4"])
-        assert [(t.topic_id, len(t.partitions)) for t in after] == [
-            (t.topic_id, len(t.partitions)) for t in before
+        assert [(t.topic_id, len(t.partitions)) for t in after.values()] == [
+            (t.topic_id, len(t.partitions)) for t in before.values()
         ]
-        settings = admin.topic_configs(["t4"])["t4"]
-        assert [entry.value for entry in settings if entry.name == "retention.ms"] == ["5000"]
+        assert topic_configs(admin, "t4")["retention.ms"] == "5000"
 
 
 def test_a_second_broker_on_the_same_folder_is_refused_with_the_reason(

@@ -13,9 +13,8 @@ from typing import Self
 
 from tests.kafka.jars import JAVA, class_path, run_tool
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin
+from tidelog import Admin
 from tidelog.errors import KafkaError
-from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 START_SECONDS = 120.0
 ONE_BROKER = {
@@ -203,14 +202,14 @@ class Kafka(JavaServer):
 
     def answers(self) -> bool:
         try:
-            with Admin(self.bootstrap, connect_timeout=2.0, request_timeout=5.0) as admin:
-                nobody = MetadataRequest(topics=[], allow_auto_topic_creation=False)
-                if admin.any_broker.call(nobody, MetadataResponse).controller_id < 0:
+            with Admin(bootstrap_servers=self.bootstrap, default_api_timeout_ms=5000, retries=0) as admin:
+                admin.connect(timeout=2.0)
+                if admin.describe_cluster().controller is None:
                     return False
-                topics = {topic.name for topic in admin.list_topics()}
+                topics = set(admin.list_topics(list_internal=True))
                 return topics >= self.awaited and all(
                     partition.leader is not None
-                    for topic in admin.describe_topics(sorted(topics))
+                    for topic in admin.describe_topics(topics).values()
                     for partition in topic.partitions
                 )
         except (KafkaError, OSError):

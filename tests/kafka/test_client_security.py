@@ -14,7 +14,7 @@ from tests.kafka.certificates import Certificates, make_certificates
 from tests.kafka.jars import run_tool
 from tests.kafka.servers import Kafka4, free_port
 from tidelog.cli.main import main
-from tidelog.clients.errors import TlsFailed
+from tidelog.clients.errors import SslAuthenticationException
 from tidelog.clients.producer.blocking import Producer
 from tidelog.errors import KafkaError, SaslAuthenticationFailed, UnsupportedSaslMechanism
 
@@ -149,7 +149,7 @@ def test_tls_with_a_client_certificate(kafka: Secured) -> None:
 
 
 def test_a_broker_whom_we_do_not_trust_is_refused(kafka: Secured) -> None:
-    with pytest.raises(TlsFailed, match="certificate verify failed"):
+    with pytest.raises(SslAuthenticationException, match="certificate verify failed"):
         produce(
             bootstrap_servers=kafka.address("SSL"),
             security_protocol="SSL",

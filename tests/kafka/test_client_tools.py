@@ -20,7 +20,7 @@ from tests.support.broker import Broker
 from tests.support.fixtures import new_name
 from tests.support.topics import PatientAdmin
 from tidelog.cli.main import main
-from tidelog.clients.adminclient import NewTopic
+from tidelog.clients.admin import NewTopic
 from tidelog.errors import UnsupportedVersion
 
 __all__ = ["new_name"]

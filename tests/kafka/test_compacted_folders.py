@@ -19,7 +19,7 @@ from tests.kafka.servers import Kafka3, ZooKeeper
 from tests.support.broker import Broker
 from tests.support.contents import Contents, Partition, read_with_client, read_with_fetch
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.metadata.embedded import FILE_NAME
 
 PARTITIONS: list[Partition] = [(topic, 0) for topic in TOPICS]
@@ -94,9 +94,9 @@ class Story:
     def by_kafka(self) -> None:
         zookeeper = ZooKeeper(self.target / "zookeeper-1")
         with zookeeper, Kafka3(self.target / "kafka-1", self.data, zookeeper, CLEANING) as kafka:
-            with Admin(kafka.bootstrap) as admin:
+            with Admin(bootstrap_servers=kafka.bootstrap) as admin:
                 for topic, configs in TOPICS.items():
-                    admin.create_topic(NewTopic(topic, partitions=1, configs=configs))
+                    admin.create_topics([NewTopic(topic, num_partitions=1, configs=configs)])
             fill(kafka.bootstrap, 0)
             self.see("Kafka filled it", kafka.bootstrap)
             self.clean(kafka.bootstrap)

@@ -11,7 +11,7 @@ from tests.kafka.compacted import RETENTION_MS, TOPICS, fill, is_cleaned, log_fi
 from tests.kafka.jars import run_tool
 from tests.kafka.servers import Kafka4
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.clock import SimulatedScheduler, SystemClock
 from tidelog.records.batch import BatchHeader, Record, iter_batches, read_records
 from tidelog.storage.checkpoints import (
@@ -19,10 +19,10 @@ from tidelog.storage.checkpoints import (
     CLEANER_OFFSETS,
     encode_clean_shutdown,
 )
-from tidelog.storage.cleaner.service import CleanerSettings, LogCleaner
+from tidelog.storage.cleaner.log_cleaner import CleanerSettings, LogCleaner
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_manager import LogManager
 
 Batches = list[tuple[BatchHeader, list[Record]]]
 
@@ -40,7 +40,7 @@ def clean_by_us(data: Path) -> None:
         file_delete_delay_ms=0,
     )
     manager = LogManager([str(data)], config, disk=RealDisk(), clock=scheduler.clock, scheduler=scheduler)
-    manager.lock()
+    manager.log_dirs.lock()
     manager.load()
     for log in manager.logs.values():
         log.update_high_watermark(log.log_end_offset)
@@ -89,9 +89,9 @@ def turns(tmp_path_factory: pytest.TempPathFactory) -> list[Cleaned]:
     kafka.format()
     done: list[Cleaned] = []
     with kafka:
-        with Admin(kafka.bootstrap) as admin:
+        with Admin(bootstrap_servers=kafka.bootstrap) as admin:
             for topic, configs in TOPICS.items():
-                admin.create_topic(NewTopic(topic, partitions=1, configs=configs))
+                admin.create_topics([NewTopic(topic, num_partitions=1, configs=configs)])
         for turn in range(3):
             fill(kafka.bootstrap, turn)
             logs = Cleaned(folder / f"turn-{turn}")

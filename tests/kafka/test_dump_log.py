@@ -14,9 +14,9 @@ from tests.kafka.dumps import DumpedRecord, complaints, dump, dumped_records, pa
 from tests.support import golden
 from tests.support.broker import Broker
 from tests.support.contents import Contents, Partition, produce, read_with_fetch
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.server.adopt import adopt, survey
-from tidelog.storage.producer_state import decode_snapshot
+from tidelog.storage.producer_state_manager import decode_snapshot
 
 KAFKAS = ("kafka3", "kafka4")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -47,10 +47,10 @@ def size(data: bytes | None) -> int:
 
 
 def fill(broker: Broker) -> None:
-    with Admin(broker.bootstrap) as admin:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
         for topic, _ in PARTITIONS:
             stamped = {"message.timestamp.type": "LogAppendTime"} if topic == "appendtime" else {}
-            admin.create_topic(NewTopic(topic, configs={**MANY_SEGMENTS, **stamped}))
+            admin.create_topics([NewTopic(topic, configs={**MANY_SEGMENTS, **stamped})])
     for codec in CODECS:
         values = [b"%06d " % number * 20 for number in range(1200)]
         produce(

@@ -22,7 +22,7 @@ from tests.support.broker import Broker
 from tests.support.contents import produce
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.metadata.embedded import FILE_NAME
 from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest
@@ -79,8 +79,8 @@ def commit_in_transaction(bootstrap: str, group: str, offset: int, *, abort: boo
 
 def live(bootstrap: str) -> None:
     """What happens to groups, in all the ways that leave other records."""
-    with Admin(bootstrap) as admin:
-        admin.create_topic(NewTopic("orders", partitions=2))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic("orders", num_partitions=2)])
     produce(bootstrap, {("orders", 0): [b"%d" % number for number in range(20)]})
     join_and_commit(bootstrap, "joined", 12)
     commit(bootstrap, "simple", {0: 3, 1: 4})

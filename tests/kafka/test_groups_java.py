@@ -17,7 +17,7 @@ from tests.groups.story import SteadyWriter
 from tests.kafka.jars import run_tool
 from tests.kafka.java_members import JavaMember, history
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 
 TOOLS = "org.apache.kafka.tools."
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"
@@ -33,8 +33,8 @@ class JavaStory:
         self.group = f"group-{name}"
         self.members: list[JavaMember] = []
         self._falls: list[int] = []
-        with Admin(broker.bootstrap) as admin:
-            admin.create_topic(NewTopic(self.topic, 4))
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topics([NewTopic(self.topic, 4)])
         self.writer = SteadyWriter(broker.bootstrap, self.topic, 4, name)
         self.writer.start()
 
@@ -57,9 +57,14 @@ class JavaStory:
 
     def is_seen_by_the_tool(self, kind: str) -> None:
         """All members, in a stable group."""
-        described = self.tool("--members", "--verbose", kind=kind)
-        assert {member.name for member in self.members} <= set(described.split())
-        assert "Stable" in self.tool("--state", kind=kind).split()
+        names = {member.name for member in self.members}
+
+        def seen() -> bool:
+            """A member that was slow to answer may have begun another rebalance."""
+            described = self.tool("--members", "--verbose", kind=kind)
+            return names <= set(described.split()) and "Stable" in self.tool("--state", kind=kind).split()
+
+        eventually(seen, f"the tool sees {names} in a stable group", 60)
 
     def drain(self) -> None:
         self.writer.stop()

@@ -13,7 +13,7 @@ from tests.kafka.servers import Kafka4
 from tests.support.broker import Broker
 from tests.support.contents import Contents, Partition, produce, read_with_client, read_with_fetch
 from tests.support.raw import RawConnection
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.server.adopt import adopt, survey
 
@@ -28,9 +28,9 @@ PARTITIONS: list[Partition] = [(topic, index) for topic in SETTINGS for index in
 
 
 def fill(bootstrap: str) -> None:
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap_servers=bootstrap) as admin:
         for topic, configs in SETTINGS.items():
-            admin.create_topic(NewTopic(topic, partitions=2, configs=configs))
+            admin.create_topics([NewTopic(topic, num_partitions=2, configs=configs)])
     for codec in CODECS:
         values = [b"%04d" % number * 10 for number in range(300)]
         produce(
@@ -67,9 +67,9 @@ class Left:
         self.producer_id = new_producer_id(kafka.bootstrap)
 
 
-def topic_ids(bootstrap: str) -> dict[str, bytes]:
-    with Admin(bootstrap) as admin:
-        return {topic.name: topic.topic_id for topic in admin.list_topics() if topic.name in SETTINGS}
+def topic_ids(bootstrap: str) -> dict[str, str]:
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        return {name: topic.topic_id for name, topic in admin.list_topics().items() if name in SETTINGS}
 
 
 def new_producer_id(bootstrap: str) -> int:
@@ -115,8 +115,8 @@ def test_committed_reads_see_what_they_saw(broker: Broker, left: Left) -> None:
 
 def test_identities_stay(broker: Broker, left: Left) -> None:
     assert topic_ids(broker.bootstrap) == left.ids
-    with Admin(broker.bootstrap) as admin:
-        assert [node.id for node in admin.nodes()] == [1]
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        assert [node.id for node in admin.describe_cluster().nodes] == [1]
     assert new_producer_id(broker.bootstrap) > left.producer_id
 
 

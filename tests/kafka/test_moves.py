@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.kafka.jars import JAVA, class_path, run_tool
 from tests.support.broker import Broker
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
@@ -62,8 +62,8 @@ def test_kafkas_reassignment_tool_moves_a_partition(tmp_path: Path) -> None:
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout
 
-        with Admin(broker.bootstrap) as admin:
-            admin.create_topic(NewTopic("t", 1))
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topics([NewTopic("t", 1)])
         assert (a / "t-0").is_dir()
         tool("--reassignment-json-file", str(plan), "--execute")
         eventually(lambda: (b / "t-0").is_dir() and not (a / "t-0").exists(), "the partition has moved")

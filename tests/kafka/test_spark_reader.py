@@ -8,7 +8,7 @@ import pytest
 
 from tests.kafka.test_client_security import Secured, kafka, password_for
 from tidelog import Producer
-from tidelog.clients.errors import TlsFailed
+from tidelog.clients.errors import SslAuthenticationException
 from tidelog.errors import SaslAuthenticationFailed
 from tidelog.spark.reader import OffsetRange, ReadSettings, read_range
 
@@ -49,6 +49,6 @@ def test_a_task_that_is_not_let_in_says_so_at_once(kafka: Secured) -> None:
         list(read_range(OffsetRange("t", 0, 0, 5), ReadSettings(settings)))
     settings = client(kafka, "SASL_SSL", "PLAIN")
     del settings["ssl.truststore.location"]
-    with pytest.raises(TlsFailed, match="certificate verify failed"):
+    with pytest.raises(SslAuthenticationException, match="certificate verify failed"):
         list(read_range(OffsetRange("t", 0, 0, 5), ReadSettings(settings)))
     assert time.monotonic() - begun < 20

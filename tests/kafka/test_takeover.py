@@ -15,8 +15,9 @@ from tests.kafka.servers import Kafka3, ZooKeeper
 from tests.support.broker import Broker
 from tests.support.contents import Contents, Partition, produce, read_with_client
 from tests.support.raw import RawConnection
+from tests.support.topics import topic_configs
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.metadata.embedded import FILE_NAME
 from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -80,9 +81,9 @@ def delete_records(bootstrap: str, partition: Partition, offset: int) -> None:
 
 
 def fill(bootstrap: str) -> None:
-    with Admin(bootstrap) as admin:
+    with Admin(bootstrap_servers=bootstrap) as admin:
         for topic, configs in SETTINGS.items():
-            admin.create_topic(NewTopic(topic, partitions=2, configs=configs))
+            admin.create_topics([NewTopic(topic, num_partitions=2, configs=configs)])
     for codec in CODECS:
         values = [b"%04d" % number * 10 for number in range(300)]
         batches = {"compression.type": codec, "batch.num.messages": "10"}
@@ -97,12 +98,13 @@ class Cluster:
 
     def __init__(self, bootstrap: str) -> None:
         self.contents: dict[Partition, Contents] = read_with_client(bootstrap, PARTITIONS)
-        with Admin(bootstrap) as admin:
-            self.topic_ids = {t.name: t.topic_id for t in admin.list_topics() if t.name in SETTINGS}
-            self.brokers = [node.id for node in admin.nodes()]
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            listed = admin.list_topics()
+            self.topic_ids = {name: listed[name].topic_id for name in SETTINGS if name in listed}
+            self.brokers = [node.id for node in admin.describe_cluster().nodes]
             self.configs = {
-                topic: {entry.name: entry.value for entry in entries if entry.name in SETTINGS[topic]}
-                for topic, entries in admin.topic_configs(list(SETTINGS)).items()
+                topic: {name: topic_configs(admin, topic)[name] for name in settings}
+                for topic, settings in SETTINGS.items()
             }
 
 

@@ -20,7 +20,7 @@ from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tests.transactions.by_hand import described, end, open_transaction, write_prepared
 from tests.transactions.reading import read
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.coordinator.transaction.state import State
 from tidelog.metadata.embedded import FILE_NAME
 
@@ -90,8 +90,8 @@ class Story:
 
     def _on_ours(self) -> None:
         bootstrap = self.broker.bootstrap
-        with Admin(bootstrap) as admin:
-            admin.create_topic(NewTopic("t", partitions=4))
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            admin.create_topics([NewTopic("t", num_partitions=4)])
         ended(bootstrap, "ours")
         with RawConnection(bootstrap, client_id="__admin_client") as connection:
             # The newer protocol leaves records that Kafka 3.9 does not write itself.

@@ -21,9 +21,9 @@ from tidelog.storage.convert import (
     finish_interrupted,
     old_segments,
 )
-from tidelog.storage.files import FileCache
+from tidelog.storage.file_cache import FileCache
 from tidelog.storage.recovery import LoadedLog, load_log
-from tidelog.storage.txnindex import AbortedTransaction, decode_transaction_index
+from tidelog.storage.transaction_index import AbortedTransaction, decode_transaction_index
 
 FOLDER = "/data/old-0"
 SEEDS = scale(150, 4000)

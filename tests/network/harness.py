@@ -14,7 +14,7 @@ from tidelog.endpoints import Endpoint
 from tidelog.metrics import Registry
 from tidelog.network.limits import NetworkLimits
 from tidelog.network.loop import BrokerLoop
-from tidelog.network.request import Handler, Request, ShortWay
+from tidelog.network.request import FastPath, Handler, Request
 from tidelog.network.server import SocketServer
 from tidelog.protocol.headers import request_header
 
@@ -123,7 +123,7 @@ def serving(
     limits: NetworkLimits | None = None,
     listeners: tuple[str, ...] = ("PLAINTEXT",),
     host: str = "127.0.0.1",
-    short_ways: Mapping[int, ShortWay] | None = None,
+    fast_paths: Mapping[int, FastPath] | None = None,
 ) -> Iterator[Running]:
     loop = BrokerLoop(io_threads=2)
     metrics = Registry()
@@ -135,7 +135,7 @@ def serving(
         limits or NetworkLimits(),
         metrics,
         versions=all_versions,
-        short_ways=short_ways,
+        fast_paths=fast_paths,
     )
     server.start()
     thread = threading.Thread(target=loop.run_forever)

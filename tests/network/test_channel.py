@@ -16,7 +16,7 @@ from tests.network.harness import Client, echo, frame, serving
 from tidelog.network.limits import NetworkLimits
 from tidelog.network.request import Request
 from tidelog.storage.disk import RealDisk
-from tidelog.storage.slices import FileSlice
+from tidelog.storage.file_slice import FileSlice
 
 
 def correlation(request: Request) -> bytes:
@@ -227,7 +227,7 @@ def test_a_peer_that_does_not_read_holds_up_nobody_else() -> None:
         deaf, well = running.client(), running.client()
         for n in range(3):
             deaf.send(n, client="deaf")
-        running.wait_until(lambda: any(c.is_sending for c in running.server.channels.values()))
+        running.wait_until(lambda: any(c.has_response_pending for c in running.server.channels.values()))
         for n in range(100):
             assert well.ask(n) == (n, b"")
         assert deaf.receive() == (0, big)
@@ -243,7 +243,7 @@ def test_the_answer_of_a_connection_that_is_gone_is_accounted_and_dropped() -> N
         client.close()  # with a reset
         running.wait_until(lambda: not running.server.channels)
         running.on_loop(lambda: held[0].respond([correlation(held[0])]))
-        assert held[0].kind.total.count == 1
+        assert held[0].metrics.total.count == 1
         assert running.server.context.in_progress == 0
 
 

@@ -15,7 +15,7 @@ from tests.support.cold_disk import ColdDisk
 from tests.support.wait import eventually
 from tidelog.network.output import BROUGHT_IN_BYTES
 from tidelog.network.request import Request
-from tidelog.storage.slices import FileSlice
+from tidelog.storage.file_slice import FileSlice
 
 SIZES = {"large": 2 * BROUGHT_IN_BYTES + 1000, "small": 1000}
 
@@ -120,11 +120,11 @@ def test_the_reads_of_a_client_that_went_away_are_dropped(running: Running, file
     ask_for_cold(running, files, "small")
     third = running.client()
     third.send(1, b"large")
-    running.wait_until(lambda: sum(c.is_sending for c in running.server.channels.values()) == 3)
+    running.wait_until(lambda: sum(c.has_response_pending for c in running.server.channels.values()) == 3)
     asked = len(files.disk.brought_in)
     third.close()
     running.wait_until(lambda: len(running.server.channels) == 2, "the third connection is closed")
     files.disk.may_read.set()
-    running.wait_until(lambda: not any(c.is_sending for c in running.server.channels.values()))
+    running.wait_until(lambda: not any(c.has_response_pending for c in running.server.channels.values()))
     assert sum(path.endswith("large") and position == 0 for path, _, position in files.disk.brought_in) == 1
     assert asked == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 from contextlib import AbstractContextManager
@@ -10,7 +11,8 @@ import pytest
 
 from tests.network.harness import METADATA, Client, Running, frame, serving
 from tests.support.scale import scale
-from tidelog.network.request import Request, Taken
+from tidelog.network.limits import NetworkLimits
+from tidelog.network.request import FastRequest, Request
 
 NOW, DEFERRED, LATER, NOTHING, REFUSED, RAISING, TAKEN, DEFERRED_NOTHING, DEFERRED_REQUEST = range(1, 10)
 TAKEN_RAISING = 10
@@ -21,22 +23,23 @@ SOMETIMES_SILENT = (*KINDS, NOTHING, DEFERRED_NOTHING)
 class Handler:
     """Answers by the first byte of the body: at once, at the end of the turn, later, or not at all."""
 
-    def __init__(self) -> None:
-        self.deferred: list[tuple[Taken, int]] = []
+    def __init__(self, padding: int = 0) -> None:
+        self._padding = bytes(padding)  # behind the correlation id of every answer
+        self.deferred: list[tuple[FastRequest, int]] = []
         self.turns: list[int] = []  # how many answers each end of a turn gave
 
-    def take(self, taken: Taken, frame: memoryview, body_start: int) -> bool:
+    def take(self, taken: FastRequest, frame: memoryview, body_start: int) -> bool:
         channel, kind = taken[0], frame[body_start]
         if kind == TAKEN:
             self.end_turn()
-            channel.answer_now(taken, answer_to(taken))
+            channel.send_now(taken, self.answer_to(taken))
         elif kind == TAKEN_RAISING:
             raise ValueError("the test asked for it")
         elif kind in (DEFERRED, DEFERRED_NOTHING, DEFERRED_REQUEST):
             if not self.deferred:
                 channel.context.loop.call_soon_in_turn(self.end_turn)
             self.deferred.append((taken, kind))
-            channel.taken()
+            channel.defer_response()
         else:
             return False
         return True
@@ -44,9 +47,9 @@ class Handler:
     def __call__(self, request: Request) -> None:
         kind = request.buffer[request.body_start]
         if kind == NOW:
-            answer(request)
+            self.answer(request)
         elif kind == LATER:
-            request.channel.context.loop.call_soon(answer, request)
+            request.channel.context.loop.call_soon(self.answer, request)
         elif kind == NOTHING:
             request.respond_nothing()
         elif kind == REFUSED:
@@ -60,21 +63,20 @@ class Handler:
             self.turns.append(len(deferred))
         for taken, kind in deferred:
             if kind == DEFERRED_REQUEST:
-                answer(taken[0].request_of(taken))
+                self.answer(taken[0].request_of(taken))
             else:
-                taken[0].answer_taken(taken, b"" if kind == DEFERRED_NOTHING else answer_to(taken))
+                taken[0].send_deferred(taken, b"" if kind == DEFERRED_NOTHING else self.answer_to(taken))
+
+    def answer_to(self, taken: FastRequest) -> bytes:
+        answer = taken[2].to_bytes(4, "big") + self._padding
+        return len(answer).to_bytes(4, "big") + answer
+
+    def answer(self, request: Request) -> None:
+        request.respond([request.correlation_id.to_bytes(4, "big") + self._padding])
 
 
 def taking(handler: Handler) -> AbstractContextManager[Running]:
-    return serving(handler, short_ways={METADATA: handler.take})
-
-
-def answer_to(taken: Taken) -> bytes:
-    return b"\0\0\0\4" + taken[2].to_bytes(4, "big")
-
-
-def answer(request: Request) -> None:
-    request.respond([request.correlation_id.to_bytes(4, "big")])
+    return serving(handler, fast_paths={METADATA: handler.take})
 
 
 def send(client: Client, kinds: list[int]) -> list[int]:
@@ -95,6 +97,25 @@ def test_answers_come_in_the_order_of_their_requests(seed: int) -> None:
             ]
             for client, awaited in zip(clients, asked, strict=True):
                 assert [client.receive()[0] for _ in awaited] == awaited
+
+
+@pytest.mark.parametrize("seed", range(scale(3, 30)))
+def test_a_full_queue_and_a_slow_peer_change_no_order(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    rng = random.Random(seed)
+    handler = Handler(padding=20_000)
+    limits = NetworkLimits(
+        queued_max_requests=2, queued_max_request_bytes=100, socket_send_buffer_bytes=16_384
+    )
+    with serving(handler, limits, fast_paths={METADATA: handler.take}) as running:
+        clients = [running.client() for _ in range(4)]
+        for _ in range(4):
+            asked = [
+                send(client, [rng.choice(SOMETIMES_SILENT) for _ in range(rng.randrange(1, 70))])
+                for client in clients
+            ]
+            for client, awaited in zip(clients, asked, strict=True):
+                assert [client.receive()[0] for _ in awaited] == awaited
+        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_what_arrives_together_is_ended_together() -> None:
@@ -131,7 +152,7 @@ def test_a_connection_that_goes_away_while_its_answers_are_deferred_harms_nobody
 
 
 @pytest.mark.parametrize("size", [1, 300_000])
-def test_a_short_way_that_fails_closes_its_connection_and_no_other(size: int) -> None:
+def test_a_fast_path_that_fails_closes_its_connection_and_no_other(size: int) -> None:
     with taking(Handler()) as running:
         unlucky, other = running.client(), running.client()
         for client in (unlucky, other):
@@ -142,3 +163,12 @@ def test_a_short_way_that_fails_closes_its_connection_and_no_other(size: int) ->
         assert other.receive()[0] == 1
         pool = running.server.context.pool
         running.wait_until(lambda: pool.used == 0, "the memory of both frames is back")
+
+
+def test_what_came_before_a_frame_above_the_limit_has_its_answer() -> None:
+    handler, limits = Handler(), NetworkLimits(socket_request_max_bytes=1000)
+    with serving(handler, limits, fast_paths={METADATA: handler.take}) as running:
+        client = running.client()
+        client.sock.sendall(frame(1, bytes([DEFERRED])) + frame(2, bytes([DEFERRED]) * 2000))
+        assert client.receive()[0] == 1
+        assert client.is_closed_by_peer()

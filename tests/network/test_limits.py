@@ -12,11 +12,12 @@ import pytest
 from tests.network.harness import all_versions, echo, frame, resident_bytes, serving
 from tidelog.endpoints import Endpoint
 from tidelog.metrics import Registry
-from tidelog.network.limits import ConnectionLimits, ListenerLimits, NetworkLimits, RateLimit
+from tidelog.network.frames import READ_BYTES
+from tidelog.network.limits import ConnectionQuotas, ListenerLimits, NetworkLimits, RateLimit
 from tidelog.network.loop import BrokerLoop
 from tidelog.network.memory import KEPT_BYTES, LARGEST_KEPT, MemoryPool
 from tidelog.network.request import Request
-from tidelog.network.request_channel import FIRST_READ_BYTES, READ_BYTES
+from tidelog.network.request_channel import FIRST_READ_BYTES
 from tidelog.network.server import SocketServer
 
 
@@ -29,34 +30,34 @@ def answer(request: Request) -> None:
 
 def test_a_buffer_that_is_still_looked_at_is_not_given_to_another_frame() -> None:
     pool = MemoryPool()
-    first = pool.take(100_000)
+    first = pool.allocate(100_000)
     late = memoryview(first)[10:20]
-    pool.give_back(first, 100_000)
-    assert pool.take(100_000) is not first
+    pool.release(first, 100_000)
+    assert pool.allocate(100_000) is not first
     late.release()
-    second = pool.take(100_000)
-    pool.give_back(second, 100_000)
-    assert pool.take(100_000) is second
+    second = pool.allocate(100_000)
+    pool.release(second, 100_000)
+    assert pool.allocate(100_000) is second
 
 
 def test_the_pool_keeps_a_bounded_amount_for_later() -> None:
     pool = MemoryPool()
-    buffers = [pool.take(1_000_000) for _ in range(30)]
+    buffers = [pool.allocate(1_000_000) for _ in range(30)]
     assert pool.used == 30_000_000
     for buffer in buffers:
-        pool.give_back(buffer, 1_000_000)
+        pool.release(buffer, 1_000_000)
     assert pool.used == 0
-    reused = sum(any(pool.take(1_000_000) is buffer for buffer in buffers) for _ in range(30))
+    reused = sum(any(pool.allocate(1_000_000) is buffer for buffer in buffers) for _ in range(30))
     assert 1 <= reused <= KEPT_BYTES // 1_000_000
 
 
 def test_a_very_large_frame_takes_memory_only_as_its_bytes_arrive() -> None:
     pool = MemoryPool()
     before = resident_bytes()
-    buffer = pool.take(100_000_000)
+    buffer = pool.allocate(100_000_000)
     assert resident_bytes() - before < 4_000_000
     assert len(buffer) == 100_000_000 > LARGEST_KEPT
-    pool.give_back(buffer, 100_000_000)
+    pool.release(buffer, 100_000_000)
 
 
 def test_the_first_large_frame_of_a_turn_receives_more_than_the_others() -> None:
@@ -85,7 +86,7 @@ def test_frames_wait_while_the_memory_is_used_up_and_go_on_in_order() -> None:
         for n, client in enumerate(clients):
             client.send(n, bytes(size))
             # The first has the memory, the others queue up one after another.
-            running.wait_until(lambda n=n: len(held) == 1 and len(context.parked) == n)  # type: ignore[misc]
+            running.wait_until(lambda n=n: len(held) == 1 and len(context.muted) == n)  # type: ignore[misc]
         for served in range(6):
             running.wait_until(lambda served=served: len(held) == served + 1)  # type: ignore[misc]
             assert context.pool.used <= 2 * size
@@ -93,7 +94,7 @@ def test_frames_wait_while_the_memory_is_used_up_and_go_on_in_order() -> None:
             running.on_loop(lambda request=request: answer(request))  # type: ignore[misc]
         assert [request.correlation_id for request in held] == list(range(6))
         assert [client.receive()[0] for client in clients] == list(range(6))
-        running.wait_until(lambda: context.pool.used == 0 and not context.closed)
+        running.wait_until(lambda: context.pool.used == 0 and not context.is_full)
 
 
 def test_memory_is_back_as_soon_as_the_request_no_longer_needs_its_bytes() -> None:
@@ -134,9 +135,9 @@ def test_sockets_are_not_read_while_too_many_requests_are_in_progress() -> None:
         for n, client in enumerate(clients):
             client.send(n)
             running.wait_until(
-                lambda n=n: len(held) + len(running.server.context.parked) == n + 1  # type: ignore[misc]
+                lambda n=n: len(held) + len(running.server.context.muted) == n + 1  # type: ignore[misc]
             )
-        assert len(running.server.context.parked) == 7
+        assert len(running.server.context.muted) == 7
         for served in range(10):
             running.wait_until(lambda served=served: len(held) > served)  # type: ignore[misc]
             assert running.server.context.in_progress <= 3
@@ -144,7 +145,7 @@ def test_sockets_are_not_read_while_too_many_requests_are_in_progress() -> None:
             running.on_loop(lambda request=request: answer(request))  # type: ignore[misc]
         assert [request.correlation_id for request in held] == list(range(10))
         assert [client.receive()[0] for client in clients] == list(range(10))
-        running.wait_until(lambda: not running.server.context.closed)
+        running.wait_until(lambda: not running.server.context.is_full)
 
 
 def test_requests_that_wait_in_a_purgatory_do_not_count_as_in_progress() -> None:
@@ -168,7 +169,7 @@ def test_frames_put_aside_wait_for_room_as_well() -> None:
         first.sock.sendall(frame(0, b"") + frame(1, b""))
         running.wait_until(lambda: len(held) == 1)
         second.send(2)
-        running.wait_until(lambda: len(running.server.context.parked) == 1)
+        running.wait_until(lambda: len(running.server.context.muted) == 1)
         for served in range(3):
             running.wait_until(lambda served=served: len(held) == served + 1)  # type: ignore[misc]
             assert running.server.context.in_progress == 1
@@ -227,7 +228,7 @@ def test_an_address_has_only_so_many_connections() -> None:
 
 
 def test_an_override_replaces_the_limit_of_an_address() -> None:
-    limits = ConnectionLimits(
+    limits = ConnectionQuotas(
         NetworkLimits(max_connections_per_ip=0, max_connections_per_ip_overrides={"10.0.0.1": 1}), ["L"], 0.0
     )
     assert limits.admit("L", "10.0.0.1")

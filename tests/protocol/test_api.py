@@ -14,7 +14,9 @@ from tidelog.protocol.api import API, NEVER, ApiInfo, ApiKey, api_name
 def test_versions_are_those_of_the_messages(info: ApiInfo) -> None:
     for message in (info.request, info.response):
         assert info.key == message.KEY
-        assert tuple(message.VERSIONS) == (info.min_version, info.max_version)
+        assert tuple(message.VERSIONS) == (info.min_version, info.max_version), (
+            f"{message.__name__} has other versions in protocol/messages than {info.name} in protocol/api.py"
+        )
         flexible_from = message.FLEXIBLE.low if message.FLEXIBLE.high >= 0 else NEVER
         assert info.flexible_from == flexible_from
     assert info.request.__name__ == info.name + "Request"

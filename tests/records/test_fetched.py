@@ -81,12 +81,18 @@ def test_a_record_knows_where_it_is_from(twin: SimpleNamespace) -> None:
     [record] = twin.RecordReader(memoryview(bytearray(data)), "orders", 1, 0, True, None).take(10)
     assert (record.topic, record.partition, record.offset, record.leader_epoch) == ("orders", 1, 5, 2)
     assert (record.timestamp, record.timestamp_type) == (77, 1)
-    assert (record.key_size, record.value_size) == (1, 5)
+    assert (record.serialized_key_size, record.serialized_value_size) == (1, 5)
     assert "offset=5" in repr(record)
     again = pickle.loads(pickle.dumps(record))
     assert fields(again) == fields(record)
+    assert twin.ConsumerRecord[str, bytes].__origin__ is twin.ConsumerRecord
     record.replace("key", {"a": 1})
-    assert (record.key, record.value, record.key_size, record.value_size) == ("key", {"a": 1}, 1, 5)
+    assert (record.key, record.value, record.serialized_key_size, record.serialized_value_size) == (
+        "key",
+        {"a": 1},
+        1,
+        5,
+    )
 
 
 def transactional(offset: int, producer_id: int, *values: bytes) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.broker import Broker
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 from tidelog.errors import ErrorCode
 from tidelog.protocol.json import Json
 
@@ -106,8 +106,8 @@ class Client:
 def test_the_settings_of_a_group_hold_at_once_and_after_a_restart(tmp_path: Path) -> None:
     name = "consumer.heartbeat.interval.ms"
     with Broker(tmp_path) as broker:
-        with Admin(broker.bootstrap) as admin:
-            admin.create_topic(NewTopic("orders", 2))
+        with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            admin.create_topics([NewTopic("orders", 2)])
         client = Client(broker.bootstrap)
         client.coordinator("g")
         joined = client.join("g", "m", "orders")

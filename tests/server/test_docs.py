@@ -17,4 +17,6 @@ def test_the_operations_page_names_every_served_api_with_its_versions() -> None:
         versions = str(api.min_version)
         if api.max_version > api.min_version:
             versions += f"-{api.max_version}"
-        assert re.search(rf"\b{API[api.key].name} {versions}\b", text), (API[api.key].name, versions)
+        promised = f"{API[api.key].name} {versions}"
+        found = re.search(rf"\b{promised}\b", text) is not None
+        assert found, f"docs/operations.md, APIs and versions: write {promised}"

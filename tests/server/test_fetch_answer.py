@@ -17,7 +17,7 @@ from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.server.apis.fetch_answer import writer_for
 from tidelog.slices import finished
 from tidelog.storage.disk import DiskFile
-from tidelog.storage.slices import FileSlice
+from tidelog.storage.file_slice import FileSlice
 
 VERSIONS = range(4, 19)
 NO_FILE = cast("DiskFile", None)

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.client import Client, batch_of, fetch_request
+from tests.faults.client import Client, batch_of, fetch_request, produce_request
+from tests.faults.test_pipelined import ask_at_once
 from tests.server.scrape import metrics_url, scrape
 from tests.support.broker import Broker
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
+from tidelog.protocol.message import Message
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 # Names that the dashboards which Strimzi ships ask for, as its rules make them out of Kafka's.
@@ -120,6 +122,17 @@ def test_bytes_and_messages_are_counted_per_topic_and_for_all(broker: Broker, cl
     for name, value in expected.items():
         assert after(TOPICS + name, topic="counted") == value, name
         assert after(TOPICS + name) - before(TOPICS + name) == value, f"{name} of all topics"
+
+
+def test_produces_of_one_turn_of_the_loop_are_counted_one_by_one(broker: Broker, client: Client) -> None:
+    client.create_topic("joined")
+    batches = [batch_of(b"%d" % at, b"x") for at in range(5)]
+    requests: list[Message] = [produce_request("joined", 0, data) for data in batches]
+    ask_at_once(client, requests)
+    counted = scrape(broker)
+    assert counted(TOPICS + "totalproducerequests_total", topic="joined") == 5
+    assert counted(TOPICS + "messagesin_total", topic="joined") == 10
+    assert counted(TOPICS + "bytesin_total", topic="joined") == sum(map(len, batches))
 
 
 def test_batches_that_are_too_large_are_counted_as_rejected(broker: Broker, client: Client) -> None:

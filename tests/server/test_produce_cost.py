@@ -16,7 +16,7 @@ import pytest
 
 from tests.cluster.world import World
 from tests.storage.helpers import batch
-from tidelog.network.request import Taken
+from tidelog.network.request import FastRequest
 from tidelog.records import loops
 from tidelog.server.apis.small_produce import SmallProduces
 from tidelog.server.services import Services
@@ -27,12 +27,12 @@ PRODUCER = 4711
 class FakeChannel:
     """Takes the answer to a request of one batch for partition 0 of topic `t`."""
 
-    has_company = False
+    has_other_requests = False
 
     def __init__(self) -> None:
         self.answer = b""
 
-    def answer_now(self, taken: Taken, frame: bytes) -> None:
+    def send_now(self, taken: FastRequest, frame: bytes) -> None:
         self.answer = frame
 
     def error_code(self) -> int:
@@ -85,7 +85,7 @@ def calls_of_one(world: World, *, idempotent: bool = False, transactional: bool 
             producer=producer, transactional=transactional, value=value, timestamp=world.scheduler.clock.ms()
         )
         frame, channel = body(data, b"id" if transactional else None), FakeChannel()
-        request = cast("Taken", (channel, entry, 1, len(frame), 0, 0))
+        request = cast("FastRequest", (channel, entry, 1, len(frame), 0, 0))
         count = 0
         sys.setprofile(counted)
         try:

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from tests.spark.hands import Hands
 from tests.support.wait import eventually
-from tidelog.clients.adminclient import OffsetSpec
-from tidelog.clients.producer.transaction_values import PreparedTransaction
+from tidelog.clients.admin import OffsetSpec
+from tidelog.clients.producer.transaction_values import PreparedTxnState
 from tidelog.spark.exactly_once import Prepared, Task, write_once
 from tidelog.spark.ledger import Job, Ledger
 from tidelog.spark.options import sink_options
@@ -61,7 +61,7 @@ class Driver:
         self.ledger.abort(job, transactions(prepared))
 
 
-def transactions(prepared: list[Prepared]) -> list[PreparedTransaction]:
+def transactions(prepared: list[Prepared]) -> list[PreparedTxnState]:
     return [message.transaction for message in prepared if message.transaction is not None]
 
 

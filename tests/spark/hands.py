@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from tests.support.topics import PatientAdmin
 from tidelog import Consumer, NewTopic, Producer
-from tidelog.clients.adminclient import OffsetSpec
+from tidelog.clients.admin import OffsetSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession

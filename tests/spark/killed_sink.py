@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 
 from tests.support.wait import eventually
-from tidelog.clients.adminclient.blocking import Admin
+from tidelog.clients.admin.blocking import Admin
 from tidelog.spark.exactly_once import ExactlyOnceBatchWriter, ExactlyOnceStreamWriter, Prepared
 from tidelog.spark.sink import batch_writer, stream_writer
 from tidelog.spark.source import TidelogDataSource

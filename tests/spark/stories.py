@@ -15,7 +15,7 @@ from functools import partial
 from tests.spark.decided import Driver, problems, settled
 from tests.spark.hands import Hands
 from tidelog.clients.producer.blocking import Producer
-from tidelog.clients.producer.transaction_values import PreparedTransaction
+from tidelog.clients.producer.transaction_values import PreparedTxnState
 from tidelog.errors import KafkaError
 from tidelog.spark.decisions import Decision, Decisions, Holder
 from tidelog.spark.exactly_once import Prepared
@@ -56,19 +56,19 @@ class MortalTransactionManager(TransactionManager):
     death: Death
 
     def end(
-        self, transactions: Collection[PreparedTransaction], *, commit: bool
-    ) -> dict[PreparedTransaction, KafkaError | None]:
+        self, transactions: Collection[PreparedTxnState], *, commit: bool
+    ) -> dict[PreparedTxnState, KafkaError | None]:
         """One by one, so that a death may come in between."""
-        found: dict[PreparedTransaction, KafkaError | None] = {}
+        found: dict[PreparedTxnState, KafkaError | None] = {}
         for entry in transactions:
             self.death.step(partial(self._end_one, entry, commit, found))
         return found
 
     def _end_one(
         self,
-        entry: PreparedTransaction,
+        entry: PreparedTxnState,
         commit: bool,
-        found: dict[PreparedTransaction, KafkaError | None],
+        found: dict[PreparedTxnState, KafkaError | None],
     ) -> None:
         found.update(TransactionManager.end(self, [entry], commit=commit))
 
@@ -127,14 +127,14 @@ class MortalLedger(Ledger):
                 close(timeout)
 
         producer.close = close_if_alive  # type: ignore[method-assign]
-        prepare = producer.prepare
+        prepare = producer.prepare_transaction
 
-        def prepare_unless_killed() -> PreparedTransaction:
-            found: list[PreparedTransaction] = []
+        def prepare_unless_killed() -> PreparedTxnState:
+            found: list[PreparedTxnState] = []
             self.death.step(lambda: found.append(prepare()))
             return found[0]
 
-        producer.prepare = prepare_unless_killed  # type: ignore[method-assign]
+        producer.prepare_transaction = prepare_unless_killed  # type: ignore[method-assign]
         return producer
 
     def close(self) -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.spark.decided import Driver
 from tests.spark.hands import Hands
 from tidelog import Consumer, NewTopic
-from tidelog.clients.adminclient import OffsetSpec
-from tidelog.clients.producer.transaction_values import PreparedTransaction
+from tidelog.clients.admin import OffsetSpec
+from tidelog.clients.producer.transaction_values import PreparedTxnState
 from tidelog.spark import decisions as module
 from tidelog.spark.decisions import Decision, Decisions, Holder, IncompleteDecision
 
@@ -22,9 +22,9 @@ def driver(hands: Hands) -> Iterator[Driver]:
         yield driver
 
 
-def transactions(count: int) -> tuple[PreparedTransaction, ...]:
+def transactions(count: int) -> tuple[PreparedTxnState, ...]:
     prefix = "tidelog-spark-query-8b916161-40c8-4907-8493-4d86a15278bb"
-    return tuple(PreparedTransaction(f"{prefix}-g1-p{index}-a0.0", 4000 + index, 7) for index in range(count))
+    return tuple(PreparedTxnState(f"{prefix}-g1-p{index}-a0.0", 4000 + index, 7) for index in range(count))
 
 
 def take(driver: Driver) -> Holder:
@@ -115,7 +115,7 @@ def test_records_of_older_releases_are_read(hands: Hands, driver: Driver) -> Non
         "transactions": [["id", 1000, 4]],
     }
     hands.send(driver.options.decision_topic, json.dumps(old).encode(), b"query-q", 0)
-    wanted = Decision("query-q", 3, "run-3", ("run-2",), 7, (PreparedTransaction("id", 1000, 4),))
+    wanted = Decision("query-q", 3, "run-3", ("run-2",), 7, (PreparedTxnState("id", 1000, 4),))
     assert driver.ledger.decisions.read() == {"query-q": wanted}
 
 

@@ -1,15 +1,24 @@
-"""What docs/pipeline.md says of the pipelines is what they are."""
+"""What docs/pipeline.md says of the pipelines is what they are, and the blocks of code with Spark run."""
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.docs.pages import PROJECT, blocks
+from tests.spark.hands import Hands
+from tidelog.spark import lag
 from tidelog.spark.pipelines.declare import Table, Topic
 from tidelog.spark.pipelines.registry import BUILT_IN, find
 from tidelog.spark.pipelines.settings import resolve
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE = (DOCS / "pipeline.md").read_text()
@@ -46,7 +55,66 @@ def test_the_tables_and_topics_of_every_pipeline_are_named(name: str) -> None:
                 assert f"`{sink.name}`" in row[0], sink.name
 
 
-def test_every_page_that_a_page_links_to_is_there() -> None:
-    for page in sorted(DOCS.glob("*.md")):
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (DOCS / target).exists(), f"{page.name} links to {target}"
+class Code:
+    """Runs blocks of a page in one namespace, with the paths in them in a temporary folder."""
+
+    def __init__(self, page: str, hands: Hands, folder: Path, names: Mapping[str, object]) -> None:
+        self.blocks = [block for block in blocks(PROJECT / page) if block.language == "python"]
+        self.names = dict(names)
+        self.places = {"(?:localhost|127.0.0.1):9092": hands.bootstrap, r'"(?=checkpoints/)': f'"{folder}/'}
+
+    def run(self, words: str) -> None:
+        """Run the one block that has these words."""
+        [block] = [block for block in self.blocks if words in block.code]
+        self.blocks.remove(block)
+        code = block.code
+        for old, new in self.places.items():
+            code = re.sub(old, new, code)
+        exec(compile("\n" * block.line + code, block.page, "exec"), self.names)
+
+
+def drain(spark: SparkSession) -> None:
+    for query in spark.streams.active:
+        query.processAllAvailable()
+        query.stop()
+
+
+def test_the_code_of_the_page_about_spark_runs(
+    spark: SparkSession, hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.spark.session.session", lambda app: spark)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    listeners: list[lag.GroupListener] = []
+    publish = lag.publish
+    monkeypatch.setattr(lag, "publish", lambda *given: listeners.append(publish(*given)))
+    hands.topic(name="credits")
+    hands.produce(hands.topic(name="orders"), ["one tea"])
+    code = Code("docs/spark.md", hands, tmp_path, {})
+    code.run("spark = session(")
+    drain(spark)
+    code.run("credits = (")
+    code.run("PYSPARK_PYTHON")
+    code.run("register(spark)")
+    code.names["frame"] = spark.createDataFrame([("u1", 3)], ["user_id", "amount"])
+    code.run("to_json(struct(*))")
+    assert hands.values("users") == ['{"user_id":"u1","amount":3}']
+    code.names["rows"] = code.names["orders"]
+    code.run(".option(\"exactlyOnce\", \"true\")")
+    drain(spark)
+    assert hands.values("totals") == ["one tea"]
+    code.run("publish(spark")
+    for listener in listeners:
+        spark.streams.removeListener(listener)
+        listener.close()
+    assert (len(listeners), code.blocks) == (1, [])
+
+
+def test_the_code_of_the_first_page_runs_with_spark(
+    spark: SparkSession, hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.spark.session.session", lambda app: spark)
+    topic = hands.topic()
+    code = Code("README.md", hands, tmp_path, {})
+    code.places['"orders"'] = f'"{topic}"'
+    code.run("tidelog.spark.session")
+    assert hands.values(topic) == ["a coffee", "two teas"]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.spark.decided import Driver, problems, settled, transactions, values
 from tests.spark.hands import Hands
-from tidelog.clients.producer.transaction_values import PreparedTransaction
+from tidelog.clients.producer.transaction_values import PreparedTxnState
 from tidelog.spark import ledger as protocol
 from tidelog.spark.decisions import Decision
 from tidelog.spark.exactly_once import ExactlyOnceBatchWriter, ExactlyOnceStreamWriter, ledger_of
@@ -256,7 +256,7 @@ def test_a_broker_that_has_not_heard_of_the_topic_of_decisions_is_asked_again(
 
 
 def test_decisions_survive_being_written_down() -> None:
-    decision = Decision("query-q", 3, "run-3", ("run-2",), 7, (PreparedTransaction("id", 1000, 4),))
+    decision = Decision("query-q", 3, "run-3", ("run-2",), 7, (PreparedTxnState("id", 1000, 4),))
     ((key, value),) = decision.records()
     assert key == b"query-q"
     assert Decision.from_records("query-q", {key: value}) == decision

@@ -11,7 +11,7 @@ import pytest
 from tests.spark.hands import Hands
 from tests.spark.stories import MortalLedger, Story
 from tests.support.scale import scale
-from tidelog.clients.producer.transaction_values import PreparedTransaction
+from tidelog.clients.producer.transaction_values import PreparedTxnState
 from tidelog.spark.decisions import Decision, Holder
 from tidelog.spark.ledger import Job
 from tidelog.testing import Broker
@@ -35,14 +35,14 @@ def test_every_row_is_there_once_whoever_dies_and_whenever(hands: Hands, in_step
 class WithoutDecision(MortalLedger):
     """Commits the transactions and writes nothing down."""
 
-    def _decide(self, holder: Holder, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
+    def _decide(self, holder: Holder, job: Job, prepared: Sequence[PreparedTxnState]) -> None:
         self.transactions.end(prepared, commit=True)
 
 
 class CommitsFirst(MortalLedger):
     """Commits the transactions, and then writes down that it will."""
 
-    def _decide(self, holder: Holder, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
+    def _decide(self, holder: Holder, job: Job, prepared: Sequence[PreparedTxnState]) -> None:
         self.transactions.end(prepared, commit=True)
         holder.write(holder.known.decided(job.batch, tuple(prepared)))
 
@@ -66,7 +66,7 @@ class FinishesNothing(MortalLedger):
 class UndoesDecisions(MortalLedger):
     """Aborts what was decided on, where the commit failed half-way."""
 
-    def _commit_with(self, holder: Holder, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
+    def _commit_with(self, holder: Holder, job: Job, prepared: Sequence[PreparedTxnState]) -> None:
         if self.is_done(holder.known, job):
             self._abort(holder.known.transactions)
         super()._commit_with(holder, job, prepared)
@@ -94,7 +94,7 @@ class LetsEverybodyDecide(MortalLedger):
         super().__init__(*given)  # type: ignore[arg-type]  # as they were given
         self.transactions.not_open = lambda *_: []  # type: ignore[method-assign]
 
-    def _commit_with(self, holder: Holder, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
+    def _commit_with(self, holder: Holder, job: Job, prepared: Sequence[PreparedTxnState]) -> None:
         holder.known = replace(holder.known, run=job.run)
         super()._commit_with(holder, job, prepared)
 

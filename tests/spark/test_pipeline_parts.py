@@ -299,7 +299,7 @@ def test_the_reason_of_a_failure_is_the_last_error_in_the_stack() -> None:
         "flow all of pipeline mine failed: cannot connect to 127.0.0.1:9092. See that the broker runs and "
         "can be reached, and start the pipeline again: it goes on where it was"
     )
-    assert reasons.advice("Python worker failed to connect back").startswith("This machine has more to do")
+    assert reasons.advice("Python worker failed to connect back").startswith("This machine is overloaded")
     assert reasons.reason("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012") == "Division by zero"
     assert reasons.reason("pack.KeyError: 'x'") == "KeyError: 'x'"
     assert reasons.reason("") == "Spark gave no reason"

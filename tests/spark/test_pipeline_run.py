@@ -127,7 +127,7 @@ def test_a_flow_fills_a_table_and_a_topic_and_goes_on_where_it_was(
     values = [json.loads(value) for value in hands.values(out)]
     assert sorted(value["word"] for value in values) == ["ONE", "THREE", "TWO"]
     assert values[0].keys() == {"word", "offset", "day"}
-    from tidelog.clients.adminclient import ConfigResource, ResourceType
+    from tidelog.clients.admin import ConfigResource, ResourceType
 
     resource = ConfigResource(ResourceType.TOPIC, out)
     settings = hands.admin.describe_configs([resource])[resource]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.spark.decided import problems, settled
 from tests.spark.hands import Hands
-from tidelog import Consumer, Record
+from tidelog import Consumer, ConsumerRecord
 from tidelog.spark.ddl import parse_schema
 from tidelog.spark.options import OptionError, sink_options
 from tidelog.spark.sending import RowError, SchemaError, Target, groups, headers_of, target_of
@@ -36,7 +36,7 @@ def written(frame: DataFrame, hands: Hands, **options: object) -> DataFrameWrite
 
 def records(hands: Hands, topic: str, count: int) -> list[tuple[int, bytes | None, bytes | None, object]]:
     with Consumer(topic, bootstrap_servers=hands.bootstrap, auto_offset_reset="earliest") as consumer:
-        found: list[Record] = []
+        found: list[ConsumerRecord] = []
         while len(found) < count:
             found += consumer.poll(timeout=10)
     return sorted((each.partition, each.key, each.value, each.headers) for each in found)

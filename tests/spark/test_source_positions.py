@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from tests.spark.hands import Hands
 from tests.support.wait import eventually
 from tidelog import Consumer
-from tidelog.clients.adminclient import NewPartitions
+from tidelog.clients.admin import NewPartitions
 from tidelog.errors import UnknownTopicOrPartition
 from tidelog.spark.cluster import OffsetAdmin
 from tidelog.spark.options import OptionError, stream_options

@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from tests.spark.hands import Hands
 from tests.support.wait import eventually
-from tidelog.clients.adminclient import NewPartitions
+from tidelog.clients.admin import NewPartitions
 from tidelog.spark.lag import publish
 from tidelog.spark.offsets import to_json
 

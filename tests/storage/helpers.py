@@ -16,7 +16,7 @@ from tidelog.records.batch import (
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk, RealDisk
-from tidelog.storage.files import FileCache
+from tidelog.storage.file_cache import FileCache
 from tidelog.storage.log import Log
 
 NOW = 1_700_000_000_000
@@ -79,7 +79,7 @@ def batch(
 def append(
     log: Log, data: bytes | bytearray | None = None, *, epoch: int = 0, now_ms: int = NOW
 ) -> AppendResult:
-    return log.append_as_leader(batch() if data is None else data, leader_epoch=epoch, now_ms=now_ms)
+    return log.appender.append_as_leader(batch() if data is None else data, leader_epoch=epoch, now_ms=now_ms)
 
 
 def marker(
@@ -100,7 +100,7 @@ def end_transaction(
     log: Log, producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0
 ) -> AppendResult:
     data = marker(producer_id, commit=commit, epoch=epoch, coordinator_epoch=coordinator_epoch)
-    return log.append_as_leader(data, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=NOW)
+    return log.appender.append_as_leader(data, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=NOW)
 
 
 def headers(log: Log) -> list[BatchHeader]:

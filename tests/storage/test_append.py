@@ -20,17 +20,16 @@ from tidelog.storage.append import AppendOrigin, DuplicateBatch, PendingAppend
 from tidelog.storage.disk import RealFile
 from tidelog.storage.log import Log
 from tidelog.storage.log_listener import LogListener
-from tidelog.storage.segmented import SegmentedLog
 
 
 def prepare(log: Log, data: bytearray) -> PendingAppend:
-    checked = check_produced(memoryview(data), log.produce_rules, NOW)
+    checked = check_produced(memoryview(data), log.appender.rules, NOW)
     if checked.attributes & TRANSACTIONAL_FLAG:
         log.producers.start_verification(
             checked.producer_id, checked.producer_epoch, checked.base_sequence, False, NOW
         )
     guard = log.producers.verifications.get(checked.producer_id)
-    pending = log.prepare(checked, 0, NOW, guard=guard)
+    pending = log.appender.prepare(checked, 0, NOW, guard=guard)
     assert isinstance(pending, PendingAppend)
     return pending
 
@@ -92,29 +91,29 @@ def test_a_write_that_fails_leaves_the_log_as_it_was(
 ) -> None:
     log = open_log(tmp_path)
     for data in past:
-        log.write(prepare(log, data.copy()), NOW)
+        log.appender.write(prepare(log, data.copy()), NOW)
     end, before = log.log_end_offset, state(log)
     with full_disk(monkeypatch):
         pending = [prepare(log, data.copy()) for data in lost]
         with pytest.raises(KafkaStorageError):
-            log.write_all(pending, NOW)
+            log.appender.write_all(pending, NOW)
     assert state(log) == before
     assert not log.has_pending
     # The producer sends the same again, and goes on as if nothing had happened.
-    results = log.write_all([prepare(log, data.copy()) for data in lost], NOW)
+    results = log.appender.write_all([prepare(log, data.copy()) for data in lost], NOW)
     assert results[0].base_offset == end
 
 
 def test_a_producer_goes_on_before_its_last_batch_is_written(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     first = [prepare(log, of_producer(0)), prepare(log, of_producer(2))]
-    checked = check_produced(memoryview(of_producer(2)), log.produce_rules, NOW)
-    again = log.prepare(checked, 0, NOW)
+    checked = check_produced(memoryview(of_producer(2)), log.appender.rules, NOW)
+    again = log.appender.prepare(checked, 0, NOW)
     assert isinstance(again, DuplicateBatch)
     assert again.result.base_offset == 2
     with pytest.raises(OutOfOrderSequenceNumber):
         prepare(log, of_producer(6))
-    assert [result.base_offset for result in log.write_all(first, NOW)] == [0, 2]
+    assert [result.base_offset for result in log.appender.write_all(first, NOW)] == [0, 2]
 
 
 def test_a_log_whose_file_cannot_be_opened_refuses_and_stays_as_it_was(
@@ -122,7 +121,7 @@ def test_a_log_whose_file_cannot_be_opened_refuses_and_stays_as_it_was(
 ) -> None:
     """The descriptor was let go of while the log was idle, and now there is none to be had."""
     log = open_log(tmp_path)
-    log.write(prepare(log, of_producer(0)), NOW)
+    log.appender.write(prepare(log, of_producer(0)), NOW)
     before = state(log)
     copied = bytearray(of_producer(2))
     patch_header(copied, 0, 2, 0)
@@ -130,7 +129,7 @@ def test_a_log_whose_file_cannot_be_opened_refuses_and_stays_as_it_was(
     told: list[OSError] = []
 
     class Watcher(LogListener):
-        def storage_failed(self, log: SegmentedLog, error: OSError) -> None:
+        def storage_failed(self, log: Log, error: OSError) -> None:
             told.append(error)
 
     log.listen(Watcher())
@@ -143,23 +142,23 @@ def test_a_log_whose_file_cannot_be_opened_refuses_and_stays_as_it_was(
         with pytest.raises(KafkaStorageError):
             prepare(log, of_producer(2))
         with pytest.raises(KafkaStorageError):
-            log.append_as_follower(copied, now_ms=NOW)
+            log.appender.append_as_follower(copied, now_ms=NOW)
     assert [error.errno for error in told] == [errno.EMFILE] * 2
     assert state(log) == before
-    assert log.write(prepare(log, of_producer(2)), NOW).base_offset == 2
+    assert log.appender.write(prepare(log, of_producer(2)), NOW).base_offset == 2
 
 
 def test_a_copy_that_does_not_fit_moves_nothing(tmp_path: Path) -> None:
     """A follower's log that refuses the first batch still takes the one that is right."""
     leader, follower = open_log(tmp_path / "leader"), open_log(tmp_path / "follower")
-    leader.append_as_leader(batch(3), leader_epoch=0, now_ms=NOW)
-    leader.append_as_leader(batch(200), leader_epoch=0, now_ms=NOW)
+    leader.appender.append_as_leader(batch(3), leader_epoch=0, now_ms=NOW)
+    leader.appender.append_as_leader(batch(200), leader_epoch=0, now_ms=NOW)
     data = leader.active_segment.file.pread(leader.size, 0)
     follower.update_config(type(follower.config)(segment_bytes=300))
     first = leader.active_segment.header_at(0).total_size
     with pytest.raises(RecordListTooLarge):
-        follower.append_as_follower(data[first:], now_ms=NOW)
-    copied = follower.append_as_follower(data[:first], now_ms=NOW)
+        follower.appender.append_as_follower(data[first:], now_ms=NOW)
+    copied = follower.appender.append_as_follower(data[:first], now_ms=NOW)
     assert copied is not None
     assert (copied.base_offset, follower.log_end_offset) == (0, 3)
 
@@ -167,7 +166,7 @@ def test_a_copy_that_does_not_fit_moves_nothing(tmp_path: Path) -> None:
 def test_an_own_batch_without_sequences_is_noted(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     data = batch(1, producer=(5, 0, -1))
-    log.append_as_leader(data, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=NOW)
+    log.appender.append_as_leader(data, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=NOW)
     assert log.producers.entries[5].last_sequence == -1
 
 
@@ -183,7 +182,7 @@ def test_a_roll_that_was_taken_back_does_not_come_back_with_a_crash(seed: int) -
     assert len(log.segments) == 2
     disk.fail(".log", errno.EIO, "write")
     with pytest.raises(KafkaStorageError):
-        log.write(lost, NOW)
+        log.appender.write(lost, NOW)
     disk.heal()
     for value in (b"d", b"e"):
         append(log, batch(value=value * 100))

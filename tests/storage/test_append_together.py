@@ -15,7 +15,7 @@ from tests.support.simdisk import SimulatedDisk
 from tidelog.errors import KafkaError
 from tidelog.records import _pure_run
 from tidelog.records.check import CheckedBatch, check_produced
-from tidelog.storage import log as log_module
+from tidelog.storage import log_appender
 from tidelog.storage.append import DuplicateBatch
 from tidelog.storage.log import Log
 
@@ -26,7 +26,7 @@ _speed = pytest.importorskip("tidelog.records._speed")
 @pytest.fixture(autouse=True, params=[_pure_run, _speed], ids=["plain", "compiled"])
 def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     made: ModuleType = request.param
-    monkeypatch.setattr(log_module, "lay_out", made.lay_out)
+    monkeypatch.setattr(log_appender, "lay_out", made.lay_out)
     return made
 
 
@@ -60,18 +60,18 @@ def made(rng: random.Random, producers: list[Producer]) -> bytearray:
 
 
 def checked(log: Log, data: bytearray) -> CheckedBatch:
-    return check_produced(memoryview(data), log.produce_rules, NOW + 3 * DAY)
+    return check_produced(memoryview(data), log.appender.rules, NOW + 3 * DAY)
 
 
 def one_by_one(log: Log, batches: list[bytearray]) -> Iterator[int | str]:
     for data in batches:
         of = checked(log, data.copy())
         try:
-            prepared = log.prepare(of, 3, NOW)
+            prepared = log.appender.prepare(of, 3, NOW)
             if isinstance(prepared, DuplicateBatch):
                 yield f"again {prepared.result.base_offset}"
             else:
-                yield log.write(prepared, NOW).base_offset
+                yield log.appender.write(prepared, NOW).base_offset
         except KafkaError as error:
             yield type(error).__name__
 
@@ -80,7 +80,7 @@ def together(log: Log, batches: list[bytearray]) -> list[int | str]:
     joined = [checked(log, data.copy()) for data in batches]
     data = bytearray(b"".join(bytes(of.data) for of in joined))
     told: list[int | str] = []
-    for outcome in log.append_together(joined, data, 3, NOW):
+    for outcome in log.appender.append_together(joined, data, 3, NOW):
         if isinstance(outcome, DuplicateBatch):
             told.append(f"again {outcome.result.base_offset}")
         else:
@@ -110,7 +110,7 @@ def state(log: Log, disk: SimulatedDisk) -> object:
         one.producer_id: (one.epoch, one.batches, one.last_timestamp, one.transaction_start)
         for one in log.producers.entries.values()
     }
-    end = (log.log_end_offset, log._next_offset, log.leader_epochs.latest, log.has_pending)
+    end = (log.log_end_offset, log.appender.next_offset, log.leader_epochs.latest, log.has_pending)
     return segments, producers, end
 
 

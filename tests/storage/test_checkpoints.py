@@ -21,7 +21,7 @@ from tidelog.storage.checkpoints import (
     encode_offsets,
     encode_partition_metadata,
 )
-from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.leader_epoch_file_cache import LeaderEpochFileCache
 
 
 def test_offsets() -> None:
@@ -96,16 +96,16 @@ def test_meta_properties_of_both_versions() -> None:
 
 
 @pytest.fixture
-def epochs() -> LeaderEpochs:
+def epochs() -> LeaderEpochFileCache:
     disk = SimulatedDisk()
     disk.make_dir("/log")
-    found = LeaderEpochs(disk, "/log")
+    found = LeaderEpochFileCache(disk, "/log")
     for epoch, start in ((1, 0), (2, 10), (5, 30)):
         found.assign(epoch, start)
     return found
 
 
-def test_where_an_epoch_ended(epochs: LeaderEpochs) -> None:
+def test_where_an_epoch_ended(epochs: LeaderEpochFileCache) -> None:
     answers = {epoch: epochs.end_offset_for(epoch, 50) for epoch in (-1, 0, 1, 2, 3, 4, 5, 6)}
     assert answers == {
         -1: (-1, -1),
@@ -119,11 +119,11 @@ def test_where_an_epoch_ended(epochs: LeaderEpochs) -> None:
     }
 
 
-def test_which_epoch_an_offset_is_of(epochs: LeaderEpochs) -> None:
+def test_which_epoch_an_offset_is_of(epochs: LeaderEpochFileCache) -> None:
     assert [epochs.epoch_for_offset(offset) for offset in (0, 9, 10, 29, 30, 99)] == [1, 1, 2, 2, 5, 5]
 
 
-def test_epochs_are_cut_with_the_log(epochs: LeaderEpochs) -> None:
+def test_epochs_are_cut_with_the_log(epochs: LeaderEpochFileCache) -> None:
     epochs.truncate_from_end(30)
     assert epochs.entries() == [(1, 0), (2, 10)]
     epochs.truncate_from_start(5)
@@ -134,7 +134,7 @@ def test_epochs_are_cut_with_the_log(epochs: LeaderEpochs) -> None:
     assert epochs.entries() == [(2, 20)]
 
 
-def test_an_epoch_takes_the_place_of_entries_that_contradict_it(epochs: LeaderEpochs) -> None:
+def test_an_epoch_takes_the_place_of_entries_that_contradict_it(epochs: LeaderEpochFileCache) -> None:
     epochs.assign(3, 40)
     epochs.assign(5, 44)
     assert epochs.entries() == [(1, 0), (2, 10), (5, 30)]
@@ -142,9 +142,9 @@ def test_an_epoch_takes_the_place_of_entries_that_contradict_it(epochs: LeaderEp
     assert epochs.entries() == [(1, 0), (6, 10)]
 
 
-def test_epochs_survive_in_their_file(epochs: LeaderEpochs) -> None:
+def test_epochs_survive_in_their_file(epochs: LeaderEpochFileCache) -> None:
     epochs.save()
-    again = LeaderEpochs(epochs._disk, "/log")
+    again = LeaderEpochFileCache(epochs._disk, "/log")
     again.load()
     assert again.entries() == epochs.entries()
     assert again.encoded_if_changed() is None

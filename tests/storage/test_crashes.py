@@ -15,6 +15,7 @@ from tests.support.scale import scale
 from tests.support.simdisk import Crash, SimulatedDisk
 from tidelog.clock import ManualClock, SimulatedScheduler
 from tidelog.errors import KafkaStorageError
+from tidelog.partitions import PartitionKey
 from tidelog.records.batch import (
     crc_is_valid,
     iter_batches,
@@ -26,7 +27,8 @@ from tidelog.records.check import check_produced
 from tidelog.storage.append import AppendOrigin, PendingAppend, write_together
 from tidelog.storage.config import LogConfig
 from tidelog.storage.log import Log
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_manager import LogManager
+from tidelog.storage.log_manager_listener import LogManagerListener
 
 RUNS = scale(250, 5000)
 TOPIC_ID = bytes(range(16))
@@ -58,8 +60,8 @@ class Life:
         self.manager = LogManager(
             ["/data"], SETTINGS, disk=self.disk, clock=self.clock, scheduler=self.scheduler
         )
-        self.manager.lock()
-        self.manager.claim("cluster", 1)
+        self.manager.log_dirs.lock()
+        self.manager.log_dirs.claim("cluster", 1)
         self.manager.load()
         self.log = self.manager.get_or_create("topic", 0, TOPIC_ID, SETTINGS)
         self.log.update_high_watermark(self.log.log_end_offset)
@@ -89,11 +91,11 @@ class Life:
             log.flush(NOW)
             self.flushed_end = log.log_end_offset
         elif action < 0.73:
-            self.manager.flush_later(log)
+            self.manager.flushes.flush(log)
         elif action < 0.75:  # the recovery point is the log's end, and is known to be
             log.flush(NOW)
             self.flushed_end = log.log_end_offset
-            self.manager.checkpoint_recovery_points()
+            self.manager.checkpoints.write_recovery_points()
             if self.scheduler is not None:
                 self.scheduler.advance(0)
             if rng.random() < 0.5:
@@ -107,10 +109,10 @@ class Life:
         elif action < 0.9 and log.log_end_offset > log.log_start_offset:
             self.truncate(rng.randint(log.log_start_offset, log.log_end_offset))
         elif action < 0.93:
-            self.manager.checkpoint_recovery_points()
+            self.manager.checkpoints.write_recovery_points()
         elif action < 0.96:
-            self.manager.checkpoint_log_start_offsets()
-            self.manager.checkpoint_high_watermarks()
+            self.manager.checkpoints.write_log_start_offsets()
+            self.manager.checkpoints.write_high_watermarks()
         elif action < 0.965:
             self.manager.shutdown()
             self.flushed_end = log.log_end_offset
@@ -138,7 +140,7 @@ class Life:
         log = self.log
         base_offset = log.log_end_offset
         try:
-            log.append_as_leader(data, leader_epoch=self.epoch(), origin=origin, now_ms=NOW)
+            log.appender.append_as_leader(data, leader_epoch=self.epoch(), origin=origin, now_ms=NOW)
             log.update_high_watermark(log.log_end_offset)
         finally:  # offset and epoch are patched in place, and the bytes may have reached the disk
             self.versions.setdefault(base_offset, set()).add(bytes(data))
@@ -159,21 +161,21 @@ class Life:
                 data, origin = marker(8, commit=rng.random() < 0.5), AppendOrigin.COORDINATOR
             else:
                 data = batch(rng.randint(1, 5), value=rng.randbytes(rng.randint(0, 120)))
-            checked = check_produced(memoryview(data), log.rules(origin), NOW)
-            prepared = log.prepare(checked, leader_epoch=self.epoch(), origin=origin, now_ms=NOW)
+            checked = check_produced(memoryview(data), log.appender.rules_for(origin), NOW)
+            prepared = log.appender.prepare(checked, leader_epoch=self.epoch(), origin=origin, now_ms=NOW)
             assert isinstance(prepared, PendingAppend)
             pending.append(prepared)
             # The power may fail before it is written, or before it is finished: it may be there or not.
             self.versions.setdefault(prepared.base_offset, set()).add(bytes(data))
             self.history.note(prepared.base_offset, bytes(data))
         if rng.random() < 0.1:
-            log.abandon(pending[0])
+            log.appender.abandon(pending[0])
             self.history.cut(log.log_end_offset)
             return
         write_together(pending)
         self.beside()
         for append in pending:
-            log.finish(append, NOW)
+            log.appender.finish(append, NOW)
             if rng.random() < 0.3:
                 self.beside()
         log.update_high_watermark(log.log_end_offset)
@@ -187,7 +189,7 @@ class Life:
             self.log.flush(NOW)
             self.flushed_end = max(self.flushed_end, self.log.log_end_offset)
         elif action < 0.3:
-            self.manager.checkpoint_recovery_points()
+            self.manager.checkpoints.write_recovery_points()
         elif action < 0.5 and self.scheduler is not None:
             self.scheduler.advance(0)
 
@@ -315,14 +317,14 @@ def test_a_crash_at_any_operation_loses_nothing_flushed_and_keeps_nothing_torn(p
 def test_a_full_disk_fails_the_append_and_the_log_goes_on() -> None:
     life = Life(1)
     log = life.start()
-    log.append_as_leader(batch(3), leader_epoch=0, now_ms=NOW)
+    log.appender.append_as_leader(batch(3), leader_epoch=0, now_ms=NOW)
     life.disk.free_bytes = 10
     with pytest.raises(KafkaStorageError):
-        log.append_as_leader(batch(3), leader_epoch=0, now_ms=NOW)
+        log.appender.append_as_leader(batch(3), leader_epoch=0, now_ms=NOW)
     assert log.log_end_offset == 3
-    assert life.manager.folders[0].offline is None
+    assert life.manager.log_dirs[0].offline is None
     life.disk.free_bytes = None
-    assert log.append_as_leader(batch(2), leader_epoch=0, now_ms=NOW).base_offset == 3
+    assert log.appender.append_as_leader(batch(2), leader_epoch=0, now_ms=NOW).base_offset == 3
     life.manager.shutdown()
     assert life.start().log_end_offset == 5
 
@@ -330,20 +332,25 @@ def test_a_full_disk_fails_the_append_and_the_log_goes_on() -> None:
 def test_a_broken_disk_takes_its_folder_offline_and_not_the_other() -> None:
     disk = SimulatedDisk()
     manager = LogManager(["/one", "/two"], LogConfig(), disk=disk, clock=ManualClock(NOW))
-    manager.lock()
+    manager.log_dirs.lock()
     manager.load()
     first, second = (manager.get_or_create(name, 0, None) for name in ("a", "b"))
     assert {first.dir, second.dir} == {"/one/a-0", "/two/b-0"}
     lost: list[object] = []
-    manager.on_folder_offline = lambda path, partitions: lost.append((path, partitions))
+
+    class Listener(LogManagerListener):
+        def log_dir_offline(self, path: str, partitions: list[PartitionKey]) -> None:
+            lost.append((path, partitions))
+
+    manager.listen(Listener())
     disk.broken = "/one"
     with pytest.raises(KafkaStorageError):
-        first.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
+        first.appender.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
     assert lost == [("/one", [("a", 0)])]
     assert manager.get("a", 0) is None
     with pytest.raises(KafkaStorageError):
         manager.get_or_create("a", 0, None)
-    second.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
+    second.appender.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
     assert manager.get_or_create("c", 0, None).dir == "/two/c-0"
     manager.shutdown()
     assert disk.exists("/two/.kafka_cleanshutdown")

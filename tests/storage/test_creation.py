@@ -13,8 +13,8 @@ from tidelog.clock import ManualClock, SimulatedScheduler
 from tidelog.errors import InconsistentTopicId, KafkaStorageError
 from tidelog.partitions import PartitionKey
 from tidelog.storage.config import LogConfig
-from tidelog.storage.creation import WantedLog
-from tidelog.storage.manager import Intervals, LogManager
+from tidelog.storage.log_creation import WantedLog
+from tidelog.storage.log_manager import Intervals, LogManager
 
 ID = bytes(range(16))
 OTHER_ID = bytes(16)
@@ -42,8 +42,8 @@ class Storage:
         self.manager = LogManager(
             dirs or ("/data",), CONFIG, disk=self.disk, clock=self.scheduler.clock, scheduler=self.scheduler
         )
-        self.manager.lock()
-        self.manager.claim("cluster", 1)
+        self.manager.log_dirs.lock()
+        self.manager.log_dirs.claim("cluster", 1)
         self.manager.load()
         self.manager.start(Intervals())
         self.unmade: set[PartitionKey] | None = None
@@ -54,7 +54,7 @@ class Storage:
 
         self.unmade = None
         wanted = [WantedLog(topic, partition, ID, CONFIG) for partition in range(count)]
-        self.manager.make_later(wanted, done, is_new=is_new)
+        self.manager.creator.create_later(wanted, done, is_new=is_new)
 
     def make(self, count: int, topic: str = "t") -> set[PartitionKey]:
         self.begin(count, topic)
@@ -66,7 +66,7 @@ class Storage:
         for partition in range(count):
             self.manager.delete(topic, partition)
         answers: list[KafkaStorageError | None] = []
-        self.manager.sync_deletions(answers.append)
+        self.manager.deletions.sync(answers.append)
         self.settle()
         (answer,) = answers
         return answer
@@ -164,7 +164,7 @@ def test_a_log_without_room_is_made_in_the_same_folder_when_there_is_some() -> N
     storage.disk.free_bytes = 0
     assert storage.make(2) == {("t", 0), ("t", 1)}
     assert not storage.manager.logs
-    assert all(folder.offline is None for folder in storage.manager.folders)
+    assert all(folder.offline is None for folder in storage.manager.log_dirs)
     begun = {folder: storage.partitions(folder) for folder in ("/1", "/2")}
     storage.disk.free_bytes = None
     storage.make(1, "u")
@@ -181,14 +181,14 @@ def test_what_there_is_of_an_unmade_log_goes_with_its_partition() -> None:
     storage.make(2)
     assert storage.delete(2) is None
     assert not storage.partitions("/1") + storage.partitions("/2")
-    assert not storage.manager.unmade
+    assert not storage.manager.creator.lacking_room
 
 
 def test_a_log_that_could_not_be_loaded_can_be_deleted() -> None:
     storage = Storage()
     storage.make(1)
     storage.manager.failed["t", 0] = "it makes no sense"
-    del storage.manager.logs["t", 0], storage.manager._folder_of["t", 0]
+    storage.manager.logs.remove(("t", 0))
     assert storage.delete(1) is None
     assert storage.partitions() == []
     assert storage.make(1) == set()
@@ -199,7 +199,7 @@ def test_a_broken_folder_fails_its_own_logs_only() -> None:
     storage = Storage("/1", "/2")
     storage.disk.broken = "/1"
     assert storage.make(4) == set(), "there is nothing to wait for"
-    assert storage.manager.folders[0].offline is not None
+    assert storage.manager.log_dirs[0].offline is not None
     served = [partition for partition in range(4) if storage.manager.get("t", partition) is not None]
     assert len(served) == 2
     for partition in set(range(4)) - set(served):
@@ -213,7 +213,7 @@ def test_a_folder_of_another_topic_is_not_taken_for_a_new_log() -> None:
     storage = Storage()
     stray = storage.manager.get_or_create("t", 1, OTHER_ID, CONFIG)
     append(stray)
-    del storage.manager.logs["t", 1], storage.manager._folder_of["t", 1]
+    storage.manager.logs.remove(("t", 1))
     storage.make(3)
     assert sorted(storage.manager.logs) == [("t", 0), ("t", 2)]
     with pytest.raises(KafkaStorageError, match="belongs to the topic id"):
@@ -240,7 +240,7 @@ def test_an_old_partition_gets_no_new_log_while_its_own_may_be_offline() -> None
     storage.begin(1, is_new=False)
     storage.settle()
     assert storage.unmade == set()
-    with pytest.raises(KafkaStorageError, match="in no folder that works"):
+    with pytest.raises(KafkaStorageError, match="in no online log folder; it may be in an offline one: /1"):
         storage.manager.get_or_create("t", 0, ID, CONFIG, is_new=False)
 
 
@@ -250,7 +250,7 @@ def test_a_deletion_that_cannot_be_synced_is_told() -> None:
     storage.manager.delete("t", 0)
     storage.disk.broken = "/data"
     answers: list[KafkaStorageError | None] = []
-    storage.manager.sync_deletions(answers.append)
+    storage.manager.deletions.sync(answers.append)
     storage.settle()
     assert isinstance(answers[0], KafkaStorageError)
-    assert storage.manager.folders[0].offline is not None
+    assert storage.manager.log_dirs[0].offline is not None

@@ -22,7 +22,7 @@ from tidelog.records.batch import (
     read_records,
 )
 from tidelog.storage.log import Log
-from tidelog.storage.segment import LOG
+from tidelog.storage.log_segment import LOG
 
 RUNS = scale(300, 6000)
 SETTINGS = config(segment_bytes=900, index_interval_bytes=200)
@@ -139,7 +139,7 @@ def aborted(log: Log) -> list[Aborted]:
 
 def goes_on(log: Log) -> None:
     """What is appended is stored, found by offset and time, and there after a stop."""
-    result = log.append_as_leader(batch(value=b"next"), leader_epoch=9, now_ms=NOW)
+    result = log.appender.append_as_leader(batch(value=b"next"), leader_epoch=9, now_ms=NOW)
     stored = log.read(result.base_offset, 1).slice
     assert stored is not None
     assert read_records(stored.read())[0].value == b"next"

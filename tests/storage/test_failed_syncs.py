@@ -18,7 +18,7 @@ from tidelog.storage.checkpoints import RECOVERY_POINTS
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk, SyncFailed
 from tidelog.storage.log import Log
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_manager import LogManager
 
 NUMBERS = [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM]
 SETTINGS = LogConfig(segment_bytes=400, transaction_verification_enable=False)
@@ -59,14 +59,14 @@ class Broker:
         self.manager = LogManager(
             ["/data"], SETTINGS, disk=disk, clock=self.scheduler.clock, scheduler=self.scheduler
         )
-        self.manager.lock()
-        self.manager.claim("cluster", 1)
+        self.manager.log_dirs.lock()
+        self.manager.log_dirs.claim("cluster", 1)
         self.manager.load()
         self.log = self.manager.get_or_create("t", 0, b"i" * 16)
 
     @property
     def is_offline(self) -> bool:
-        return self.manager.folders[0].offline is not None
+        return self.manager.log_dirs[0].offline is not None
 
     def transaction(self, producer: int) -> None:
         append(self.log, batch(2, producer=(producer, 0, 0), transactional=True), epoch=producer)
@@ -105,9 +105,9 @@ def test_a_sync_that_fails_once_takes_the_folder_offline(suffix: str, number: in
         if not broker.is_offline:
             broker.transaction(producer)
             broker.scheduler.advance(1)
-            broker.manager.checkpoint_recovery_points()
-            broker.manager.checkpoint_log_start_offsets()
-            broker.manager.checkpoint_high_watermarks()
+            broker.manager.checkpoints.write_recovery_points()
+            broker.manager.checkpoints.write_log_start_offsets()
+            broker.manager.checkpoints.write_high_watermarks()
             broker.scheduler.advance(1)
     assert disk.faults.refused == 1
     assert broker.is_offline
@@ -148,12 +148,12 @@ def test_a_full_disk_that_only_refuses_writes_keeps_its_folder() -> None:
     assert not broker.is_offline
     assert broker.log.recovery_point < broker.log.segments[1].base_offset
     disk.heal()
-    broker.manager.flush_later(broker.log)
+    broker.manager.flushes.flush(broker.log)
     broker.scheduler.advance(1)
     assert broker.log.recovery_point == broker.log.log_end_offset
-    broker.manager.checkpoint_recovery_points()
+    broker.manager.checkpoints.write_recovery_points()
     broker.scheduler.advance(1)
-    assert broker.manager.folders[0].read_offsets(RECOVERY_POINTS) == {
+    assert broker.manager.log_dirs[0].checkpoint(RECOVERY_POINTS).read() == {
         ("t", 0): broker.log.log_end_offset - 1
     }
     expected = broker.log.aborted_transactions(0, 1000), len(records(broker.log))

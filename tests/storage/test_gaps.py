@@ -13,7 +13,7 @@ from tidelog.storage.checkpoints import RECOVERY_POINTS
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.log import Log
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_manager import LogManager
 
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}))
 DELETED = LogConfig(cleanup_policy=frozenset({"delete"}))
@@ -24,18 +24,18 @@ class Start:
 
     def __init__(self, folder: Path, config: LogConfig) -> None:
         self.manager = LogManager([str(folder)], config, disk=RealDisk(), clock=ManualClock(NOW))
-        self.manager.lock()
-        self.manager.claim("cluster", 0)
+        self.manager.log_dirs.lock()
+        self.manager.log_dirs.claim("cluster", 0)
         self.manager.load()
         self.log = self.manager.get_or_create("topic", 0, None, config)
 
     def append(self, count: int = 1) -> None:
         for _ in range(count):
-            self.log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
+            self.log.appender.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
 
     def crash(self) -> None:
         self.log.release()
-        self.manager.unlock()
+        self.manager.log_dirs.unlock()
 
 
 def offsets(log: Log) -> list[int]:

@@ -17,7 +17,7 @@ from tidelog.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECO
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.log import Log
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_manager import LogManager
 
 DATA = Path(__file__).parent.parent / "data"
 WRITTEN_AT = 1_794_730_900_000
@@ -39,8 +39,8 @@ def unpack(kind: str, target: Path) -> Path:
 
 def open_manager(folder: Path) -> LogManager:
     manager = LogManager([str(folder)], LogConfig(), disk=RealDisk(), clock=ManualClock(WRITTEN_AT))
-    manager.lock()
-    manager.claim(CLUSTER, 0)
+    manager.log_dirs.lock()
+    manager.log_dirs.claim(CLUSTER, 0)
     manager.load(lambda topic: TOPIC_SETTINGS.get(topic, LogConfig()))
     for log in manager.logs.values():
         log.update_high_watermark(log.log_end_offset)

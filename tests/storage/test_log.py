@@ -23,15 +23,15 @@ from tidelog.errors import CorruptMessage, KafkaStorageError, OffsetOutOfRange, 
 from tidelog.records.batch import Record, build_batch, iter_batches, read_header
 from tidelog.records.check import check_produced
 from tidelog.storage.append import DuplicateBatch, PendingAppend, write_together
-from tidelog.storage.files import FileCache
+from tidelog.storage.file_cache import FileCache
 from tidelog.storage.log import Log
 
 DAY = 86_400_000
 
 
 def prepare(log: Log, data: bytearray) -> PendingAppend:
-    pending = log.prepare(
-        check_produced(memoryview(data), log.produce_rules, NOW), leader_epoch=0, now_ms=NOW
+    pending = log.appender.prepare(
+        check_produced(memoryview(data), log.appender.rules, NOW), leader_epoch=0, now_ms=NOW
     )
     assert isinstance(pending, PendingAppend)
     return pending
@@ -133,7 +133,7 @@ def test_what_is_prepared_is_not_read_before_it_is_finished(tmp_path: Path) -> N
     pending.write()
     assert log.log_end_offset == 1
     assert len(headers(log)) == 1
-    log.finish(pending, NOW)
+    log.appender.finish(pending, NOW)
     assert (log.log_end_offset, len(headers(log))) == (3, 2)
 
 
@@ -141,7 +141,7 @@ def test_appends_prepared_together_are_written_together_even_over_a_roll(tmp_pat
     log = open_log(tmp_path, config(segment_bytes=3 * len(batch(1))))
     pendings = [prepare(log, batch(1)) for _ in range(8)]
     write_together(pendings)
-    assert [log.finish(pending, NOW).base_offset for pending in pendings] == list(range(8))
+    assert [log.appender.finish(pending, NOW).base_offset for pending in pendings] == list(range(8))
     assert offsets(records(log)) == list(range(8))
     assert log.segments.bases() == [0, 3, 6]
     log.close(NOW)
@@ -152,9 +152,9 @@ def test_appends_finish_in_their_order(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     first, second = prepare(log, batch()), prepare(log, batch())
     with pytest.raises(KafkaStorageError):
-        log.finish(second, NOW)
-    log.finish(first, NOW)
-    log.finish(second, NOW)
+        log.appender.finish(second, NOW)
+    log.appender.finish(first, NOW)
+    log.appender.finish(second, NOW)
 
 
 def test_an_abandoned_append_takes_the_later_ones_with_it(tmp_path: Path) -> None:
@@ -163,11 +163,11 @@ def test_an_abandoned_append_takes_the_later_ones_with_it(tmp_path: Path) -> Non
     doomed = [prepare(log, batch(1, producer=(5, 0, sequence))) for sequence in range(1, 5)]
     doomed[0].write()
     doomed[3].write()
-    log.abandon(doomed[0])
+    log.appender.abandon(doomed[0])
     with pytest.raises(OSError, match="earlier append"):
         doomed[1].write()
     with pytest.raises(KafkaStorageError):
-        log.finish(doomed[1], NOW)
+        log.appender.finish(doomed[1], NOW)
     assert not log.has_pending
     assert (log.log_end_offset, log.segments.bases()) == (1, [0])
     assert append(log, batch(1, producer=(5, 0, 1))).base_offset == 1
@@ -180,11 +180,11 @@ def test_an_abandoned_append_takes_the_later_ones_with_it(tmp_path: Path) -> Non
 def test_a_duplicate_is_recognised_while_its_first_copy_is_still_being_written(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     pending = prepare(log, batch(2, producer=(1, 0, 0)))
-    checked = check_produced(memoryview(batch(2, producer=(1, 0, 0))), log.produce_rules, NOW)
-    twin = log.prepare(checked, leader_epoch=0, now_ms=NOW)
+    checked = check_produced(memoryview(batch(2, producer=(1, 0, 0))), log.appender.rules, NOW)
+    twin = log.appender.prepare(checked, leader_epoch=0, now_ms=NOW)
     assert isinstance(twin, DuplicateBatch)
     assert (twin.result.base_offset, twin.result.last_offset) == (0, 1)
-    log.finish(pending, NOW)
+    log.appender.finish(pending, NOW)
 
 
 def test_flush_messages_asks_for_a_flush(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_follower_keeps_the_leaders_bytes(tmp_path: Path) -> None:
     for sequence in range(5):
         append(leader, batch(2, producer=(3, 1, 2 * sequence)), epoch=sequence)
     for segment in leader.segments:
-        copied = follower.append_as_follower(segment.file.pread(segment.size, 0), now_ms=NOW)
+        copied = follower.appender.append_as_follower(segment.file.pread(segment.size, 0), now_ms=NOW)
         assert copied is not None
     assert headers(follower) == headers(leader)
     assert follower.leader_epochs.entries() == leader.leader_epochs.entries()
@@ -217,12 +217,12 @@ def test_a_follower_refuses_damaged_and_repeated_batches_whole(tmp_path: Path) -
     bad = bytearray(build_batch([Record(1, NOW, None, b"y")], base_offset=1))
     bad[-1] ^= 1
     with pytest.raises(CorruptMessage):
-        follower.append_as_follower(good + bytes(bad), now_ms=NOW)
+        follower.appender.append_as_follower(good + bytes(bad), now_ms=NOW)
     assert follower.log_end_offset == 0
-    follower.append_as_follower(good, now_ms=NOW)
+    follower.appender.append_as_follower(good, now_ms=NOW)
     with pytest.raises(CorruptMessage):
-        follower.append_as_follower(good, now_ms=NOW)
-    assert follower.append_as_follower(b"", now_ms=NOW) is None
+        follower.appender.append_as_follower(good, now_ms=NOW)
+    assert follower.appender.append_as_follower(b"", now_ms=NOW) is None
     assert follower.log_end_offset == 1
 
 

@@ -15,10 +15,11 @@ from tidelog.partitions import PartitionKey
 from tidelog.storage.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, decode_offsets
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
-from tidelog.storage.flush import FlushJob
-from tidelog.storage.folders import FolderRefused
+from tidelog.storage.flush_job import FlushJob
 from tidelog.storage.log import Log
-from tidelog.storage.manager import Intervals, LogManager
+from tidelog.storage.log_dir import LogDirRefused
+from tidelog.storage.log_manager import Intervals, LogManager
+from tidelog.storage.log_manager_listener import LogManagerListener
 from tidelog.storage.reads import Reads
 
 ID = bytes(range(16))
@@ -37,16 +38,16 @@ class Broker:
         manager = LogManager(
             self.dirs, self.defaults, disk=self.disk, clock=self.scheduler.clock, scheduler=self.scheduler
         )
-        manager.lock()
-        manager.claim("cluster", 1)
+        manager.log_dirs.lock()
+        manager.log_dirs.claim("cluster", 1)
         manager.load()
         manager.start(intervals or Intervals())
         return manager
 
     def kill(self, manager: LogManager) -> None:
         """The process is gone, what it wrote is there."""
-        manager.unlock()
-        manager._closed = True
+        manager.log_dirs.unlock()
+        self.scheduler = SimulatedScheduler(self.scheduler.clock)  # its timers are gone with it
 
     def offsets(self, name: str) -> dict[PartitionKey, int]:
         return decode_offsets(name, self.disk.read(f"/data/{name}"))
@@ -60,7 +61,7 @@ def test_logs_are_found_again_after_a_clean_stop() -> None:
     assert broker.disk.read("/data/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":9}'
     assert broker.offsets(RECOVERY_POINTS) == {("a-b.c_d", 12): 4}
     again = broker.start()
-    assert again.had_clean_shutdown
+    assert again.log_dirs.had_clean_shutdown
     log = again.get("a-b.c_d", 12)
     assert log is not None
     assert (log.log_end_offset, log.recovery_point, log.topic_id) == (4, 4, ID)
@@ -76,9 +77,9 @@ def test_after_a_kill_everything_written_is_recovered() -> None:
     broker.kill(manager)
     progress: list[tuple[int, int]] = []
     again = LogManager(["/data"], broker.defaults, disk=broker.disk, clock=broker.scheduler.clock)
-    again.lock()
+    again.log_dirs.lock()
     again.load(progress=lambda done, total, key: progress.append((done, total)))
-    assert not again.had_clean_shutdown
+    assert not again.log_dirs.had_clean_shutdown
     assert sorted(progress) == [(done, 5) for done in range(1, 6)]
     for log in again.logs.values():
         assert offsets(records(log)) == list(range(10))
@@ -86,27 +87,27 @@ def test_after_a_kill_everything_written_is_recovered() -> None:
 
 def test_a_second_broker_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     first = LogManager([str(tmp_path)], LogConfig(), disk=RealDisk(), clock=ManualClock())
-    first.lock()
+    first.log_dirs.lock()
     second = LogManager([str(tmp_path)], LogConfig(), disk=RealDisk(), clock=ManualClock())
-    with pytest.raises(FolderRefused, match="in use by another broker"):
-        second.lock()
-    first.unlock()
-    second.lock()
-    second.unlock()
+    with pytest.raises(LogDirRefused, match="in use by another broker"):
+        second.log_dirs.lock()
+    first.log_dirs.unlock()
+    second.log_dirs.lock()
+    second.log_dirs.unlock()
 
 
 def test_a_folder_of_another_cluster_or_broker_is_refused_with_the_reason() -> None:
     broker = Broker()
     broker.kill(broker.start())
     manager = LogManager(["/data"], LogConfig(), disk=broker.disk, clock=ManualClock())
-    (meta,) = manager.lock()
+    (meta,) = manager.log_dirs.lock()
     assert meta is not None
     assert (meta.cluster_id, meta.broker_id) == ("cluster", 1)
-    with pytest.raises(FolderRefused, match=r"belongs to cluster\.id cluster .* has cluster\.id other"):
-        manager.claim("other", 1)
-    with pytest.raises(FolderRefused, match=r"broker\.id 1 .* broker\.id 2"):
-        manager.claim("cluster", 2)
-    manager.claim("cluster", 1)
+    with pytest.raises(LogDirRefused, match=r"belongs to cluster\.id cluster .* has cluster\.id other"):
+        manager.log_dirs.claim("other", 1)
+    with pytest.raises(LogDirRefused, match=r"broker\.id 1 .* broker\.id 2"):
+        manager.log_dirs.claim("cluster", 2)
+    manager.log_dirs.claim("cluster", 1)
 
 
 def test_folders_of_two_clusters_are_refused() -> None:
@@ -115,8 +116,8 @@ def test_folders_of_two_clusters_are_refused() -> None:
         disk.make_dir(f"/{number}")
         disk.write(f"/{number}/meta.properties", b"version=0\nbroker.id=1\ncluster.id=c%d\n" % number)
     manager = LogManager(["/1", "/2"], LogConfig(), disk=disk, clock=ManualClock())
-    with pytest.raises(FolderRefused, match="different clusters: c1, c2"):
-        manager.lock()
+    with pytest.raises(LogDirRefused, match="different clusters: c1, c2"):
+        manager.log_dirs.lock()
     assert not disk.locks
 
 
@@ -125,8 +126,8 @@ def test_a_partition_in_two_folders_is_refused() -> None:
     for name in ("/1/t-0", "/2/t-0"):
         disk.make_dir(name)
     manager = LogManager(["/1", "/2"], LogConfig(), disk=disk, clock=ManualClock())
-    manager.lock()
-    with pytest.raises(FolderRefused, match="t-0 is in /1 and in /2"):
+    manager.log_dirs.lock()
+    with pytest.raises(LogDirRefused, match="t-0 is in /1 and in /2"):
         manager.load()
 
 
@@ -235,7 +236,7 @@ def with_two_old_segments(broker: Broker) -> tuple[LogManager, Log]:
         append(log)
     log.update_high_watermark(3)
     broker.scheduler.run_pending()
-    assert manager.run_retention() == 2
+    assert manager.retention.run() == 2
     assert log.log_start_offset == 2
     assert not deleted_files(broker)
     return manager, log
@@ -256,7 +257,7 @@ def test_retention_renames_beside_the_loop() -> None:
         f"{base:020d}.log.deleted" for base in (0, 1)
     ]
     assert offsets(records(log)) == [2]
-    manager.checkpoint_log_start_offsets()
+    manager.checkpoints.write_log_start_offsets()
     broker.scheduler.run_pending()
     assert broker.offsets(LOG_START_OFFSETS) == {}
 
@@ -281,14 +282,14 @@ def test_a_start_does_not_bring_back_what_was_dropped_and_not_renamed(
         refuse_renames(broker, patch)
         broker.scheduler.run_pending()
         assert not deleted_files(broker)
-        manager.checkpoint_log_start_offsets()
+        manager.checkpoints.write_log_start_offsets()
         broker.scheduler.run_pending()
         assert broker.offsets(LOG_START_OFFSETS) == {("t", 0): 2}
     broker.kill(manager)
     again = broker.start()
     log = again.logs["t", 0]
     assert (log.log_start_offset, offsets(records(log))) == (2, [2])
-    assert again.run_retention() == 2
+    assert again.retention.run() == 2
     broker.scheduler.run_pending()
     assert len(deleted_files(broker)) >= 6
 
@@ -299,7 +300,7 @@ def test_a_rename_that_was_refused_is_tried_by_the_next_retention(monkeypatch: p
     with monkeypatch.context() as patch:
         refuse_renames(broker, patch)
         broker.scheduler.run_pending()
-    assert manager.run_retention() == 0
+    assert manager.retention.run() == 0
     broker.scheduler.run_pending()
     assert len(deleted_files(broker)) == 7
 
@@ -319,7 +320,7 @@ def test_a_folder_that_fails_at_a_rename_goes_offline() -> None:
     manager, _ = with_two_old_segments(broker)
     broker.disk.broken = "/data"
     broker.scheduler.run_pending()
-    assert manager.folders[0].offline is not None
+    assert manager.log_dirs[0].offline is not None
 
 
 def test_a_reader_in_the_middle_of_a_dropped_segment_finishes() -> None:
@@ -332,7 +333,7 @@ def test_a_reader_in_the_middle_of_a_dropped_segment_finishes() -> None:
     piece = log.read(0, 1 << 20).slice
     assert piece is not None
     before = piece.read()
-    assert manager.run_retention() == 2
+    assert manager.retention.run() == 2
     broker.scheduler.advance(120)
     assert not deleted_files(broker)
     assert piece.read() == before
@@ -355,7 +356,7 @@ def test_leftovers_of_a_deletion_are_removed_by_the_next_start() -> None:
     append(log)
     log.update_high_watermark(2)
     broker.scheduler.clock.advance(10)
-    assert manager.run_retention() == 2
+    assert manager.retention.run() == 2
     manager.shutdown()
     broker.start()
     assert not [name for name in broker.disk.listdir("/data/t-0") if "deleted" in name]
@@ -396,7 +397,12 @@ def test_rolls_during_a_flush_share_the_next_one() -> None:
     broker = Broker()
     manager = broker.start()
     flushes: list[FlushJob] = []
-    manager.on_flush = flushes.append
+
+    class Listener(LogManagerListener):
+        def log_flushed(self, job: FlushJob) -> None:
+            flushes.append(job)
+
+    manager.listen(Listener())
     log = manager.get_or_create("t", 0, ID)
     for count in (3, 2, 4):
         append(log, batch(count))
@@ -413,10 +419,10 @@ def test_a_failed_flush_takes_the_folder_offline_and_not_the_recovery_point_furt
     log = manager.get_or_create("t", 0, ID)
     append(log, batch(3))
     broker.disk.broken = "/data"
-    manager.flush_later(log)
+    manager.flushes.flush(log)
     broker.scheduler.run_pending()
     assert log.recovery_point == 0
-    assert manager.folders[0].offline is not None
+    assert manager.log_dirs[0].offline is not None
     with pytest.raises(KafkaStorageError, match="every folder"):
         manager.get_or_create("u", 0, ID)
 
@@ -436,6 +442,51 @@ def test_a_log_that_cannot_be_read_is_not_served_and_the_others_are() -> None:
     assert broker.disk.size("/data/old-0/00000000000000000000.log") == len(old_message), "nothing was cut"
 
 
+def test_a_folder_that_fails_while_its_logs_are_loaded_serves_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Broker("/1", "/2")
+    manager = broker.start()
+    for partition in range(4):
+        append(manager.get_or_create("t", partition, ID))
+    broker.kill(manager)
+    first, *others = sorted(key for key, log in manager.logs.items() if log.dir.startswith("/1/"))
+    original = Log.open
+
+    def fails_once(topic: str, partition: int, *arguments: object, **more: object) -> Log:
+        if (topic, partition) == first:
+            raise OSError(errno.EIO, "broken")
+        return original(topic, partition, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Log, "open", fails_once)
+    again = broker.start()
+    assert again.log_dirs[0].offline is not None
+    assert [log.dir[:2] for log in again.logs.values()] == ["/2", "/2"]
+    for key in (first, *others):
+        with pytest.raises(KafkaStorageError, match="broken"):
+            again.get_or_create(*key, ID)
+
+
+def test_a_folder_with_a_log_that_cannot_be_closed_is_not_marked_as_clean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Broker("/1", "/2")
+    manager = broker.start()
+    for partition in range(2):
+        append(manager.get_or_create("t", partition, ID))
+    original = Log.close
+
+    def fails_in_one(log: Log, now_ms: int) -> None:
+        if log.dir.startswith("/1/"):
+            raise OSError(errno.EIO, "broken")
+        original(log, now_ms)
+
+    monkeypatch.setattr(Log, "close", fails_in_one)
+    manager.shutdown()
+    assert not broker.disk.exists("/1/.kafka_cleanshutdown")
+    assert broker.disk.exists("/2/.kafka_cleanshutdown")
+
+
 def with_crc(message: bytes) -> bytes:
     import zlib
 
@@ -447,7 +498,7 @@ def test_sizes_per_folder() -> None:
     manager = broker.start()
     for partition in range(3):
         append(manager.get_or_create("t", partition, ID), batch(partition + 1))
-    uses = manager.folder_use()
+    uses = manager.describe_log_dirs()
     assert [use.path for use in uses] == ["/1", "/2"]
     assert {key: size for use in uses for key, size in use.sizes.items()} == {
         ("t", partition): len(batch(partition + 1)) for partition in range(3)
@@ -455,4 +506,4 @@ def test_sizes_per_folder() -> None:
     broker.disk.broken = "/1"
     with pytest.raises(KafkaStorageError):
         append(manager.logs["t", 0])
-    assert [use.offline is None for use in manager.folder_use()] == [False, True]
+    assert [use.offline is None for use in manager.describe_log_dirs()] == [False, True]

@@ -13,7 +13,7 @@ from tidelog.storage.append import PendingAppend
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk, RealDisk
 from tidelog.storage.log import Log
-from tidelog.storage.manager import Intervals, LogManager
+from tidelog.storage.log_manager import Intervals, LogManager
 
 OLD_ID, NEW_ID = bytes(range(16)), bytes(range(1, 17))
 SMALL_SEGMENTS = config(segment_bytes=200, retention_ms=1000)
@@ -39,15 +39,15 @@ def managed(*dirs: str, disk: Disk | None = None) -> tuple[LogManager, Simulated
         clock=scheduler.clock,
         scheduler=scheduler,
     )
-    manager.lock()
-    manager.claim("cluster", 1)
+    manager.log_dirs.lock()
+    manager.log_dirs.claim("cluster", 1)
     manager.load()
     return manager, scheduler
 
 
 def prepared(log: Log) -> PendingAppend:
-    checked = check_produced(memoryview(batch()), log.rules(), NOW)
-    pending = log.prepare(checked, leader_epoch=0, now_ms=NOW)
+    checked = check_produced(memoryview(batch()), log.appender.rules, NOW)
+    pending = log.appender.prepare(checked, leader_epoch=0, now_ms=NOW)
     assert isinstance(pending, PendingAppend)
     return pending
 
@@ -61,13 +61,13 @@ def test_a_flush_that_ends_after_its_log_was_deleted_does_not_harm_the_next_log_
         manager.get_or_create(name, 0, OLD_ID)
     log.assign_epoch(3, 0)
     append(log)
-    manager.flush_later(log)
+    manager.flushes.flush(log)
     for name in ("topic", "other"):
         manager.delete(name, 0)
     new = manager.get_or_create("topic", 0, NEW_ID)
     assert new.dir == str(tmp_path / "b" / "topic-0")
     scheduler.run_pending()
-    assert [folder.offline for folder in manager.folders] == [None, None]
+    assert [folder.offline for folder in manager.log_dirs] == [None, None]
     append(new)
     manager.shutdown()
 
@@ -77,7 +77,7 @@ def test_what_a_deleted_log_still_writes_stays_out_of_the_next_log_of_that_name(
     log = manager.get_or_create("topic", 0, OLD_ID)
     log.assign_epoch(3, 0)
     append(log)
-    manager.flush_later(log)
+    manager.flushes.flush(log)
     manager.delete("topic", 0)
     new = manager.get_or_create("topic", 0, NEW_ID)
     scheduler.run_pending()
@@ -94,10 +94,10 @@ def test_retention_goes_on_while_appends_are_under_way() -> None:
         log.update_high_watermark(log.log_end_offset)
     scheduler.advance(10)
     pending = prepared(log)
-    assert manager.run_retention() > 0
+    assert manager.retention.run() > 0
     assert log.segments[len(log.segments) - 1] is pending.segment
     pending.write()
-    log.finish(pending, NOW)
+    log.appender.finish(pending, NOW)
     assert log.log_start_offset == pending.segment.base_offset
     assert log.read(pending.base_offset, 1).slice is not None
 

@@ -15,7 +15,7 @@ from tidelog.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
-from tidelog.storage.producer_state import (
+from tidelog.storage.producer_state_manager import (
     BatchMetadata,
     CorruptSnapshot,
     ProducerEntry,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 
 Partition = tuple[str, int]
 SETTLE_SECONDS = 30.0
@@ -23,8 +23,8 @@ class Members:
 
     def topic(self, name: str, partitions: int, records: int = 0) -> str:
         """A topic with so many records in each partition."""
-        with Admin(self.bootstrap) as admin:
-            admin.create_topic(NewTopic(name, partitions, 1))
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            admin.create_topics([NewTopic(name, partitions, 1)])
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for number in range(records):
             for partition in range(partitions):

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.support.wait import eventually
-from tidelog.clients.adminclient import Admin, NewTopic
-from tidelog.clients.adminclient.results import Results
-from tidelog.clients.adminclient.topics import CreatedTopic
+from tidelog.clients.admin import Admin, ConfigResource, NewTopic, ResourceType
+from tidelog.clients.admin.results import Results
+from tidelog.clients.admin.topics import CreatedTopic
+
+
+def topic_configs(admin: Admin, topic: str) -> dict[str, str | None]:
+    """The settings in force for a topic."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    return {name: entry.value for name, entry in admin.describe_configs([resource])[resource].items()}
 
 
 class PatientAdmin(Admin):

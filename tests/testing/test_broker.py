@@ -21,6 +21,7 @@ import confluent_kafka.admin
 import pytest
 
 import kafka
+from tidelog import Producer
 from tidelog.config.values import ConfigError
 from tidelog.server.run import StartFailed
 from tidelog.testing import Broker
@@ -254,6 +255,7 @@ def test_settings_are_those_of_a_broker_as_keywords_or_as_a_dict() -> None:
         assert values["num.partitions"] == "3"
         assert values["auto.create.topics.enable"] == "false"
         assert values["offsets.topic.num.partitions"] == "1"
+        assert values["group.initial.rebalance.delay.ms"] == "0"
 
 
 @pytest.mark.parametrize("setting", ["log.dirs", "log.dir"])
@@ -313,3 +315,38 @@ def test_close_may_be_called_again() -> None:
     broker.close()
     broker.close()
     assert not broker.running
+
+
+def test_records_are_written_and_read_in_one_call() -> None:
+    with Broker(num_partitions=2) as broker:
+        (first,) = broker.produce(
+            "orders", "grüße", key=b"k", headers=[("h", b"1")], partition=1, timestamp_ms=17
+        )
+        broker.produce("orders", b"a", None, partition=0)
+        assert (first.topic, first.partition, first.offset) == ("orders", 1, 0)
+        found = broker.records("orders")
+        assert [(each.partition, each.offset, each.value) for each in found] == [
+            (0, 0, b"a"),
+            (0, 1, None),
+            (1, 0, "grüße".encode()),
+        ]
+        assert (found[2].key, found[2].headers, found[2].timestamp) == (b"k", (("h", b"1"),), 17)
+        assert [each.value for each in broker.records("orders", 1)] == ["grüße".encode()]
+        with pytest.raises(ValueError, match="topic 'orders' has no partition 2: it has 2"):
+            broker.records("orders", 2)
+
+
+def test_records_of_transactions_are_read_by_their_isolation_level() -> None:
+    with Broker() as broker:
+        broker.create_topic("orders")
+        settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"}
+        with Producer(settings) as producer:
+            with producer.transaction():
+                producer.send("orders", b"committed")
+            producer.begin_transaction()
+            producer.send("orders", b"aborted")
+            producer.flush()
+            producer.abort_transaction()
+        committed = broker.records("orders", isolation_level="read_committed")
+        assert [each.value for each in committed] == [b"committed"]
+        assert [each.value for each in broker.records("orders")] == [b"committed", b"aborted"]

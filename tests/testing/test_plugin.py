@@ -60,6 +60,34 @@ def test_made_otherwise(tidelog_broker, tidelog_topic):
     assert "4 passed" in run.stdout
 
 
+def test_a_producer_and_a_consumer_of_the_tests_topic_are_fixtures(tmp_path: Path) -> None:
+    run = run_pytest(
+        tmp_path,
+        """
+import pytest
+
+def test_one_record(tidelog_producer, tidelog_consumer, tidelog_topic):
+    tidelog_producer.send_and_wait(tidelog_topic, b"one apple")
+    (record,) = tidelog_consumer.poll(30)
+    assert (record.topic, record.value) == (tidelog_topic, b"one apple")
+
+@pytest.mark.tidelog_producer(value_serializer=str.encode, acks=1)
+@pytest.mark.tidelog_consumer(group_id="billing", value_deserializer=bytes.decode)
+def test_settings(tidelog_broker, tidelog_producer, tidelog_consumer, tidelog_topic):
+    tidelog_producer.send_and_wait(tidelog_topic, "text")
+    (record,) = tidelog_consumer.poll(30)
+    tidelog_consumer.commit()
+    assert (record.value, tidelog_consumer.group_metadata().group_id) == ("text", "billing")
+    assert [each.value for each in tidelog_broker.records(tidelog_topic)] == [b"text"]
+""",
+        "--strict-markers",
+        "-W",
+        "error",
+    )
+    assert run.returncode == 0, run.stdout
+    assert "2 passed" in run.stdout
+
+
 def test_settings_come_from_a_fixture(tmp_path: Path) -> None:
     run = run_pytest(
         tmp_path,

@@ -1,4 +1,4 @@
-"""`tidelog adopt`: take over log folders that Kafka wrote, cleanly stopped or crashed."""
+"""`tidelog adopt`: adopts log folders of Kafka, after a clean stop or a crash."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     metavar="DIR...",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
-@click.option("--broker-id", type=int, help="The broker's id, where no meta.properties names it.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--broker-id", type=int, help="The broker's id, if no meta.properties has it.")
+@click.option("--dry-run", is_flag=True, help="Print the changes without making them.")
 def adopt(folders: tuple[Path, ...], broker_id: int | None, dry_run: bool) -> None:
-    """Make a tidelog folder of Kafka's: DIR is its log.dirs, several of them in their order.
+    """Make a log folder of Kafka usable for tidelog. DIR is a folder of its log.dirs, in the same order.
 
-    Topics and their ids are read from the folders; settings are not written there, so retention is
-    switched off until you set it. Logs stay as they are, but for segments of message formats 0 and 1
-    (Kafka before 0.11, or a message.format.version below it): those are rewritten in format 2, each beside
-    itself before the old one goes. Interrupted, a second call goes on where the first one was.
+    Topics and their ids come from the folders. Settings of topics are not in the folders, so retention is
+    switched off until you set it. Segments of message formats 0 and 1 (Kafka before 0.11, or a
+    message.format.version below it) are converted to format 2: a new file replaces the old one when it is
+    complete. All other logs stay unchanged. After an interruption a second call continues.
     """
     from tidelog.server.adopt import CannotAdopt, survey
 
@@ -48,7 +48,7 @@ def adopt(folders: tuple[Path, ...], broker_id: int | None, dry_run: bool) -> No
 def take_over(found: Survey, broker_id: int | None) -> Converted:
     from tidelog.server.adopt import adopt as adopt_folders
 
-    # Bytes and topics are counted together: where there is much to convert, topics are a moment at its end.
+    # The bar counts bytes and topics together: if there is much to convert, the topics take only a moment.
     with click.progressbar(length=found.old_bytes + len(found.topics), label="Adopting") as bar:
         return adopt_folders(found, broker_id, lambda _: bar.update(1), bar.update)
 

@@ -10,7 +10,7 @@ from tidelog.cli.flags import bootstrap_server, valued
 from tidelog.cli.output import failing, open_admin, output_option, print_json, tool_command
 
 if TYPE_CHECKING:
-    from tidelog.clients.adminclient import VersionRange
+    from tidelog.clients.admin import VersionRange
     from tidelog.clients.metadata import BrokerNode
 
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def broker_api_versions(
     ctx: click.Context, bootstrap_server: str, command_config: str | None, output: str
 ) -> None:
-    """Print the APIs that each broker serves, their versions, and the newest that we speak too."""
+    """Print the APIs and versions of each broker, and the newest version that our clients support too."""
     found: list[tuple[BrokerNode, bool, dict[int, VersionRange]]] = []
     with failing(), open_admin(bootstrap_server, command_config) as admin:
         cluster = admin.describe_cluster()
@@ -37,7 +37,7 @@ def broker_api_versions(
 
 
 def client_apis() -> list[int]:
-    """The APIs that clients use: what brokers say among themselves is left out."""
+    """The APIs that clients use, without the APIs between brokers."""
     from tidelog.protocol.api import API, ZOOKEEPER_ONLY, ApiKey
 
     among_brokers = {ApiKey.ALTER_PARTITION, ApiKey.ENVELOPE, ApiKey.ALLOCATE_PRODUCER_IDS}

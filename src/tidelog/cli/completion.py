@@ -1,4 +1,4 @@
-"""`tidelog completion`: what a shell needs to complete tools and flags."""
+"""`tidelog completion`: prints a script with which a shell completes tools and flags."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHELLS = ("bash", "zsh", "fish")
 def completion(ctx: click.Context, shell: str) -> None:
     """Print a script that completes tools and flags: eval "$(tidelog completion bash)".
 
-    For zsh the same in ~/.zshrc; for fish: tidelog completion fish > ~/.config/fish/completions/tidelog.fish
+    For zsh, put it into ~/.zshrc. For fish: tidelog completion fish > ~/.config/fish/completions/tidelog.fish
     """
     from click.shell_completion import get_completion_class
 
@@ -24,5 +24,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(main, {}, "tidelog", "_TIDELOG_COMPLETE")
-    # Without click's look at the version of the shell, which starts one.
+    # Without click's check of the shell's version, which would start a shell.
     click.echo(script.source_template % script.source_vars())

@@ -6,8 +6,12 @@ import click
 
 
 @click.command("config-docs")
-def config_docs() -> None:
+@click.option("--clients", is_flag=True, help="The settings of the Python clients instead of the broker's.")
+def config_docs(clients: bool) -> None:
     """Print every setting with its documentation, as Markdown."""
-    from tidelog.server.config.docs import markdown
+    if clients:
+        from tidelog.clients.setting_docs import markdown
+    else:
+        from tidelog.server.config.docs import markdown
 
     click.echo(markdown(), nl=False)

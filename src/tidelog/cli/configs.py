@@ -18,11 +18,11 @@ from tidelog.config.properties import read_properties
 from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
-    from tidelog.clients.adminclient import Admin
+    from tidelog.clients.admin import Admin
 
 TYPES = ("topics", "clients", "users", "brokers", "broker-loggers", "ips", "client-metrics", "groups")
 WITH_DEFAULT = ("users", "clients", "brokers", "ips")
-# The short flags for an entity: its type, and whether it is the default one.
+# The short flags: the type of their entity, and whether they mean its default.
 SHORT = {
     "topic": "topics",
     "client": "clients",
@@ -54,7 +54,7 @@ OUTSIDE = r"(?=[^\]]*(?:\[|$))"
 
 @dataclass(slots=True, frozen=True)
 class Entity:
-    """What the settings belong to; a name of "" is the default of all, None all of them in turn."""
+    """The owner of settings; the name "" means the default of the type, None means all of the type."""
 
     type: str
     name: str | None
@@ -62,11 +62,11 @@ class Entity:
 
 @tool_command("configs")
 @bootstrap_server
-@valued("--bootstrap-controller", "HOST:PORT[,...]", "Not offered: brokers alone are spoken with.")
+@valued("--bootstrap-controller", "HOST:PORT[,...]", "Not served: the tool connects to brokers only.")
 @valued("--command-config", "FILE", "A properties file with settings of the client.")
 @switch("--describe", "Print settings.")
 @switch("--alter", "Change settings.")
-@switch("--all", "Describe settings that nobody changed, too.")
+@switch("--all", "Describe unchanged settings, too.")
 @click.option("--entity-type", metavar="TYPE", multiple=True, help=f"One of {', '.join(TYPES)}.")
 @click.option("--entity-name", metavar="NAME", multiple=True, help="A topic, client, user, broker and so on.")
 @click.option(
@@ -86,7 +86,7 @@ class Entity:
 @switch("--ip-defaults", "The default of all addresses.")
 @valued("--add-config", "NAME=VALUE,...", "Settings to set; NAME=[A,B] for values with commas.")
 @valued("--add-config-file", "FILE", "A properties file with settings to set.")
-@click.option("--delete-config", metavar="NAME,...", multiple=True, help="Settings to take back.")
+@click.option("--delete-config", metavar="NAME,...", multiple=True, help="Settings to delete.")
 @output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
@@ -112,7 +112,7 @@ def configs(ctx: click.Context, /, **flags: object) -> None:
 
 
 def check(ctx: click.Context, flags: dict[str, object]) -> list[Entity]:
-    """The entities that are meant; raises where the flags do not go together."""
+    """The entities of the flags. Raises WrongUsage if the flags do not go together."""
     if flags["bootstrap_controller"] is not None:
         raise WrongUsage("--bootstrap-controller is not offered: give --bootstrap-server", ctx)
     if bool(flags["describe"]) == bool(flags["alter"]):
@@ -220,7 +220,7 @@ def alter(admin: Admin, entities: list[Entity], add: dict[str, str], remove: lis
 
 def alter_resource(admin: Admin, entity: Entity, add: dict[str, str], remove: Iterable[str]) -> None:
     from tidelog.cli.configs_describe import RESOURCES
-    from tidelog.clients.adminclient import AlterConfigOp, ConfigResource, OpType, ResourceType
+    from tidelog.clients.admin import AlterConfigOp, ConfigResource, OpType, ResourceType
 
     resource = ConfigResource(ResourceType[RESOURCES[entity.type]], entity.name or "")
     if entity.type == "broker-loggers":
@@ -269,7 +269,7 @@ def alter_quotas(admin: Admin, entities: list[Entity], add: dict[str, str], remo
 
 
 def alter_passwords(admin: Admin, user: str, add: dict[str, str], remove: list[str]) -> None:
-    from tidelog.clients.adminclient import (
+    from tidelog.clients.admin import (
         ScramMechanism,
         UserScramCredentialDeletion,
         UserScramCredentialUpsertion,

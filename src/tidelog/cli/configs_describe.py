@@ -10,7 +10,7 @@ from tidelog.cli.output import print_json
 from tidelog.errors import NetworkException, ResourceNotFound, UnknownTopicOrPartition, UnsupportedVersion
 
 if TYPE_CHECKING:
-    from tidelog.clients.adminclient import Admin, ConfigEntry, ConfigResource, QuotaComponent
+    from tidelog.clients.admin import Admin, ConfigEntry, ConfigResource, QuotaComponent
 
 RESOURCES = {
     "topics": "TOPIC",
@@ -19,7 +19,7 @@ RESOURCES = {
     "client-metrics": "CLIENT_METRICS",
     "groups": "GROUP",
 }
-# The source of what somebody changed, for each type; log levels are shown whoever set them.
+# The source of changed settings for each type; log levels are shown from every source.
 DYNAMIC = {
     "topics": "DYNAMIC_TOPIC_CONFIG",
     "brokers": "DYNAMIC_BROKER_CONFIG",
@@ -61,7 +61,7 @@ def describe_resources(admin: Admin, kind: str, name: str | None, everything: bo
 
 
 def all_names(admin: Admin, kind: str) -> list[str]:
-    from tidelog.clients.adminclient import ResourceType
+    from tidelog.clients.admin import ResourceType
 
     if kind == "topics":
         return list(admin.list_topics(list_internal=True))
@@ -75,7 +75,7 @@ def all_names(admin: Admin, kind: str) -> list[str]:
 
 
 def chosen_entries(admin: Admin, kind: str, name: str, everything: bool) -> list[ConfigEntry]:
-    from tidelog.clients.adminclient import ConfigResource, ConfigSource, ResourceType
+    from tidelog.clients.admin import ConfigResource, ConfigSource, ResourceType
 
     resource = ConfigResource(ResourceType[RESOURCES[kind]], name)
     found = described(admin, resource)
@@ -143,7 +143,7 @@ def describe_quotas(admin: Admin, entities: list[Named], output: str) -> None:
         print_json(shown)
         return
     for entity, values in sorted(quotas.items(), key=lambda item: str(item[0])):
-        # A user stands before the client, however the broker puts them.
+        # The user comes before the client, in whatever order the broker sends them.
         ordered = sorted(entity, key=lambda part: list(QUOTA_WORDS).index(part[0]))
         words = ", ".join(
             f"the default {QUOTA_WORDS[part]}" if named is None else f"{QUOTA_WORDS[part]} '{named}'"
@@ -157,13 +157,13 @@ def describe_quotas(admin: Admin, entities: list[Named], output: str) -> None:
 
 
 def component(kind: str, name: str | None) -> QuotaComponent:
-    from tidelog.clients.adminclient import QuotaComponent
+    from tidelog.clients.admin import QuotaComponent
 
     return QuotaComponent(QUOTA_TYPES[kind], name or None, any_name=name is None)
 
 
 def scram(admin: Admin, user: str | None) -> dict[str, list[tuple[str, int]]]:
-    """The mechanisms that users have passwords for; nobody has any where the broker does not know of them."""
+    """The SCRAM mechanisms and iterations of users; empty if the broker does not serve SCRAM."""
     try:
         found = admin.describe_user_scram_credentials(None if user is None else [user], partial=True)
     except UnsupportedVersion:

@@ -1,6 +1,6 @@
-"""`tidelog console-consumer`: the records of topics on standard output, as kafka-console-consumer.
+"""`tidelog console-consumer`: prints the records of topics, as kafka-console-consumer.
 
-Without --group all partitions are read and no group is made.
+Without --group it reads all partitions, and no group is created.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.existing import check_offset, check_topic
+from tidelog.cli.existing import check_answered, check_offset, check_topic
 from tidelog.cli.flags import WrongUsage, bootstrap_server, not_both, switch, valued
 from tidelog.cli.output import (
     Signals,
@@ -30,7 +30,7 @@ from tidelog.config.properties import read_properties
 if TYPE_CHECKING:
     from tidelog.cli.record_format import Format
     from tidelog.clients.consumer.blocking import Consumer
-    from tidelog.records.loops import Record
+    from tidelog.records.loops import ConsumerRecord
 
 FORMATTER = "org.apache.kafka.tools.consumer.DefaultMessageFormatter"
 POLL_SECONDS = 1.0
@@ -40,15 +40,15 @@ BATCH = 500
 @tool_command("console-consumer")
 @bootstrap_server
 @valued("--topic", "NAME", "The topic to read.")
-@valued("--include", "PATTERN", "Read the topics whose names fit a regular expression.")
-@valued("--partition", "N", "Read one partition, from the end unless --offset is given.", int)
+@valued("--include", "PATTERN", "Read the topics whose names match a regular expression.")
+@valued("--partition", "N", "Read one partition, by default from its end.", int)
 @valued("--offset", "OFFSET", "Where to begin in the partition: earliest, latest or an offset.")
 @valued("--group", "ID", "Read as a member of a group.")
-@switch("--from-beginning", "Begin with the first record where nothing is committed.")
-@valued("--max-messages", "N", "End after so many records.", int)
-@valued("--timeout-ms", "MS", "End when nothing came for so long.", int)
-@valued("--isolation-level", "LEVEL", "read_committed, or read_uncommitted where it is not given.")
-@switch("--skip-message-on-error", "Go on where a record cannot be printed.")
+@switch("--from-beginning", "Begin with the first record if there is no committed offset.")
+@valued("--max-messages", "N", "End after N records.", int)
+@valued("--timeout-ms", "MS", "End after this time without a record.", int)
+@valued("--isolation-level", "LEVEL", "read_committed or read_uncommitted (default).")
+@switch("--skip-message-on-error", "Skip records that cannot be printed.")
 @valued(
     "--formatter",
     "CLASS",
@@ -74,12 +74,12 @@ BATCH = 500
 @click.option("--command-property", metavar="NAME=VALUE", multiple=True, help="A setting of the consumer.")
 @valued("--consumer.config", "FILE", "As --command-config.")
 @valued("--command-config", "FILE", "A properties file with settings of the consumer.")
-@switch("--enable-systest-events", "Print a line when it has ended.")
+@switch("--enable-systest-events", "Print a line at the end.")
 @output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def console_consumer(ctx: click.Context, /, **flags: object) -> None:
-    """Print the records of a topic, or of several, as they come."""
+    """Print the records of one or more topics, also new ones."""
     check(ctx, flags)
     with failing():
         options = Reading.of(flags)
@@ -122,7 +122,7 @@ def check(ctx: click.Context, flags: Mapping[str, object]) -> None:
 
 @dataclass(slots=True, frozen=True)
 class Reading:
-    """What is read, how, and when it ends."""
+    """The topics to read, the format, and the limits."""
 
     settings: dict[str, object]
     format: Format
@@ -161,7 +161,7 @@ def settings_of(flags: Mapping[str, object]) -> dict[str, object]:
         bootstrap_servers=flags["bootstrap_server"],
     )
     given.setdefault("client.id", "console-consumer")
-    given.setdefault("allow.auto.create.topics", "false")  # a misspelled name must not make a topic
+    given.setdefault("allow.auto.create.topics", "false")  # a misspelled name must not create a topic
     reset = given.get("auto.offset.reset")
     if flags["from_beginning"]:
         if reset not in (None, "earliest"):
@@ -199,9 +199,9 @@ def _texts(values: object) -> tuple[str, ...]:
 
 
 def read(reading: Reading) -> int:
-    """Print records until it is enough; the exit code."""
+    """Print records up to the limits; returns the exit code."""
     from tidelog.clients.consumer.blocking import Consumer
-    from tidelog.clients.errors import Interrupted
+    from tidelog.clients.errors import WakeupException
 
     printer = Printer(reading)
     try:
@@ -209,7 +209,8 @@ def read(reading: Reading) -> int:
             choose(consumer, reading)
             try:
                 printer.pump(consumer)
-            except Interrupted:
+                check_answered(consumer, reading.settings["bootstrap.servers"])
+            except WakeupException:
                 pass  # by a signal
     finally:
         click.echo(f"Processed a total of {printer.count} messages", err=True)
@@ -241,12 +242,12 @@ class Printer:
             elif timeout is not None and time.monotonic() - last >= timeout:
                 return
 
-    def _print_all(self, consumer: Consumer, records: list[Record]) -> None:
-        """Print a batch; what did not get out is not committed at the end, but left for the next member."""
+    def _print_all(self, consumer: Consumer, records: list[ConsumerRecord]) -> None:
+        """Print a batch. Records that were not printed are not committed: the next member gets them."""
         passed = 0
         try:
             for record in records:
-                # Also where it cannot be printed, as by Kafka's tool: the next run goes on behind it.
+                # As in Kafka's tool, a record that cannot be printed counts: the next run skips it.
                 passed += 1
                 self._print(record)
             self._out.flush()
@@ -257,7 +258,7 @@ class Printer:
             rewind(consumer, records[passed:])
             raise
 
-    def _print(self, record: Record) -> None:
+    def _print(self, record: ConsumerRecord) -> None:
         self.count += 1
         try:
             line = self._reading.format(record)
@@ -270,7 +271,7 @@ class Printer:
             self._out.write(line)
 
 
-def rewind(consumer: Consumer, records: list[Record]) -> None:
+def rewind(consumer: Consumer, records: list[ConsumerRecord]) -> None:
     """Go back to the first of these records in each partition."""
     first: dict[tuple[str, int], int] = {}
     for record in records:
@@ -281,7 +282,7 @@ def rewind(consumer: Consumer, records: list[Record]) -> None:
 
 
 def choose(consumer: Consumer, reading: Reading) -> None:
-    """Begin to read; the error names the topic or partition that does not exist."""
+    """Subscribe or assign. Raises an error that names a missing topic or partition."""
     if reading.topic is not None:
         check_topic(consumer, reading.topic, reading.partition)
     if reading.include is not None:

@@ -1,6 +1,6 @@
-"""`tidelog console-producer`: each line of standard input is a record; flags of kafka-console-producer.
+"""`tidelog console-producer`: writes each line of standard input as a record, as kafka-console-producer.
 
-A record that could not be written is named on standard error, and the tool ends with 1.
+For a record that could not be written it prints a line on standard error, and ends with 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.config.properties import read_properties
 
 if TYPE_CHECKING:
     from tidelog.clients.producer.blocking import Producer
-    from tidelog.clients.producer.core import Delivered
+    from tidelog.clients.producer.core import DeliveryCallback
     from tidelog.records.loops import RecordMetadata
 
 Header = tuple[str, bytes | None]
@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class LineReader:
-    """Cuts lines into headers, key and value; its settings are those of Kafka's reader."""
+    """Splits lines into headers, key and value, with the settings of Kafka's reader."""
 
     parse_key: bool = False
     key_separator: bytes = b"\t"
@@ -109,7 +109,7 @@ class LineReader:
         raise ValueError(f"No {name} found on line number {number}: '{_shown(line)}'")
 
     def _pairs(self, text: bytes) -> list[bytes]:
-        """Separators at the end are let be; an empty pair before them lacks its key, as in Kafka's reader."""
+        """The pairs of headers. As in Kafka's reader, only empty pairs at the end are ignored."""
         pairs = text.split(self.headers_separator)
         while len(pairs) > 1 and not pairs[-1]:
             pairs.pop()
@@ -140,8 +140,8 @@ def _shown(text: bytes) -> str:
 @tool_command("console-producer")
 @bootstrap_server
 @valued("--topic", "NAME", "The topic to write to; required.")
-@switch("--sync", "Wait for each record to be written before the next line is read.")
-@value_or_not("--compression-codec", "[CODEC]", "none, gzip, snappy, lz4 or zstd; gzip where none is named.")
+@switch("--sync", "Wait until each record is written before reading the next line.")
+@value_or_not("--compression-codec", "[CODEC]", "none, gzip, snappy, lz4 or zstd; gzip without a value.")
 @valued("--batch-size", "BYTES", "batch.size of the producer.", int)
 @valued("--message-send-max-retries", "N", "retries of the producer.", int)
 @valued("--retry-backoff-ms", "MS", "retry.backoff.ms of the producer.", int)
@@ -151,9 +151,9 @@ def _shown(text: bytes) -> str:
 @valued("--metadata-expiry-ms", "MS", "metadata.max.age.ms of the producer.", int)
 @valued("--max-block-ms", "MS", "max.block.ms of the producer.", int)
 @valued("--max-memory-bytes", "BYTES", "buffer.memory of the producer.", int)
-@valued("--max-partition-memory-bytes", "BYTES", "batch.size of the producer, over --batch-size.", int)
+@valued("--max-partition-memory-bytes", "BYTES", "As --batch-size, with precedence over it.", int)
 @valued("--socket-buffer-size", "BYTES", "send.buffer.bytes of the producer.", int)
-@valued("--line-reader", "CLASS", "Only Kafka's own reader of lines is offered.")
+@valued("--line-reader", "CLASS", "Only Kafka's own line reader is served.")
 @click.option("--property", "old_property", metavar="NAME=VALUE", multiple=True, help="As --reader-property.")
 @click.option(
     "--reader-property",
@@ -245,7 +245,7 @@ def console_producer(
 def produce(
     settings: Mapping[str, object], topic: str, reader: LineReader, sync: bool, lines: Iterable[bytes]
 ) -> int:
-    """Send every line; the number of records that could not be written."""
+    """Send every line; returns the number of records that could not be written."""
     from tidelog.clients.producer.blocking import Producer
 
     failed = 0
@@ -269,7 +269,7 @@ def produce(
 
 
 def ended(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their ends, which are those of Java: a carriage return, a line feed, or both."""
+    """Lines without their ends. As in Java, a line ends with a carriage return, a line feed, or both."""
     for line in lines:
         whole = line.removesuffix(b"\n").removesuffix(b"\r")
         if b"\r" in whole:
@@ -278,7 +278,7 @@ def ended(lines: Iterable[bytes]) -> Iterator[bytes]:
             yield whole
 
 
-def _send(producer: Producer, topic: str, record: Line, sync: bool, delivered: Delivered) -> None:
+def _send(producer: Producer, topic: str, record: Line, sync: bool, delivered: DeliveryCallback) -> None:
     if sync:
         producer.send(topic, record.value, key=record.key, headers=record.headers).result()
     else:

@@ -1,8 +1,8 @@
-"""`tidelog consume-with FILE`: run the handlers that a file declares until Ctrl-C or SIGTERM.
+"""`tidelog consume-with FILE`: runs the handlers of a file until Ctrl-C or SIGTERM.
 
-Either finishes what is being handled, commits it and leaves the group; a second one ends at once. Progress is
-one line that stays in its place on a terminal, and a line now and then in a pipe. Exit codes: 0 when it was
-told to stop, 1 when it could not start or go on, 130 when it was interrupted.
+The first signal lets handlers finish, commits and leaves the group; a second signal ends the tool at once.
+On a terminal one line shows the progress; a pipe gets a line in each interval. Exit codes: 0 after a stop, 1
+after a failure, 130 after an interruption.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from tidelog.errors import KafkaError
 if TYPE_CHECKING:
     from tidelog.clients.handlers import HandlerConsumer, Progress
 
-# How often the line on a terminal changes, and whether it is time to end is looked at.
+# The interval in which the line on a terminal changes, and the tool checks whether it has to end.
 TURN_SECONDS = 0.25
 
 
 @tool_command("consume-with")
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--check", is_flag=True, help="Check the file, import its handlers, and end.")
-@valued("--bootstrap-server", "HOST:PORT[,...]", "Brokers to ask first, over those that the file names.")
+@valued("--bootstrap-server", "HOST:PORT[,...]", "The first brokers to connect to; by default from the file.")
 @click.option(
     "--interval",
     metavar="SECONDS",
     type=click.FloatRange(min=0.01),
     default=10.0,
     show_default=True,
-    help="How often a line is printed in a pipe.",
+    help="The time between two lines in a pipe.",
 )
 @output_option
 def consume_with(file: str, check: bool, bootstrap_server: str | None, interval: float, output: str) -> None:
-    """Handle the records of topics by the handlers that FILE (TOML) declares, until Ctrl-C."""
+    """Handle the records of topics with the handlers in FILE (TOML), until Ctrl-C."""
     from tidelog.clients.handlers.declared import load
 
     overrides = {} if bootstrap_server is None else {"bootstrap_servers": bootstrap_server}
@@ -77,7 +77,7 @@ def run(consumer: HandlerConsumer, line: TerminalLine, interval: float, output: 
             line.clear()
         report.print(final=True)
         if consumer.failure is not None:
-            click.get_current_context().exit(1)  # the log has told why
+            click.get_current_context().exit(1)  # the log has the reason
 
 
 def ended(consumer: HandlerConsumer) -> bool:
@@ -88,20 +88,20 @@ def ended(consumer: HandlerConsumer) -> bool:
 
 
 class stopped_by_signals:
-    """While it is entered, SIGINT and SIGTERM stop the consumer, once it has started; again, everything."""
+    """A context manager in which SIGINT and SIGTERM stop the consumer; a second signal ends the program."""
 
     def __init__(self) -> None:
         self._consumer: HandlerConsumer | None = None
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> stopped_by_signals:
-        if threading.current_thread() is threading.main_thread():  # only that one is told of signals
+        if threading.current_thread() is threading.main_thread():  # only the main thread gets signals
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._told)
         return self
 
     def started(self, consumer: HandlerConsumer | None) -> None:
-        """From now on this one is stopped; with None everything is, as before the start."""
+        """Let signals stop this consumer; with None they end the program."""
         self._consumer = consumer
 
     def _told(self, number: int, frame: object) -> None:
@@ -112,11 +112,11 @@ class stopped_by_signals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
+            signal.signal(number, handler)  # type: ignore[arg-type]  # the result of signal.signal
 
 
 class Report:
-    """Numbers of a consumer as text or JSON, with the rate since they were last looked at."""
+    """The progress of a consumer as text or JSON, with the rate since the last report."""
 
     def __init__(self, consumer: HandlerConsumer, output: str) -> None:
         self._consumer = consumer
@@ -160,7 +160,7 @@ class Report:
 
 
 def print_plan(consumer: HandlerConsumer, file: str, output: str) -> None:
-    """What a file that is in order declares."""
+    """Print the topics and handlers of a valid file."""
     topics = {
         plan.topic: {"streams": plan.streams, "dead_letter_topic": plan.errors.dead_letter_topic}
         for plan in consumer.plans.values()
@@ -179,7 +179,7 @@ def print_plan(consumer: HandlerConsumer, file: str, output: str) -> None:
 
 
 class TerminalLine:
-    """One line at the bottom of a terminal on standard error; nothing where that is none."""
+    """One line at the bottom of the terminal on standard error; nothing without a terminal."""
 
     def __init__(self) -> None:
         self._shown = False
@@ -204,7 +204,7 @@ class TerminalLine:
             sys.stderr.flush()
 
     def above(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line above this one."""
         with self._lock:
             self._clear()
             click.echo(text, err=True)
@@ -216,7 +216,7 @@ class _Above(logging.Handler):
         self._line = line
 
     def emit(self, record: logging.LogRecord) -> None:
-        # An error of ours is what the program ends with, and looks as it does elsewhere.
+        # An error of tidelog ends the program, and looks as in the other tools.
         ours = record.levelno >= logging.ERROR and record.name.startswith("tidelog.")
         try:
             self._line.above(f"{'tidelog:' if ours else record.levelname} {self.format(record)}")
@@ -226,7 +226,7 @@ class _Above(logging.Handler):
 
 @contextmanager
 def logged(line: TerminalLine) -> Iterator[None]:
-    """Log lines, ours and those of handlers, go to standard error."""
+    """Write log lines of tidelog and of handlers to standard error."""
     root = logging.getLogger()
     handler = _Above(line)
     level = root.level

@@ -1,12 +1,13 @@
-"""`tidelog consumer-groups`: groups, their members and offsets; flags and output of kafka-consumer-groups.
+"""`tidelog consumer-groups`: groups, their members and offsets, as kafka-consumer-groups.
 
-As in Kafka's tool, wrong flags end with 1, while a command that fails prints `Error: ...` and ends with 0;
-with --output json it ends with 1.
+As in Kafka's tool, wrong flags end with 1. If a broker refuses a command, the tool prints `Error: ...` and
+ends with 0, or with 1 if --output is json. Unlike Kafka's tool it ends with 1 if no broker answers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,30 +22,34 @@ from tidelog.cli.consumer_groups_reset import ResetSpec, reset_offsets, topic_pa
 from tidelog.cli.flags import (
     KafkaStyleCommand,
     WrongUsage,
-    admin_for,
     bootstrap_server,
-    error_text,
-    error_words,
+    brief_text,
+    brief_words,
     switch,
     value_or_not,
     valued,
 )
-from tidelog.cli.output import output_option, print_json
-from tidelog.clients.admin import Admin
-from tidelog.clients.admin_groups import GroupAdmin
+from tidelog.cli.output import connected_admin, output_option, print_json
 from tidelog.errors import (
     GroupAuthorizationFailed,
     GroupIdNotFound,
     GroupSubscribedToTopic,
+    InconsistentGroupProtocol,
     InvalidGroupId,
     KafkaError,
+    NetworkException,
     NonEmptyGroup,
+    RequestTimedOut,
     TopicAuthorizationFailed,
     UnknownTopicOrPartition,
     error_name,
 )
 from tidelog.partitions import PartitionKey
 
+if TYPE_CHECKING:
+    from tidelog.clients.admin import Admin
+
+DEFAULT_TIMEOUT_MS = 30_000
 ACTIONS = ("list", "describe", "delete", "reset_offsets", "delete_offsets", "validate_regex")
 SCENARIOS = (
     "to_offset",
@@ -66,11 +71,9 @@ STATES = (
     "Dead",
 )
 KINDS = ("Classic", "Consumer")
-# Groups that consumers make: offsets that are committed from outside leave the protocol empty.
-CONSUMER_PROTOCOLS = ("", "consumer")
 UNASSIGNED_PARTITION = -1
 
-# Which flags make sense with which actions; those that are not named here go with all of them.
+# The actions of each flag; a flag that is missing here goes with all actions.
 ONLY_WITH: dict[str, tuple[str, ...]] = {
     "members": ("describe",),
     "offsets": ("describe",),
@@ -84,7 +87,7 @@ ONLY_WITH: dict[str, tuple[str, ...]] = {
 
 @dataclass(slots=True, frozen=True)
 class Options:
-    """The flags of one call; those that were not given are false, None or empty."""
+    """The flags of one call; a flag that is not given is false, None or empty."""
 
     bootstrap_server: str
     command_config: str | None
@@ -141,57 +144,61 @@ class Options:
 @click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
-@valued("--timeout", "MS", "How long each question may take while groups come and go; 30000.", int)
+@valued("--timeout", "MS", "The time-out of each request; 30000.", int)
 @switch("--list", "Print the names of the groups.")
-@switch("--describe", "Print where groups are and how far behind, or their members or states.")
-@switch("--delete", "Delete groups without members, with their offsets.")
-@switch("--reset-offsets", "Say, and with --execute set, where groups without members read on.")
-@switch("--delete-offsets", "Forget a group's offsets of topics that it does not read now.")
-@valued("--validate-regex", "PATTERN", "Say whether a pattern for subscriptions is valid RE2.")
+@switch("--describe", "Print the offsets and lags of groups, or their members or states.")
+@switch("--delete", "Delete groups without members, and their offsets.")
+@switch("--reset-offsets", "Print new offsets of groups without members; with --execute, set them.")
+@switch("--delete-offsets", "Delete a group's offsets of topics without subscribed members.")
+@valued("--validate-regex", "PATTERN", "Print whether a pattern for subscriptions is valid RE2.")
 @click.option("--group", metavar="ID", multiple=True, help="A group; may be repeated.")
 @switch("--all-groups", "All consumer groups.")
 @click.option("--topic", metavar="NAME[:P,...]", multiple=True, help="A topic, or some partitions of it.")
-@switch("--all-topics", "All topics that the group has offsets of.")
+@switch("--all-topics", "All topics with offsets of the group.")
 @switch("--members", "Describe the members.")
 @switch("--offsets", "Describe the offsets; the default.")
-@value_or_not("--state", "[STATE,...]", "Describe or list with the states; --list with some states alone.")
-@value_or_not("--type", "[TYPE,...]", "List with the types, classic or consumer; some types alone.")
+@value_or_not("--state", "[STATE,...]", "Describe or list with the states; --list only these states.")
+@value_or_not("--type", "[TYPE,...]", "List with the types, classic or consumer; only these types.")
 @switch("--verbose", "Describe more: epochs and assignments.")
 @switch("--dry-run", "Change nothing; the default of --reset-offsets.")
 @switch("--execute", "Set the offsets.")
-@switch("--export", "Print the new offsets as CSV, which --from-file takes.")
+@switch("--export", "Print the new offsets as CSV for --from-file.")
 @valued("--to-offset", "N", "Reset to an offset.", int)
-@valued("--shift-by", "N", "Reset to so many records later, or earlier where negative.", int)
-@valued("--to-datetime", "TIME", "Reset to the first record of a time, 2025-01-31T23:59:59.000.")
-@valued("--by-duration", "DURATION", "Reset to the first record since so long ago, P1DT2H3M4S.")
+@valued("--shift-by", "N", "Reset by N records, backwards if N is negative.", int)
+@valued("--to-datetime", "TIME", "Reset to the first record from a time on, 2025-01-31T23:59:59.000.")
+@valued("--by-duration", "DURATION", "Reset to the first record within a duration before now, P1DT2H3M4S.")
 @switch("--to-earliest", "Reset to the first records.")
-@switch("--to-latest", "Reset behind the last records.")
-@switch("--to-current", "Reset to where the group is now.")
+@switch("--to-latest", "Reset to the ends of the partitions.")
+@switch("--to-current", "Reset to the committed offsets.")
 @valued("--from-file", "FILE", "Reset to the offsets of a CSV file: [group,]topic,partition,offset.")
 @output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def consumer_groups(ctx: click.Context, /, **flags: object) -> None:
     """List, describe and delete consumer groups, and reset or delete their offsets."""
-    options = Options(**flags)  # type: ignore[arg-type]  # click made the values as the flags declare them
+    options = Options(**flags)  # type: ignore[arg-type]  # click has made values of the declared types
     action = check(options, ctx)
     if action == "validate_regex":
         validate_regex(options.validate_regex or "")
         return
-    timeout = 30.0 if options.timeout is None else options.timeout / 1000
+    timeout_ms = DEFAULT_TIMEOUT_MS if options.timeout is None else options.timeout
     try:
-        with admin_for(options.bootstrap_server, options.command_config, timeout) as admin:
-            run(action, admin, GroupAdmin(admin, timeout=timeout), options)
+        with connected_admin(
+            options.bootstrap_server, options.command_config, timeout_ms=timeout_ms
+        ) as admin:
+            run(action, admin, options)
     except (KafkaError, OSError, ValueError) as error:
-        text = error_text(error) if isinstance(error, KafkaError) else str(error)
+        text = brief_text(error) if isinstance(error, KafkaError) else str(error)
         if options.output == "json":
             click.echo(f"Error: {text}", err=True)
             ctx.exit(1)
         fail(f"Executing consumer group command failed due to {text}")
+        if isinstance(error, NetworkException | RequestTimedOut):
+            ctx.exit(1)
 
 
 def check(options: Options, ctx: click.Context) -> str:
-    """The one action that was asked for, with flags that go with it; anything else is a usage error."""
+    """The action of the flags. Raises WrongUsage if it is not exactly one, or a flag does not go with it."""
     actions = [action for action in ACTIONS if options.given(action)]
     if len(actions) != 1:
         raise WrongUsage(f"expected exactly one of {', '.join(map(flag, ACTIONS))}", ctx)
@@ -251,7 +258,7 @@ def flag(name: str) -> str:
 
 
 def chosen(name: str, text: str | None, known: tuple[str, ...], ctx: click.Context) -> list[str]:
-    """The values of a list, spelled as the broker spells them."""
+    """The values of a list, in the broker's spelling."""
     if not text:
         return []
     spelled = {value.lower(): value for value in known}
@@ -262,7 +269,7 @@ def chosen(name: str, text: str | None, known: tuple[str, ...], ctx: click.Conte
 
 
 def validate_regex(pattern: str) -> None:
-    """Whether brokers would take a pattern to subscribe with; their engine and that of this check are RE2."""
+    """Print whether brokers accept a pattern in subscriptions; both use the engine RE2."""
     import re2
 
     quiet = re2.Options()
@@ -277,77 +284,73 @@ def validate_regex(pattern: str) -> None:
         click.echo(f"The regular expression `{pattern}` is valid.")
 
 
-def run(action: str, admin: Admin, groups: GroupAdmin, options: Options) -> None:
+def run(action: str, admin: Admin, options: Options) -> None:
     if action == "list":
-        list_groups(groups, options)
+        list_groups(admin, options)
         return
-    ids = consumer_group_ids(groups) if options.all_groups else list(options.group)
-    if action == "describe":
-        describe(admin, groups, ids, options)
-    elif action == "delete":
-        delete_groups(groups, ids)
-    elif action == "reset_offsets":
-        reset_offsets(admin, groups, ids, options.reset())
-    else:
-        delete_offsets(admin, groups, ids[0], options.topic)
+    ids = consumer_group_ids(admin) if options.all_groups else list(options.group)
+    try:
+        if action == "describe":
+            describe(admin, ids, options)
+        elif action == "delete":
+            delete_groups(admin, ids)
+        elif action == "reset_offsets":
+            reset_offsets(admin, ids, options.reset())
+        else:
+            delete_offsets(admin, ids[0], options.topic)
+    except InconsistentGroupProtocol as error:  # Kafka's tool prints no class name for this error
+        raise ValueError(str(error)) from None
 
 
-def consumer_group_ids(groups: GroupAdmin) -> list[str]:
-    return [group.group_id for group in groups.list_groups(protocols=CONSUMER_PROTOCOLS)]
+def consumer_group_ids(admin: Admin) -> list[str]:
+    return [group.group_id for group in admin.list_consumer_groups()]
 
 
-def list_groups(groups: GroupAdmin, options: Options) -> None:
+def list_groups(admin: Admin, options: Options) -> None:
     if options.output != "json" and options.state is None and options.type is None:
-        for group_id in consumer_group_ids(groups):
+        for group_id in consumer_group_ids(admin):
             click.echo(group_id)
         return
     ctx = click.get_current_context()
-    found = groups.list_groups(
+    found = admin.list_consumer_groups(
         states=chosen("--state", options.state, STATES, ctx),
-        kinds=[kind.lower() for kind in chosen("--type", options.type, KINDS, ctx)],
-        protocols=CONSUMER_PROTOCOLS,
+        types=[kind.lower() for kind in chosen("--type", options.type, KINDS, ctx)],
     )
     if options.output == "json":
-        print_json([{"group": group.group_id, "type": group.kind, "state": group.state} for group in found])
+        print_json([{"group": group.group_id, "type": group.type, "state": group.state} for group in found])
         return
     print_groups(found, with_kind=options.type is not None, with_state=options.state is not None)
 
 
-def describe(admin: Admin, groups: GroupAdmin, ids: list[str], options: Options) -> None:
-    described = []
-    for group_id, description in sorted(groups.describe(ids).items()):
-        if isinstance(description, KafkaError):
-            if isinstance(description, GroupIdNotFound):
-                raise GroupIdNotFound(f"Group {group_id} not found.")
-            raise description
-        if options.output == "json" and description.state == "Dead":  # what older brokers call it
-            raise GroupIdNotFound(f"Group {group_id} not found.")
-        described.append(description)
+def describe(admin: Admin, ids: list[str], options: Options) -> None:
+    found = admin.describe_consumer_groups(ids, partial=True)
+    for group_id, error in sorted(found.errors.items()):
+        raise GroupIdNotFound(f"Group {group_id} not found.") if isinstance(error, GroupIdNotFound) else error
+    described = [description for _, description in sorted(found.items())]
     if options.output == "json":
-        print_json(groups_as_json(admin, groups, described))
+        print_json(groups_as_json(admin, described))
     elif options.members:
         print_members(described, options.verbose)
     elif options.state is not None:
         print_states(described, options.verbose)
     else:
-        print_offsets(admin, groups, described, options.verbose)
+        print_offsets(admin, described, options.verbose)
 
 
-def delete_groups(groups: GroupAdmin, ids: list[str]) -> None:
-    results = groups.delete(ids)
-    deleted = ", ".join(f"'{group_id}'" for group_id, error in results.items() if error is None)
-    refused = {group_id: error for group_id, error in results.items() if error is not None}
-    if not refused:
+def delete_groups(admin: Admin, ids: list[str]) -> None:
+    results = admin.delete_consumer_groups(ids, partial=True)
+    deleted = ", ".join(f"'{group_id}'" for group_id in results)
+    if not results.errors:
         click.echo(f"Deletion of requested consumer groups ({deleted}) was successful.")
         return
     fail("Deletion of some consumer groups failed:")
-    for group_id, error in refused.items():
-        click.echo(f"* Group '{group_id}' could not be deleted due to: {error_text(error)}")
+    for group_id, error in results.errors.items():
+        click.echo(f"* Group '{group_id}' could not be deleted due to: {brief_text(error)}")
     if deleted:
         click.echo(f"\nThese consumer groups were deleted successfully: {deleted}")
 
 
-def delete_offsets(admin: Admin, groups: GroupAdmin, group_id: str, topics: tuple[str, ...]) -> None:
+def delete_offsets(admin: Admin, group_id: str, topics: tuple[str, ...]) -> None:
     results: dict[PartitionKey, KafkaError | None] = {}
     wanted: list[PartitionKey] = []
     for topic in topics:
@@ -356,16 +359,15 @@ def delete_offsets(admin: Admin, groups: GroupAdmin, group_id: str, topics: tupl
         except UnknownTopicOrPartition:
             results[topic, UNASSIGNED_PARTITION] = UnknownTopicOrPartition()
     try:
-        deleted = groups.delete_offsets(group_id, wanted)
-    except KafkaError as refused:
-        deleted = dict.fromkeys(wanted, refused)
-    refusal = next((error for error in deleted.values() if error is not None), None)
-    results |= {partition: deleted.get(partition) for partition in wanted}
-    tell_refusal(group_id, refusal)
+        refused = admin.delete_consumer_group_offsets(group_id, wanted, partial=True).errors
+    except KafkaError as error:
+        refused = dict.fromkeys(wanted, error)
+    results |= {partition: refused.get(partition) for partition in wanted}
+    tell_refusal(group_id, next(iter(refused.values()), None))
     width = max(15, *(len(topic) for topic, _ in results))
     lines = [f"{'TOPIC':<{width}} {'PARTITION':<10} {'STATUS':<15}"]
-    for (topic, index), error in sorted(results.items(), key=lambda item: f"{item[0][0]}{item[0][1]}"):
-        status = "Successful" if error is None else f"Error: {error_text(error)}"
+    for (topic, index), failure in sorted(results.items(), key=lambda item: f"{item[0][0]}{item[0][1]}"):
+        status = "Successful" if failure is None else f"Error: {brief_text(failure)}"
         lines.append(f"{topic:<{width}} {index if index >= 0 else '-':<10} {status:<15}")
     click.echo("\n" + "\n".join(lines))
 
@@ -374,7 +376,7 @@ def tell_refusal(group_id: str, refusal: KafkaError | None) -> None:
     if refusal is None:
         click.echo(f"Request succeeded for deleting offsets from group {group_id}.")
     elif isinstance(refusal, InvalidGroupId | GroupIdNotFound | GroupAuthorizationFailed | NonEmptyGroup):
-        fail(error_words(refusal))
+        fail(brief_words(refusal))
     elif isinstance(refusal, GroupSubscribedToTopic | TopicAuthorizationFailed | UnknownTopicOrPartition):
         fail("Encountered some partition-level error, see the follow-up details.")
     else:

@@ -1,24 +1,24 @@
-"""How `consumer-groups` prints groups, their members, their states, and where they are in each partition."""
+"""Prints groups with their members, states and offsets for `consumer-groups`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.clients.admin import Admin
-from tidelog.clients.admin_groups import (
-    CommittedOffset,
-    GroupAdmin,
-    GroupDescription,
-    GroupListing,
-    MemberDescription,
-)
-from tidelog.clients.admin_offsets import list_offsets
-from tidelog.errors import KafkaError
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.offset_specs import LATEST
+
+if TYPE_CHECKING:
+    from tidelog.clients.admin import (
+        Admin,
+        ConsumerGroupDescription,
+        GroupListing,
+        MemberDescription,
+        OffsetAndMetadata,
+    )
 
 MISSING = "-"
 UNKNOWN = "Unknown"
@@ -27,10 +27,10 @@ REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconc
 
 @dataclass(slots=True, frozen=True)
 class Row:
-    """Where a group is in a partition, and who reads it."""
+    """The offset of a group in a partition, and the member that reads the partition."""
 
     partition: PartitionKey
-    committed: CommittedOffset | None
+    committed: OffsetAndMetadata | None
     end: int | None
     member: MemberDescription | None
 
@@ -54,7 +54,7 @@ def print_groups(groups: list[GroupListing], *, with_kind: bool, with_state: boo
     width = max([15, *(len(group.group_id) for group in groups)]) + 10
     table = [("GROUP", "TYPE", "STATE")]
     for group in groups:
-        table.append((group.group_id, group.kind.capitalize() or UNKNOWN, group.state or UNKNOWN))
+        table.append((group.group_id, group.type.capitalize() or UNKNOWN, group.state or UNKNOWN))
     for group_id, kind, state in table:
         columns = [f"{group_id:<{width}}"]
         if with_kind:
@@ -64,35 +64,28 @@ def print_groups(groups: list[GroupListing], *, with_kind: bool, with_state: boo
         click.echo(" ".join(columns))
 
 
-def print_offsets(admin: Admin, groups: GroupAdmin, described: list[GroupDescription], verbose: bool) -> None:
-    committed = groups.offsets([group.group_id for group in described])
+def print_offsets(admin: Admin, described: list[ConsumerGroupDescription], verbose: bool) -> None:
+    committed = admin.list_consumer_group_offsets([group.group_id for group in described], partial=True)
     for group in described:
-        offsets = committed[group.group_id]
-        if isinstance(offsets, KafkaError):
-            raise offsets
-        rows = rows_of(admin, group, offsets)
+        rows = rows_of(admin, group, committed[group.group_id])
         if worth_printing(group, len(rows)):
             print_rows(group.group_id, rows, verbose)
 
 
-def groups_as_json(
-    admin: Admin, groups: GroupAdmin, described: list[GroupDescription]
-) -> list[dict[str, object]]:
-    """Everything that there is to say about groups, for programs."""
-    committed = groups.offsets([group.group_id for group in described])
+def groups_as_json(admin: Admin, described: list[ConsumerGroupDescription]) -> list[dict[str, object]]:
+    """The groups with members, states and offsets, as objects for JSON."""
+    committed = admin.list_consumer_group_offsets([group.group_id for group in described], partial=True)
     found: list[dict[str, object]] = []
     for group in described:
         offsets = committed[group.group_id]
-        if isinstance(offsets, KafkaError):
-            raise offsets
         found.append(
             {
                 "group": group.group_id,
                 "state": group.state,
                 "coordinator": group.coordinator.id,
-                "assignor": group.assignor,
-                "epoch": group.epoch,
-                "target_epoch": group.target_epoch,
+                "assignor": group.partition_assignor,
+                "epoch": group.group_epoch,
+                "target_epoch": group.target_assignment_epoch,
                 "members": [member_as_json(member) for member in group.members],
                 "offsets": [row.as_json() for row in rows_of(admin, group, offsets)],
             }
@@ -103,10 +96,10 @@ def groups_as_json(
 def member_as_json(member: MemberDescription) -> dict[str, object]:
     return {
         "id": member.member_id,
-        "instance_id": member.instance_id,
+        "instance_id": member.group_instance_id,
         "client_id": member.client_id,
         "host": member.host,
-        "epoch": member.epoch,
+        "epoch": member.member_epoch,
         "assignment": [[topic, index] for topic, index in sorted(member.assignment)],
         "target_assignment": None
         if member.target_assignment is None
@@ -114,8 +107,10 @@ def member_as_json(member: MemberDescription) -> dict[str, object]:
     }
 
 
-def rows_of(admin: Admin, group: GroupDescription, offsets: dict[PartitionKey, CommittedOffset]) -> list[Row]:
-    """The partitions of each member, those with most first, then what nobody reads at present."""
+def rows_of(
+    admin: Admin, group: ConsumerGroupDescription, offsets: Mapping[PartitionKey, OffsetAndMetadata]
+) -> list[Row]:
+    """The partitions of each member, members with the most first, then partitions without a member."""
     readers = sorted(
         (member for member in group.members if member.assignment),
         key=lambda member: len(member.assignment),
@@ -131,19 +126,17 @@ def rows_of(admin: Admin, group: GroupDescription, offsets: dict[PartitionKey, C
 
 
 def end_offsets(admin: Admin, partitions: Collection[PartitionKey]) -> dict[PartitionKey, int | None]:
-    """The end of each partition, None where no leader can tell; a topic that is gone raises."""
+    """The end offset of each partition, None without a leader. Raises an error for an unknown topic."""
     leaderless = {
-        (topic.name, partition.index)
-        for topic in admin.describe_topics({name for name, _ in partitions})
+        (topic.name, partition.partition)
+        for topic in admin.describe_topics({name for name, _ in partitions}).values()
         for partition in topic.partitions
         if partition.leader is None
     }
     ends: dict[PartitionKey, int | None] = dict.fromkeys(partitions)
     asked = [partition for partition in partitions if partition not in leaderless]
-    for partition, end in list_offsets(admin, dict.fromkeys(asked, LATEST)).items():
-        if isinstance(end, KafkaError):
-            raise end
-        ends[partition] = end
+    for partition, end in admin.list_offsets(dict.fromkeys(asked, LATEST)).items():
+        ends[partition] = end.offset
     return ends
 
 
@@ -173,11 +166,11 @@ def print_rows(group_id: str, rows: list[Row], verbose: bool) -> None:
     print_table(table, widths)
 
 
-def print_members(described: list[GroupDescription], verbose: bool) -> None:
+def print_members(described: list[ConsumerGroupDescription], verbose: bool) -> None:
     for group in described:
         worth_printing(group, len(group.members))
         members = group.members
-        with_instance = any(member.instance_id for member in members)
+        with_instance = any(member.group_instance_id for member in members)
         migrating = {member.upgraded for member in members} >= {True, False}
         header = ["GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
         epochs = ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT", "UPGRADED"]
@@ -197,21 +190,21 @@ def print_members(described: list[GroupDescription], verbose: bool) -> None:
             del widths[at]
             for line in table:
                 del line[at]
-        # The plain table ends with a space, as Kafka's does: what may follow is printed behind it.
+        # As in Kafka's tool, lines without --verbose end with a space.
         print_table(table, widths, end="" if verbose else " ")
 
 
-def member_line(group: GroupDescription, member: MemberDescription) -> list[str]:
+def member_line(group: ConsumerGroupDescription, member: MemberDescription) -> list[str]:
     return [
         group.group_id,
         member.member_id,
-        member.instance_id or "",
+        member.group_instance_id or "",
         member.host,
         member.client_id,
         str(len(member.assignment)),
-        shown(member.epoch),
+        shown(member.member_epoch),
         assignment_text(member.assignment),
-        shown(group.target_epoch),
+        shown(group.target_assignment_epoch),
         assignment_text(member.target_assignment or []),
         MISSING if member.upgraded is None else str(member.upgraded).lower(),
     ]
@@ -226,30 +219,32 @@ def assignment_text(partitions: Iterable[PartitionKey]) -> str:
     return ";".join(sorted(parts)) or MISSING
 
 
-def print_states(described: list[GroupDescription], verbose: bool) -> None:
+def print_states(described: list[ConsumerGroupDescription], verbose: bool) -> None:
     for group in described:
         if not worth_printing(group, 1):
             continue
         node = group.coordinator
         table = [
             ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"],
-            [group.group_id, f"{node.host}:{node.port}  ({node.id})", group.assignor or MISSING, group.state],
+            [
+                group.group_id,
+                f"{node.host}:{node.port}  ({node.id})",
+                group.partition_assignor or MISSING,
+                group.state,
+            ],
         ]
         widths = [widest(table, 0), widest(table, 1, 25), 20, 20]
         if verbose:
             table[0] += ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH"]
-            table[1] += [shown(group.epoch), shown(group.target_epoch)]
+            table[1] += [shown(group.group_epoch), shown(group.target_assignment_epoch)]
             widths += [15, 25]
         table[0].append("#MEMBERS")
         table[1].append(str(len(group.members)))
         print_table(table, [*widths, 0])
 
 
-def worth_printing(group: GroupDescription, rows: int) -> bool:
-    """Say what there is to say about the group's state; whether there is a table to print besides."""
-    if group.state == "Dead":
-        click.echo(f"\nError: Consumer group '{group.group_id}' does not exist.")
-        return False
+def worth_printing(group: ConsumerGroupDescription, rows: int) -> bool:
+    """Print the note about the group's state; returns whether there is a table to print."""
     if group.state == "Empty":
         click.echo(f"\nConsumer group '{group.group_id}' has no active members.", err=True)
     elif group.state in REBALANCING:
@@ -264,12 +259,12 @@ def shown(value: int | None) -> str:
 
 
 def widest(table: list[list[str]], column: int, least: int = 15) -> int:
-    """The width of a column whose header is no wider than the least."""
+    """The width of a column, at least `least`, which its header fits into."""
     return max([least, *(len(line[column]) for line in table[1:])])
 
 
 def print_table(table: list[list[str]], widths: list[int], end: str = "") -> None:
-    """An empty line, then the lines; a column of width 0 is the last and is not filled up."""
+    """Print an empty line, then the table; the last column may have the width 0, without padding."""
     click.echo()
     for line in table:
         click.echo(" ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)) + end)

@@ -1,4 +1,4 @@
-"""`consumer-groups --reset-offsets`: where a group without members reads on, planned, printed, committed.
+"""`consumer-groups --reset-offsets`: plans, prints and commits new offsets of groups without members.
 
 A plan can be exported as CSV and read back: `topic,partition,offset` for one group, with the group in front
 for several.
@@ -13,21 +13,23 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelog.cli.flags import WrongUsage
-from tidelog.clients.admin import Admin
-from tidelog.clients.admin_groups import CommittedOffset, GroupAdmin
-from tidelog.clients.admin_offsets import NO_OFFSET, list_offsets
-from tidelog.errors import GroupIdNotFound, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from tidelog.errors import GroupIdNotFound, LeaderNotAvailable, UnknownTopicOrPartition
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
 
+if TYPE_CHECKING:
+    from tidelog.clients.admin import Admin, OffsetAndMetadata
+
 Plan = dict[PartitionKey, int]
 
+NO_OFFSET = -1  # the answer for a time after the last record
 INACTIVE = ("Empty", "Dead")
-# A name that is longer, or has a character below "-", is quoted in exported plans, as Kafka's tool does it.
+# As in Kafka's tool, exported plans quote a name that is longer or has a character below "-".
 LONGEST_BARE_NAME = 24
 
 _DURATION = re.compile(
@@ -41,7 +43,7 @@ _DATETIME = re.compile(r"(\d+)-(\d+)-(\d+)T(\d+):(\d+):(\d+)\.(\d+)(?:Z|([-+])(\
 
 @dataclass(slots=True, frozen=True)
 class ResetSpec:
-    """Which partitions are reset and to what; exactly one of the scenarios is given."""
+    """The partitions to reset and one scenario for their new offsets."""
 
     topics: tuple[str, ...]
     all_topics: bool
@@ -58,44 +60,39 @@ class ResetSpec:
     from_file: str | None = None
 
     def check(self) -> None:
-        """Refuse what can be seen to be wrong before anybody is asked."""
+        """Raise an error if the values are invalid, before a request is sent."""
         for topic in self.topics:
             split_topic(topic)
 
 
-def reset_offsets(admin: Admin, groups: GroupAdmin, group_ids: list[str], spec: ResetSpec) -> None:
+def reset_offsets(admin: Admin, group_ids: list[str], spec: ResetSpec) -> None:
     plans: dict[str, Plan] = {}
-    for group_id, description in sorted(groups.describe(group_ids).items()):
-        if isinstance(description, KafkaError) and not isinstance(description, GroupIdNotFound):
-            raise description
-        if not isinstance(description, KafkaError) and description.state not in INACTIVE:
+    described = admin.describe_consumer_groups(group_ids, partial=True)
+    for group_id in sorted({*described, *described.errors}):
+        error = described.errors.get(group_id)
+        if error is not None and not isinstance(error, GroupIdNotFound):
+            raise error
+        if error is None and described[group_id].state not in INACTIVE:
             click.echo(
                 f"\nError: Assignments can only be reset if the group '{group_id}' is inactive, "
-                f"but the current state is {description.state}."
+                f"but the current state is {described[group_id].state}."
             )
             plans[group_id] = {}
             continue
-        plans[group_id] = Planner(admin, groups, spec, group_id).plan()
+        plans[group_id] = Planner(admin, spec, group_id).plan()
         if spec.execute and plans[group_id]:
-            commit(groups, group_id, plans[group_id])
+            admin.alter_consumer_group_offsets(group_id, plans[group_id])
     if spec.export:
         click.echo(exported(plans, with_group=not spec.one_group))
     else:
         print_plans(plans)
 
 
-def commit(groups: GroupAdmin, group_id: str, plan: Plan) -> None:
-    for error in groups.alter_offsets(group_id, plan).values():
-        if error is not None:
-            raise error
-
-
 class Planner:
-    """Works out the new offsets of one group."""
+    """Computes the new offsets of one group."""
 
-    def __init__(self, admin: Admin, groups: GroupAdmin, spec: ResetSpec, group_id: str) -> None:
+    def __init__(self, admin: Admin, spec: ResetSpec, group_id: str) -> None:
         self._admin = admin
-        self._groups = groups
         self._spec = spec
         self._group_id = group_id
 
@@ -127,11 +124,8 @@ class Planner:
         ]
         return list(dict.fromkeys(found))
 
-    def _committed(self) -> dict[PartitionKey, CommittedOffset]:
-        committed = self._groups.offsets([self._group_id])[self._group_id]
-        if isinstance(committed, KafkaError):
-            raise committed
-        return committed
+    def _committed(self) -> Mapping[PartitionKey, OffsetAndMetadata]:
+        return self._admin.list_consumer_group_offsets([self._group_id])[self._group_id]
 
     def _shifted(self, partitions: list[PartitionKey], by: int) -> Plan:
         committed = self._committed()
@@ -151,7 +145,7 @@ class Planner:
         )
 
     def _at_time(self, partitions: list[PartitionKey], timestamp: int) -> Plan:
-        # Times below 0 have meanings of their own on the wire; none is before the first record either.
+        # In ListOffsets negative times have special meanings; time 0 finds the first record, too.
         plan = self._log_offsets(partitions, max(0, timestamp))
         later = [partition for partition, offset in plan.items() if offset == NO_OFFSET]
         for topic, index in later:
@@ -186,16 +180,12 @@ class Planner:
         return plan
 
     def _log_offsets(self, partitions: Collection[PartitionKey], timestamp: int) -> Plan:
-        plan: Plan = {}
-        for partition, offset in list_offsets(self._admin, dict.fromkeys(partitions, timestamp)).items():
-            if isinstance(offset, KafkaError):
-                raise offset
-            plan[partition] = offset
-        return plan
+        found = self._admin.list_offsets(dict.fromkeys(partitions, timestamp))
+        return {partition: info.offset for partition, info in found.items()}
 
 
 def split_topic(text: str) -> tuple[str, list[int] | None]:
-    """`orders:0,1` is a topic and its partitions, `orders` all of it; ValueError says what is wrong."""
+    """A topic and its partitions from `orders:0,1`, or None for all from `orders`. Raises ValueError."""
     topic, colon, indexes = text.partition(":")
     if not colon:
         return text, None
@@ -208,19 +198,19 @@ def split_topic(text: str) -> tuple[str, list[int] | None]:
 
 
 def topic_partitions(admin: Admin, text: str) -> list[PartitionKey]:
-    """The partitions that are named, or all of a topic, which raises where it does not exist."""
+    """The named partitions, or all partitions of a topic. Raises an error if the topic does not exist."""
     topic, indexes = split_topic(text)
     if indexes is None:
-        (description,) = admin.describe_topics([topic])
-        indexes = [partition.index for partition in description.partitions]
+        description = admin.describe_topics([topic])[topic]
+        indexes = [partition.partition for partition in description.partitions]
     return [(topic, index) for index in indexes]
 
 
 def check_partitions(admin: Admin, partitions: Iterable[PartitionKey]) -> None:
     wanted = list(partitions)
     there = {
-        (topic.name, partition.index): partition
-        for topic in admin.describe_topics({topic for topic, _ in wanted})
+        (topic.name, partition.partition): partition
+        for topic in admin.describe_topics({topic for topic, _ in wanted}).values()
         for partition in topic.partitions
     }
     missing = [f"{topic}-{index}" for topic, index in wanted if (topic, index) not in there]
@@ -257,7 +247,7 @@ def quoted(name: str) -> str:
 
 
 def parse_plans(text: str, only_group: str | None) -> dict[str, Plan]:
-    """The offsets of each group in a CSV file; a file for one group need not name it."""
+    """The offsets of each group in a CSV file; a file for one group may leave out its id."""
     rows = list(csv.reader(text.rstrip("\n").split("\n"), strict=True))
     bare = only_group is not None and bool(rows) and len(rows[0]) == 3
     plans: dict[str, Plan] = {}
@@ -280,7 +270,7 @@ def parse_plans(text: str, only_group: str | None) -> dict[str, Plan]:
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of an ISO 8601 duration in days and less, `P1DT2H3M4.5S`; signs may be anywhere."""
+    """Milliseconds of an ISO 8601 duration of days and smaller units, `P1DT2H3M4.5S`, with any signs."""
     match = _DURATION.fullmatch(text)
     parts = match.groupdict() if match else {}
     given = [parts.get(name) for name in ("days", "hours", "minutes", "seconds")]
@@ -295,7 +285,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_datetime(text: str) -> int:
-    """Milliseconds since 1970 of `2025-01-31T23:59:59.000`, in UTC unless a zone follows."""
+    """Milliseconds since 1970 of `2025-01-31T23:59:59.000`, in UTC unless it has a zone."""
     expected = (
         f"--to-datetime is {text!r}; expected YYYY-MM-DDThh:mm:ss.sss, with Z or +hh:mm where it has a zone"
     )

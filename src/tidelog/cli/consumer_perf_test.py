@@ -1,4 +1,4 @@
-"""`tidelog consumer-perf-test`: how fast records are read, as kafka-consumer-perf-test."""
+"""`tidelog consumer-perf-test`: measures how fast records are read, as kafka-consumer-perf-test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.existing import check_topic
+from tidelog.cli.existing import check_answered, check_topic
 from tidelog.cli.flags import WrongUsage, bootstrap_server, not_both, switch, valued
 from tidelog.cli.output import (
     failing,
@@ -31,9 +31,9 @@ MEGABYTE = 1024 * 1024
 COLUMNS = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec"
 MORE_COLUMNS = "rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
 POLL_SECONDS = 0.1
-# A quoted text of Java's date formats, or a letter as often as it is repeated.
+# A quoted text of Java's date formats, or a letter with its repetitions.
 DATE_PART = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*")
-# What Java's letters stand for, in Python's.
+# Python's format for each letter of Java's.
 DATE_NUMBERS = {"M": "%m", "d": "%d", "H": "%H", "h": "%I", "m": "%M", "s": "%S", "D": "%j"}
 DATE_WORDS = {"E": ("%a", "%A"), "M": ("%b", "%B"), "a": ("%p", "%p"), "z": ("%Z", "%Z"), "Z": ("%z", "%z")}
 
@@ -41,18 +41,18 @@ DATE_WORDS = {"E": ("%a", "%A"), "M": ("%b", "%B"), "a": ("%p", "%p"), "z": ("%Z
 @tool_command("consumer-perf-test")
 @bootstrap_server
 @valued("--topic", "NAME", "The topic to read.")
-@valued("--include", "PATTERN", "Read the topics whose names fit a regular expression.")
+@valued("--include", "PATTERN", "Read the topics whose names match a regular expression.")
 @valued("--num-records", "N", "How many records to read; required.", int)
 @valued("--messages", "N", "As --num-records.", int)
-@valued("--group", "ID", "The group to read in; one of its own where it is not given.")
+@valued("--group", "ID", "The group to read in; by default a new one.")
 @valued("--fetch-size", "BYTES", "max.partition.fetch.bytes of the consumer; 1048576.", int)
 @valued("--socket-buffer-size", "BYTES", "receive.buffer.bytes of the consumer; 2097152.", int)
-@switch("--from-latest", "Begin with what is written from now on where nothing is committed.")
-@valued("--timeout", "MS", "End when nothing came for so long; 10000.", int)
-@valued("--reporting-interval", "MS", "How often a line is printed with --show-detailed-stats; 5000.", int)
+@switch("--from-latest", "Begin at the end if there is no committed offset.")
+@valued("--timeout", "MS", "End after this time without a record; 10000.", int)
+@valued("--reporting-interval", "MS", "The time between lines of --show-detailed-stats; 5000.", int)
 @switch("--show-detailed-stats", "Print a line for each interval instead of one at the end.")
 @switch("--hide-header", "Leave out the names of the columns.")
-@valued("--date-format", "FORMAT", "Of the times that are printed; yyyy-MM-dd HH:mm:ss:SSS.")
+@valued("--date-format", "FORMAT", "The format of times; yyyy-MM-dd HH:mm:ss:SSS.")
 @switch("--print-metrics", "Print the consumer's metrics at the end.")
 @click.option("--command-property", metavar="NAME=VALUE", multiple=True, help="A setting of the consumer.")
 @valued("--consumer.config", "FILE", "As --command-config.")
@@ -82,7 +82,7 @@ def consumer_perf_test(
     command_config: str | None,
     output: str,
 ) -> None:
-    """Read records as fast as they come, and print how fast that was."""
+    """Read records as fast as possible, and print the throughput."""
     count = messages if num_records is None else num_records
     if (topic is None) == (include is None):
         raise WrongUsage("expected one of --topic and --include", ctx)
@@ -106,7 +106,7 @@ def consumer_perf_test(
             command_config or consumer_config, command_property, bootstrap_servers=bootstrap_server
         )
         shown = Shown(show_detailed_stats, date_format or "yyyy-MM-dd HH:mm:ss:SSS", output)
-        shown.time(0.0)  # a wrong format is told of now, not behind all the reading
+        shown.time(0.0)  # raises an error for a wrong format before the test begins
         test = Test(
             count, (10_000 if timeout is None else timeout) / 1000, (reporting_interval or 5000) / 1000, shown
         )
@@ -118,7 +118,7 @@ def consumer_perf_test(
 
 @dataclass(slots=True)
 class Shown:
-    """How figures are printed."""
+    """Prints the results."""
 
     detailed: bool
     date_format: str
@@ -134,7 +134,7 @@ class Shown:
         return DATE_PART.sub(lambda part: date_part(part, when), self.date_format)
 
     def interval(self, test: Test, before: Counts, since: float, now: float, joined_ms: int) -> str | None:
-        """A line for what was read since the last one."""
+        """A line for the records since the last line."""
         if not self.detailed or self.output == "json":
             return None
         seconds = max(1e-9, now - since)
@@ -165,7 +165,7 @@ class Shown:
 
 
 def date_part(part: re.Match[str], when: datetime) -> str:
-    """What Java's SimpleDateFormat puts in the place of a quoted text or of a repeated letter."""
+    """The text of Java's SimpleDateFormat for a quoted text or a repeated letter."""
     letters, letter = part[0], part[2]
     if letter is None:
         return part[1].replace("''", "'") if part[1] else "'"
@@ -200,14 +200,14 @@ class Test:
     join_ms_in_interval: int = 0
 
     def run(self, settings: Mapping[str, object], topic: str | None, include: str | None) -> dict[str, float]:
-        """Read; the consumer's metrics at the end."""
+        """Read the records; returns the consumer's metrics."""
         from tidelog.clients.consumer.blocking import Consumer
-        from tidelog.clients.consumer.listener import RebalanceListener
+        from tidelog.clients.consumer.listener import ConsumerRebalanceListener
         from tidelog.partitions import TopicPartition
 
         test = self
 
-        class Joined(RebalanceListener):
+        class Joined(ConsumerRebalanceListener):
             def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
                 test.joining_since = time.time()
 
@@ -226,6 +226,7 @@ class Test:
                 consumer.subscribe([topic or ""], listener=Joined())
             self._read(consumer)
             self.ended = time.time()
+            check_answered(consumer, settings["bootstrap.servers"])
             metrics = consumer.metrics()
         if self.counts.records < self.wanted:
             click.echo(
@@ -251,7 +252,7 @@ class Test:
                     return
                 counts.records += len(records)
                 for record in records:
-                    counts.bytes += max(0, record.key_size) + max(0, record.value_size)
+                    counts.bytes += max(0, record.serialized_key_size) + max(0, record.serialized_value_size)
                 if records and now - last_report >= self.interval:
                     text = self.shown.interval(self, before, last_report, now, self.join_ms_in_interval)
                     if text is not None:

@@ -1,4 +1,4 @@
-"""`tidelog delete-records`: move the start of partitions forward; flags and output of kafka-delete-records.
+"""`tidelog delete-records`: moves the log start offsets of partitions forward, as kafka-delete-records.
 
 The offsets come from a file: `{"partitions": [{"topic": "t", "partition": 0, "offset": 10}], "version": 1}`.
 """
@@ -15,13 +15,13 @@ import click
 from tidelog.cli.flags import (
     KafkaStyleCommand,
     WrongUsage,
-    admin_for,
     bootstrap_server,
+    came_as_code,
     exception_name,
     valued,
 )
-from tidelog.cli.output import output_option, print_json
-from tidelog.errors import KafkaError
+from tidelog.cli.output import connected_admin, output_option, print_json
+from tidelog.errors import KafkaError, error_name
 from tidelog.partitions import PartitionKey
 
 FILE_VERSION = 1
@@ -33,7 +33,7 @@ FILE_VERSION = 1
 @valued(
     "--offset-json-file",
     "FILE",
-    "The first offset to keep of each partition, -1 for none of what is there; required. "
+    "The first offset to keep of each partition, -1 to delete all records; required. "
     '{"partitions": [{"topic": "orders", "partition": 0, "offset": 10}], "version": 1}',
 )
 @output_option
@@ -51,10 +51,11 @@ def delete_records(
         raise WrongUsage("--offset-json-file must be specified", ctx)
     try:
         offsets = parse_offsets(Path(offset_json_file).read_text())
-        with admin_for(bootstrap_server, command_config) as admin:
+        with connected_admin(bootstrap_server, command_config) as admin:
             if output != "json":
                 click.echo("Executing records delete operation")
-            results = admin.delete_records(offsets)
+            deleted = admin.delete_records(offsets, partial=True)
+            results: dict[PartitionKey, int | KafkaError] = {**deleted, **deleted.errors}
     except (KafkaError, ValueError, OSError) as error:
         click.echo(f"{error}", err=True)
         ctx.exit(1)
@@ -69,18 +70,23 @@ def delete_records(
 def as_json(partition: PartitionKey, result: int | KafkaError) -> dict[str, object]:
     shown: dict[str, object] = {"topic": partition[0], "partition": partition[1]}
     if isinstance(result, KafkaError):
-        return {**shown, "error": f"{exception_name(result)}: {result}"}
+        return {**shown, "error": error_text(result)}
     return {**shown, "low_watermark": result}
 
 
 def told(result: int | KafkaError) -> str:
     if isinstance(result, KafkaError):
-        return f"error: {exception_name(result)}: {result}"
+        return f"error: {error_text(result)}"
     return f"low_watermark: {result}"
 
 
+def error_text(error: KafkaError) -> str:
+    """The class and message of an error, for a line that already names the partition."""
+    return f"{exception_name(error)}: {error_name(error.code) if came_as_code(error) else error}"
+
+
 def parse_offsets(text: str) -> dict[PartitionKey, int]:
-    """What the file asks for; ValueError says what it should have been."""
+    """The partitions and offsets of the file. Raises ValueError."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -111,7 +117,7 @@ def parse_entry(entry: object) -> tuple[PartitionKey, int]:
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """A number that fits an offset; what JSON calls true is an int to Python."""
+    """Whether a value is a whole number; JSON's true is an int in Python, too."""
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
 
 

@@ -1,10 +1,9 @@
-"""`tidelog demo`: a broker, events of an app with cheaters among its users, and all pipelines over them.
+"""`tidelog demo`: runs a broker, writes events of an app with cheaters, and runs all pipelines on them.
 
-The broker is a process of its own (`tidelog start`) and so are the pipelines (`tidelog pipeline run all`), so
-that Spark's memory is free again once they are done. The broker stays until Ctrl-C, which ends everything.
-Without Java, or without the packages for Spark, there is the broker and a line that says what is missing.
-Exit codes: 0 after Ctrl-C or when done, 1 when the broker cannot start, ends by itself, or the pipelines fail
-with --exit-when-done.
+The broker (`tidelog start`) and the pipelines (`tidelog pipeline run all`) are separate processes, so that
+Spark's memory is free when the pipelines are done. The broker runs until Ctrl-C. Without Java, or without the
+packages for Spark, only the broker runs, and a line says what is missing. Exit codes: 0 after Ctrl-C or when
+done, 1 if the broker cannot start or ends, or if the pipelines fail with --exit-when-done.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the demonstration was asked for."""
+    """The flags of the demo."""
 
     data: Path
     pipeline_data: Path
@@ -72,25 +71,25 @@ class Wish:
     type=click.IntRange(0, 65535),
     default=9092,
     show_default=True,
-    help="The port of the broker on 127.0.0.1; 0 for any that is free.",
+    help="The port of the broker on 127.0.0.1; 0 for any free port.",
 )
 @click.option(
     "--override",
     "overrides",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the broker; may be given several times.",
+    help="A setting of the broker; may be repeated.",
 )
 @click.option(
     "--events",
     type=click.IntRange(min=1000),
     default=100_000,
     show_default=True,
-    help="How many events are made where the topics are empty.",
+    help="How many events to write if the topics are empty.",
 )
 @click.option("--seed", type=int, default=8, show_default=True, help="The same seed makes the same events.")
 @click.option("--no-spark", is_flag=True, help="Run the broker alone.")
-@click.option("--exit-when-done", is_flag=True, help="End after the report instead of staying up.")
+@click.option("--exit-when-done", is_flag=True, help="End after the report.")
 @click.pass_context
 def demo(
     ctx: click.Context,
@@ -115,13 +114,13 @@ def demo(
                 click.echo(f"\nThe broker goes on on {broker.address}. Ctrl-C ends it.")
                 code = broker.wait()
     except click.exceptions.Exit as ended:
-        # Ctrl-C is how this is meant to end.
+        # Ctrl-C is the normal end.
         code = 0 if ended.exit_code == 130 else ended.exit_code
     ctx.exit(code)
 
 
 def show_pipelines(wish: Wish, broker: BrokerProcess) -> bool:
-    """Everything beyond the broker; False where it could not be shown, and has been said why."""
+    """Write the events, run the pipelines and show the tables; False after a failure, which is printed."""
     from tidelog.spark.session import why_spark_cannot_run
 
     missing = why_spark_cannot_run()
@@ -144,12 +143,17 @@ def show_pipelines(wish: Wish, broker: BrokerProcess) -> bool:
         click.echo(f"The pipelines ended with {code}; the lines above say why.", err=True)
         return False
     click.echo(f"\n{time.monotonic() - started:.0f} seconds later their tables are there:")
-    demo_tables.show(wish.pipeline_data, wish.report, demo_events.planted(wish.pipeline_data))
+    demo_tables.show(
+        wish.pipeline_data,
+        wish.report,
+        demo_events.truth(wish.pipeline_data),
+        demo_events.records(broker.address),
+    )
     return True
 
 
 class Process:
-    """A tool of ours in a session of its own: Ctrl-C reaches it through us alone, and it ends with us."""
+    """A process of a tool in a separate session: only this process forwards Ctrl-C, and both end together."""
 
     def __init__(self, arguments: Sequence[str], stop_seconds: float) -> None:
         self._stop_seconds = stop_seconds
@@ -172,7 +176,7 @@ class Process:
         return self._popen.poll()
 
     def close(self) -> None:
-        """Asked to end, and after a while made to, with the processes that it started."""
+        """Stop the process; after a while kill it and the processes that it started."""
         if self._popen.poll() is None:
             self._popen.terminate()
             try:
@@ -183,7 +187,7 @@ class Process:
 
 
 class BrokerProcess(Process):
-    """`tidelog start`, ready to be used once it is entered."""
+    """A context manager that runs `tidelog start` and waits until the broker answers."""
 
     def __init__(self, wish: Wish) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="tidelog-demo-")
@@ -191,7 +195,7 @@ class BrokerProcess(Process):
         settings = {
             "listeners": f"PLAINTEXT://127.0.0.1:{wish.port}",
             "log.dirs": str(wish.data),
-            # The exactly-once sink prepares its transactions, so that none runs out of time.
+            # The exactly-once sink uses two-phase commits, whose transactions have no time-out.
             "transaction.two.phase.commit.enable": "true",
         }
         arguments = ["start", "--ready-file", str(self._ready), "--log-level", "WARN"]
@@ -221,7 +225,7 @@ class BrokerProcess(Process):
         raise OSError(f"the broker did not answer within {READY_SECONDS:.0f} seconds")
 
     def wait(self) -> int:
-        """Until the broker ends by itself, which it should not."""
+        """Wait until the broker ends, which is an error; returns its exit code."""
         code = self._popen.wait()
         click.echo(f"tidelog: the broker ended with {code}", err=True)
         return code or 1
@@ -240,21 +244,21 @@ class BrokerProcess(Process):
 
 
 def _tool() -> list[str]:
-    """This installation's `tidelog`, by the name that people call it."""
+    """The command of this installation's `tidelog`."""
     script = Path(sys.executable).with_name("tidelog")
     return [str(script)] if script.exists() else [sys.executable, "-m", "tidelog"]
 
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and a closed terminal all end the program in order."""
+    """Let Ctrl-C, SIGTERM and a closed terminal end the program cleanly."""
 
     def interrupt(_number: int, _frame: object) -> None:
-        for number in STOPS:  # the end is under way, and takes seconds
+        for number in STOPS:  # ignore further signals: the end takes seconds
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():  # only that one is told of signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
         return
     before = {number: signal.signal(number, interrupt) for number in STOPS}
@@ -266,7 +270,7 @@ def signals_interrupt() -> Iterator[None]:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """What a child calls before it becomes our tool; on Linux it is then told when we are killed."""
+    """A function that a child calls at its start: on Linux it gets a signal when this process is killed."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None, use_errno=True)

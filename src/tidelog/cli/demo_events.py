@@ -1,4 +1,4 @@
-"""Events for the demonstration, made where the topics are still empty."""
+"""Writes the events of the demo, if the topics are empty."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tidelog.clients.adminclient import Admin
+from tidelog.clients.admin import Admin
 from tidelog.protocol.offset_specs import LATEST
 from tidelog.spark.pipelines.days import DAY_MS
 from tidelog.spark.pipelines.events import EVENTS
@@ -16,13 +16,13 @@ from tidelog.spark.pipelines.generator_scenes import Cheaters
 from tidelog.spark.pipelines.generator_writer import write
 
 TRUTH = "truth.json"
-"""In the pipelines' folder: who the cheaters are, for a look at how many were found."""
+"""A file in the pipelines' folder with the planted cheaters; the demo compares the alerts with it."""
 MOST_CHEATERS = 8  # of each kind
 
 
 def prepare(bootstrap: str, pipeline_data: Path, events: int, seed: int, partitions: int) -> bool:
-    """Have events in the topics. False where the pipelines' folder belongs to another log."""
-    there = records(bootstrap)
+    """Write events if the topics are empty. False if the pipelines' folder belongs to another log."""
+    there = sum(records(bootstrap).values())
     if there:
         click.echo(f"\nThe topics have {there:,} records already: no more are made.")
         return True
@@ -49,31 +49,35 @@ def prepare(bootstrap: str, pipeline_data: Path, events: int, seed: int, partiti
     pipeline_data.mkdir(parents=True, exist_ok=True)
     (pipeline_data / TRUTH).write_text(truth.to_json())
     good, broken = sum(truth.events.values()), sum(truth.broken.values())
+    written = sum(records(bootstrap).values())
     click.echo(
-        f"{good:,} good events and {broken:,} broken ones are in {len(EVENTS)} topics after "
-        f"{time.monotonic() - started:.1f} s; {sum(map(len, truth.cheaters.values())):,} cheaters are among "
-        "the users."
+        f"{written:,} records are in {len(EVENTS)} topics after {time.monotonic() - started:.1f} s: "
+        f"{good:,} good events, {truth.duplicates:,} of them sent twice, and {broken:,} broken ones. "
+        f"{sum(map(len, truth.cheaters.values())):,} cheaters are among the users."
     )
     return True
 
 
-def records(bootstrap: str) -> int:
-    """How many records were ever written to the topics of the events."""
+def records(bootstrap: str) -> dict[str, int]:
+    """The number of records ever written to each topic of the events."""
     with Admin(bootstrap_servers=bootstrap, client_id="tidelog-demo") as admin:
         names = [name for name in admin.list_topics() if name in EVENTS]
         if not names:
-            return 0
+            return {}
         wanted = {
             (name, partition.partition): LATEST
             for name, topic in admin.describe_topics(names).items()
             for partition in topic.partitions
         }
-        return sum(info.offset for info in admin.list_offsets(wanted).values())
+        written = dict.fromkeys(names, 0)
+        for (name, _), info in admin.list_offsets(wanted).items():
+            written[name] += info.offset
+        return written
 
 
-def planted(pipeline_data: Path) -> dict[str, list[str]]:
-    """By rule: who should be found, where these events were made by us."""
+def truth(pipeline_data: Path) -> Truth | None:
+    """The description of the events, if the demo wrote them."""
     try:
-        return Truth.from_json((pipeline_data / TRUTH).read_text()).cheaters
+        return Truth.from_json((pipeline_data / TRUTH).read_text())
     except FileNotFoundError:
-        return {}
+        return None

@@ -1,4 +1,4 @@
-"""What the demonstration shows of the pipelines' tables: counts, alerts with evidence, balances, regions."""
+"""Prints the tables of the pipelines in the demo: counts, alerts with evidence, balances and regions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tidelog.spark.pipelines import report
+from tidelog.spark.pipelines.events import INVITES, TASKS
+from tidelog.spark.pipelines.generator import Truth
 from tidelog.spark.pipelines.report_facts import EVENT_TABLES, Alert, Facts, text
 from tidelog.spark.pipelines.report_page import TOLD_BY_THE_WINDOW
 
+TABLES = "Tables"
 ALERTS_OF_A_RULE = 2
 BALANCES_SHOWN = 5
 COUNTRIES_SHOWN = 6
@@ -21,17 +24,23 @@ EVIDENCE_WIDTH = 160
 NAMES_SHOWN = 2
 
 
-def show(data: Path, page: Path, planted: Mapping[str, Sequence[str]]) -> None:
-    """Print the tables, and write the report. `planted`, by rule: the subjects that should be found."""
+def show(data: Path, page: Path, truth: Truth | None, records: Mapping[str, int]) -> None:
+    """Print the tables, and write the report.
+
+    `truth` describes the events, if the demo wrote them; `records` has the number of records of each topic.
+    """
+    planted = {} if truth is None else truth.cheaters
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=120)
     facts = report.facts(data)
     for table in (counts(facts), alerts(facts, planted), balances(facts), regions(facts)):
-        title, table.title = table.title, None  # a title would be broken to the width of its table
+        title, table.title = table.title, None  # a table wraps its title to its width
         console.print()
         console.print(title, style="bold")
         console.print(table)
+        if title == TABLES:
+            console.print(summed_up(facts, records))
     written = report.write(data, page)
     console.print("\nThe report, with plots of all this:")
     console.print(Text(f"  {written}"), soft_wrap=True)
@@ -42,7 +51,7 @@ def made(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence
     for name, justify in columns:
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
     for row in rows:
-        # What comes from the tables is text, whatever brackets are in it.
+        # Cells are plain text: brackets in them are no markup.
         table.add_row(*(Text(cell) for cell in row))
     return table
 
@@ -54,7 +63,20 @@ def counts(facts: Facts) -> Table:
         rows.append((name, f"{sum(n for (of, _), n in facts.rules.items() if of == pipeline):,}"))
     rows += [("user_regions", f"{facts.regions.total():,}"), ("balances", f"{len(facts.balances):,}")]
     rows += [("daily_earnings", f"{facts.days_earned:,}"), ("task_progress", f"{facts.tasks.total():,}")]
-    return made("Tables", (("table", ""), ("rows", "right")), rows)
+    return made(TABLES, (("table", ""), ("rows", "right")), rows)
+
+
+def summed_up(facts: Facts, records: Mapping[str, int]) -> str:
+    """A sentence with the number of records in the tables, in quarantine and in findings."""
+    total, kept, broken = sum(records.values()), facts.event_count, facts.bad_count
+    only_found = sum(count for topic, count in records.items() if topic in (INVITES.topic, TASKS.topic))
+    told = (
+        f"{total:,} records were read: {kept:,} are in the first {len(EVENT_TABLES)} tables, {broken:,} "
+        f"broken ones in quarantine, and {only_found:,} were invites and tasks, of which the tables have "
+        "the findings."
+    )
+    missing = total - kept - broken - only_found
+    return told if missing == 0 else f"{told} {missing:,} are not accounted for."
 
 
 def alerts(facts: Facts, planted: Mapping[str, Sequence[str]]) -> Table:
@@ -82,7 +104,7 @@ def evidence(alert: Alert) -> str:
 
 
 def in_short(value: object) -> str:
-    """A value of the evidence; of a long list the first ones."""
+    """A value of the evidence; of a long list the first items."""
     if isinstance(value, list):
         named = [str(item) for item in value[:NAMES_SHOWN]]
         more = len(value) - len(named)

@@ -1,4 +1,4 @@
-"""`tidelog doctor`: what a broker and the pipelines need of this machine, and how to get what is missing."""
+"""`tidelog doctor`: checks what a broker and the pipelines need, and says how to get it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
 FEW_FILES = 10_000
 LITTLE_SPACE = 1 << 30
-# File systems that lose their files with the machine, or that do not keep what fsync promised.
+# File systems that lose their files at a restart, or that may lose data after fsync.
 PASSING = ("tmpfs", "ramfs")
 REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
 RELEASED = 1_700_000_000  # a clock before this day of 2023 is wrong
-CLOCK_UNSYNCHRONIZED = 5  # what adjtimex answers where nobody keeps the clock
+CLOCK_UNSYNCHRONIZED = 5  # the answer of adjtimex if no NTP client runs
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
 MARKS = {OK: "ok  ", WARNING: "warn", FAILURE: "FAIL"}
@@ -35,7 +35,7 @@ MARKS = {OK: "ok  ", WARNING: "warn", FAILURE: "FAIL"}
 
 @dataclass(slots=True, frozen=True)
 class Finding:
-    """One thing that was looked at. `advice` says what to do about a warning or a failure."""
+    """The result of one check. `advice` says what to do about a warning or a failure."""
 
     what: str
     status: str
@@ -57,7 +57,7 @@ class Finding:
 @output_option
 @click.pass_context
 def doctor(ctx: click.Context, port: int, data: Path, output: str) -> None:
-    """Check what a broker and the pipelines need of this machine; 1 where a broker cannot run."""
+    """Check what a broker and the pipelines need. The exit code is 1 if a broker cannot run."""
     findings = list(examine(port, data))
     if output == "json":
         print_json([asdict(finding) for finding in findings])
@@ -102,7 +102,7 @@ def compiled_module() -> Finding:
 
 
 def java(run: Callable[[str], str] | None = None) -> Finding:
-    """Spark and ZooKeeper need it; a broker does not."""
+    """Check Java, which Spark and ZooKeeper need; a broker does not."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=f"{home}/bin") if home else None
     program = program or shutil.which("java")
@@ -160,7 +160,7 @@ def log_folder(data: Path) -> Iterator[Finding]:
 
 
 def file_system(folder: Path, mounts: str | None = None) -> Finding:
-    """What keeps the files of a folder, as /proc/mounts says."""
+    """Check the file system of a folder, by /proc/mounts."""
     if mounts is None:
         try:
             mounts = Path("/proc/mounts").read_text()
@@ -205,7 +205,7 @@ def clock(now: float | None = None) -> Finding:
 
 
 def _clock_state() -> int | None:
-    """What the kernel knows of its clock; None where it cannot be asked."""
+    """The kernel's state of the clock; None if the system has no adjtimex."""
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Ways to show key and value of a record: as text, as numbers, or as what the internal topics hold."""
+"""Decoders of keys and values for `dump-log`: text, numbers, and records of internal topics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def number(size: int, name: str) -> ValueDecoder:
     return decode
 
 
-# By the last word of the class names that Kafka's tool takes.
+# By the names of Kafka's classes without their packages.
 VALUE_DECODERS: dict[str, ValueDecoder] = {
     "StringDecoder": text,
     "IntegerDecoder": number(4, "integer"),
@@ -58,7 +58,7 @@ def plain(key: ValueDecoder, value: ValueDecoder) -> RecordDecoder:
 
 
 def coordinator_records(types: RecordTypes) -> RecordDecoder:
-    """Keys that say their type and values that say their version in their first two bytes."""
+    """A decoder of records whose keys begin with a type, and values with a version, of two bytes."""
 
     def decode(record: Record) -> Shown:
         if record.key is None or len(record.key) < 2:
@@ -85,7 +85,7 @@ def decode_value(value_class: type[Message], data: bytes) -> str:
 
 
 def show_members(group: dict[str, Json]) -> None:
-    """Replace what members of consumer groups say to each other by what it means."""
+    """Decode the subscriptions and assignments of the members of a group."""
     from base64 import b64decode
 
     from tidelog.protocol.messages.consumer_protocol import (
@@ -129,7 +129,7 @@ def share_group_state_decoder() -> RecordDecoder:
 
 
 def record_types(names: dict[str, object]) -> RecordTypes:
-    """The pairs of keys and values that a module declares, by their number."""
+    """The key and value classes of a module, by the type of the record."""
     keys: dict[int, type[Message]] = {}
     values: dict[int, type[Message]] = {}
     for name, found in names.items():

@@ -1,4 +1,4 @@
-"""The lines that `dump-log` prints for each kind of file of a log folder, and what it finds wrong in them."""
+"""The lines that `dump-log` prints for each type of file of a log folder, and the problems it finds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SNAPSHOT_VERSION = 1
 
 @dataclass(slots=True, frozen=True)
 class Choices:
-    """What of the files is printed."""
+    """The selection of what is printed."""
 
     deep: bool = False
     decoder: RecordDecoder | None = None  # None: records without keys and values
@@ -42,7 +42,7 @@ class Choices:
 
 @dataclass(slots=True)
 class Problems:
-    """What is wrong in files, gathered while they are printed and shown after them."""
+    """The problems of files, which are printed after the files."""
 
     lines: list[str] = field(default_factory=list)
     _headed: set[str] = field(default_factory=set)
@@ -55,7 +55,7 @@ class Problems:
 
 
 def dump_file(path: str, choices: Choices, problems: Problems) -> Iterator[str]:
-    """The lines for one file, chosen by how its name ends."""
+    """The lines for one file, by the suffix of its name."""
     yield f"Dumping {path}"
     kind = Path(path).suffix
     if kind == ".log":
@@ -80,7 +80,7 @@ def base_offset_of(path: str) -> int:
 
 
 def map_file(path: str) -> memoryview:
-    """The bytes of a file, read when they are looked at."""
+    """The bytes of a file, mapped into memory."""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")
@@ -223,7 +223,7 @@ def dump_time_index(path: str, choices: Choices, problems: Problems) -> Iterator
 
 
 def index_entries(data: memoryview, entry: struct.Struct, base: int) -> Iterator[tuple[int, int]]:
-    """Position or timestamp of each entry, with its offset, up to the zeros of a file made in full size."""
+    """The position or timestamp and the offset of each entry, without the zeros of a preallocated file."""
     whole = len(data) - len(data) % entry.size
     for number, (first, second) in enumerate(entry.iter_unpack(data[:whole])):
         relative, other = (second, first) if entry is _TIME_ENTRY else (first, second)
@@ -243,7 +243,7 @@ def check_time_index(path: str, data: memoryview) -> None:
 
 
 def batches_beside(path: str) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of the log that an index belongs to."""
+    """The positions and headers of the batches in the log of an index."""
     yield from iter_batches(map_file(str(Path(path).with_suffix(".log"))))
 
 

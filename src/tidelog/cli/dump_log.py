@@ -1,4 +1,4 @@
-"""`tidelog dump-log`: what the files of a log folder hold, with the flags and output of kafka-dump-log."""
+"""`tidelog dump-log`: prints the files of a log folder, with the flags and output of kafka-dump-log."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tidelog.errors import KafkaError
 
 @click.command("dump-log", cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @valued("--files", "FILE[,...]", "Log, index and snapshot files; required.")
-@switch("--deep-iteration", "Print the records of each batch, not only the batch.")
+@switch("--deep-iteration", "Print the records of each batch, too.")
 @switch("--print-data-log", "Print keys and values too.")
-@switch("--skip-record-metadata", "Print nothing but keys and values of records, and no control records.")
-@switch("--index-sanity-check", "Only check whether an index would have to be rebuilt at start.")
+@switch("--skip-record-metadata", "Print only keys and values of records, and no control records.")
+@switch("--index-sanity-check", "Only check whether a start would rebuild an index.")
 @switch("--verify-index-only", "Only compare an index with its log.")
-@valued("--max-bytes", "N", "Read only so many bytes of a log.", int)
-@valued("--max-message-size", "N", "Accepted for the sake of scripts: a batch of any size is read.", int)
-@valued("--key-decoder-class", "NAME", "How keys are shown: StringDecoder, IntegerDecoder or LongDecoder.")
-@valued("--value-decoder-class", "NAME", "How values are shown, by the same names.")
-@switch("--offsets-decoder", "Show what records of __consumer_offsets mean.")
-@switch("--transaction-log-decoder", "Show what records of __transaction_state mean.")
-@switch("--share-group-state-decoder", "Show what records of __share_group_state mean.")
-@switch("--cluster-metadata-decoder", "Not served: metadata is kept in a tree here, not in a log.")
-@switch("--remote-log-metadata-decoder", "Not served: there is no remote storage here.")
+@valued("--max-bytes", "N", "Read only the first N bytes of a log.", int)
+@valued("--max-message-size", "N", "Ignored: the tool reads batches of any size.", int)
+@valued("--key-decoder-class", "NAME", "The decoder of keys: StringDecoder, IntegerDecoder or LongDecoder.")
+@valued("--value-decoder-class", "NAME", "The decoder of values, by the same names.")
+@switch("--offsets-decoder", "Decode the records of __consumer_offsets.")
+@switch("--transaction-log-decoder", "Decode the records of __transaction_state.")
+@switch("--share-group-state-decoder", "Decode the records of __share_group_state.")
+@switch("--cluster-metadata-decoder", "Not served: the metadata is in a tree, not in a log.")
+@switch("--remote-log-metadata-decoder", "Not served: there is no remote storage.")
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def dump_log(
@@ -54,7 +54,7 @@ def dump_log(
     cluster_metadata_decoder: bool,
     remote_log_metadata_decoder: bool,
 ) -> None:
-    """Print what log, index, transaction index and producer snapshot files hold."""
+    """Print log, index, transaction index and producer snapshot files."""
     if not files:
         raise WrongUsage("--files must be specified", ctx)
     if cluster_metadata_decoder or remote_log_metadata_decoder:
@@ -105,7 +105,7 @@ def choose_decoder(
     transactions: bool,
     share_group_state: bool,
 ) -> RecordDecoder | None:
-    """How records are shown; None where their content is not asked for."""
+    """The decoder of records; None if their content is not printed."""
     if offsets:
         return offsets_decoder()
     if transactions:

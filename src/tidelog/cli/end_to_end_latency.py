@@ -1,4 +1,4 @@
-"""`tidelog end-to-end-latency`: how long a record takes to a consumer, as kafka-e2e-latency."""
+"""`tidelog end-to-end-latency`: measures the time from producer to consumer, as kafka-e2e-latency."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 @tool_command("end-to-end-latency")
 @click.argument("old_style", nargs=-1, metavar="[BROKERS TOPIC COUNT ACKS SIZE [FILE]]")
 @bootstrap_server
-@valued("--topic", "NAME", "The topic to write to and to read; made where it is not there. Required.")
+@valued("--topic", "NAME", "The topic to write and read; created if it is missing. Required.")
 @valued("--num-records", "N", "How many records; required.", int)
 @valued("--producer-acks", "ACKS", "1 or all; required.")
 @valued("--record-size", "BYTES", "The size of each value; required.", int)
@@ -45,7 +45,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 @output_option
 @click.pass_context
 def end_to_end_latency(ctx: click.Context, /, old_style: tuple[str, ...], **flags: object) -> None:
-    """Write a record and wait until it is read, again and again, and print how long that took."""
+    """Write records one by one, wait until each is read, and print the latencies."""
     if old_style:
         if len(old_style) not in (5, 6):
             raise WrongUsage("expected BROKERS TOPIC COUNT ACKS SIZE [FILE], or flags", ctx)
@@ -82,7 +82,7 @@ def number(flags: dict[str, object], name: str) -> int:
 
 
 class Sizes:
-    """How large the parts of a record are."""
+    """The sizes of the parts of a record."""
 
     FLAGS = ("record_size", "record_key_size", "num_headers", "record_header_key_size", "record_header_size")
 
@@ -106,8 +106,8 @@ class Sizes:
 def measure(
     bootstrap: str, topic: str, count: int, acks: str, sizes: Sizes, file: str | None, output: str
 ) -> list[float]:
-    """Milliseconds for each record."""
-    from tidelog.clients.adminclient import NewTopic
+    """The latency of each record in milliseconds."""
+    from tidelog.clients.admin import NewTopic
     from tidelog.clients.consumer.blocking import Consumer
     from tidelog.clients.producer.blocking import Producer
 
@@ -123,7 +123,7 @@ def measure(
     reading = {"enable.auto.commit": False, "auto.offset.reset": "latest", "fetch.max.wait.ms": 0, **common}
     writing = {"linger.ms": 0, "max.block.ms": 2**31, "acks": acks, **common}
     with Consumer(reading) as consumer, Producer(writing) as producer:
-        partitions = [(topic, index) for index in consumer.partitions_for(topic)]
+        partitions = [(topic, info.partition) for info in consumer.partitions_for(topic)]
         consumer.assign(partitions)
         consumer.seek_to_end(*partitions)
         for partition in partitions:

@@ -1,6 +1,6 @@
-"""What our tools share of the conventions of Kafka's own: exit code 1 for wrong flags, one value per flag.
+"""Conventions of Kafka's tools that our tools share: exit code 1 for wrong flags, one value per flag.
 
-Scripts that call Kafka's tools look at the exit code and at standard output, so both are kept.
+Scripts check the exit code and standard output of Kafka's tools, so our tools have the same.
 """
 
 from __future__ import annotations
@@ -8,16 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import click
 
-from tidelog.clients.admin import Admin
-from tidelog.config.properties import read_properties
 from tidelog.errors import ErrorCode, KafkaError, error_name
-
-if TYPE_CHECKING:
-    from tidelog.clients.security import Security
 
 T = TypeVar("T")
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -25,7 +20,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "TIDELOG_BOOTSTRAP_SERVER"
 
-# Errors whose class has another name in Kafka than their code.
+# Errors whose class in Kafka is not named after their code.
 RENAMED = {
     "InvalidConfig": "InvalidConfiguration",
     "NonEmptyGroup": "GroupNotEmpty",
@@ -45,7 +40,7 @@ CODE_WORDS: dict[int, str] = {
 
 
 class Assumed(str):
-    """The value of a flag that was not given. A file of settings goes before it."""
+    """The default of a flag. A file of settings takes precedence over it."""
 
     __slots__ = ()
 
@@ -57,7 +52,8 @@ class WrongUsage(click.UsageError):
 class KafkaStyleCommand(click.Command):
     """A command that ends with 1, not with click's 2, when its flags are wrong.
 
-    A reader that goes away ends it with 0, as Kafka's tools; lines that cannot be written are told of in one.
+    As in Kafka's tools, it ends with 0 when the reader of its output closes the pipe. If it cannot write its
+    output for another reason, it prints one line about it.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -77,13 +73,13 @@ class KafkaStyleCommand(click.Command):
 
 
 def seen_enough(ctx: click.Context) -> NoReturn:
-    """The end where whoever read our lines has gone: nothing may be written at the exit either."""
+    """End the tool after its reader closed the pipe; the exit must not write to it either."""
     sys.stdout = None
     ctx.exit(0)
 
 
 class KafkaStyleGroup(click.Group):
-    """A command with subcommands that ends with 1, not with click's 2, when it is called in a wrong way."""
+    """A command with subcommands that ends with 1, not with click's 2, when its flags are wrong."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -107,7 +103,7 @@ def _single(ctx: click.Context, option: click.Parameter, values: tuple[T, ...]) 
 
 
 def valued(name: str, metavar: str, text: str, kind: type[str] | type[int] = str) -> Decorator:
-    """A flag with one value, refused when it is given twice."""
+    """A flag with one value; it is an error to repeat the flag."""
     attribute = name.lstrip("-").replace("-", "_").replace(".", "_")
     return click.option(
         name, attribute, metavar=metavar, type=kind, multiple=True, callback=_single, help=text
@@ -123,14 +119,14 @@ bootstrap_server: Decorator = click.option(
     metavar="HOST:PORT[,...]",
     multiple=True,
     callback=_bootstrap,
-    help="Brokers to ask first. Without the flag the settings file names them, then "
-    f"${BOOTSTRAP_VARIABLE}; the default is {BOOTSTRAP}.",
+    help="The first brokers to connect to. Without the flag: the settings file, then "
+    f"${BOOTSTRAP_VARIABLE}, then {BOOTSTRAP}.",
 )
-"""The flag of every tool that talks to brokers."""
+"""The flag of every tool that connects to brokers."""
 
 
 def value_or_not(name: str, metavar: str, text: str) -> Decorator:
-    """A flag whose value may be left out: then it is empty, and None where the flag is not there at all."""
+    """A flag with an optional value: empty without a value, None without the flag."""
     return click.option(name, metavar=metavar, is_flag=False, flag_value="", default=None, help=text)
 
 
@@ -139,58 +135,38 @@ def switch(name: str, text: str) -> Decorator:
 
 
 def not_both(ctx: click.Context, name: str, value: object, old_name: str, old_value: object) -> None:
-    """A flag and its older name: whoever gives both would have one of them ignored."""
+    """Raise WrongUsage if a flag is given by its name and also by its older name."""
     if value not in (None, ()) and old_value not in (None, ()):
         raise WrongUsage(f"{name} and {old_name} cannot be specified together", ctx)
 
 
-def admin_for(bootstrap: str, command_config: str | None, timeout: float | None = None) -> Admin:
-    """A client of the cluster, with the settings of the file that --command-config names.
-
-    No request takes longer than the timeout, in seconds, where one is given.
-    """
-    settings = read_properties(command_config) if command_config else {}
-    if isinstance(bootstrap, Assumed):
-        bootstrap = settings.get("bootstrap.servers", bootstrap)
-    security: Security | None = None
-    if settings.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
-        from tidelog.clients.security import Security
-        from tidelog.clients.settings import admin_settings
-
-        security = Security(admin_settings({**settings, "bootstrap.servers": bootstrap}))
-    connect_timeout = milliseconds(settings, "socket.connection.setup.timeout.ms", 10_000)
-    request_timeout = milliseconds(settings, "request.timeout.ms", 30_000)
-    if timeout is not None:
-        connect_timeout, request_timeout = min(connect_timeout, timeout), min(request_timeout, timeout)
-    return Admin(
-        bootstrap,
-        client_id=settings.get("client.id", "tidelog-admin"),
-        connect_timeout=connect_timeout,
-        request_timeout=request_timeout,
-        security=security,
-    )
-
-
 def exception_name(error: KafkaError) -> str:
-    """What Kafka's tools call an error: scripts look for it in their output."""
+    """Kafka's class name of an error, which scripts search in the output."""
     name = type(error).__name__.removesuffix("Error").removesuffix("Exception")
     return f"org.apache.kafka.common.errors.{RENAMED.get(name, name)}Exception"
 
 
 def error_text(error: KafkaError) -> str:
-    """An error as Kafka's tools print it: the name of its class, then what happened."""
+    """An error as Kafka's tools print it: the name of its class, then its message."""
     return f"{exception_name(error)}: {error_words(error)}"
 
 
 def error_words(error: KafkaError) -> str:
-    """What happened; for an error that came as a bare code, the words that scripts know it by."""
+    """The message of an error; Kafka's message for an error without one."""
     text = str(error)
     return CODE_WORDS.get(error.code, text) if text == error_name(error.code) else text
 
 
-def milliseconds(settings: dict[str, str], name: str, default: int) -> float:
-    """The seconds of a setting that is written in milliseconds."""
-    text = settings.get(name, str(default))
-    if not text.isdigit() or int(text) == 0:
-        raise ValueError(f"{name}={text}: expected a number of milliseconds above 0")
-    return int(text) / 1000
+def brief_text(error: KafkaError) -> str:
+    """`error_text` for a line that already names the topic, group or partition."""
+    return f"{exception_name(error)}: {brief_words(error)}"
+
+
+def brief_words(error: KafkaError) -> str:
+    """`error_words` for a line that already names the topic, group or partition."""
+    return CODE_WORDS.get(error.code, error_name(error.code)) if came_as_code(error) else str(error)
+
+
+def came_as_code(error: KafkaError) -> bool:
+    """Whether the broker sent an error code without a message; the client's message ends with its name."""
+    return str(error).rpartition(": ")[2] == error_name(error.code)

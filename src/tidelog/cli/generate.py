@@ -1,4 +1,4 @@
-"""`tidelog generate`: events of the app as the pipelines read them, with cheaters whose names are known."""
+"""`tidelog generate`: writes events of the app for the pipelines, with known cheaters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def duration(ctx: click.Context, option: click.Parameter, text: str | None) -> i
 
 
 def moment(ctx: click.Context, option: click.Parameter, text: str | None) -> int | str | None:
-    """Milliseconds since 1970 of a time in ISO 8601, UTC unless it says otherwise; or `live`."""
+    """Milliseconds since 1970 of a time in ISO 8601, in UTC unless it has a zone; or `live`."""
     if text is None or text == LIVE:
         return text
     try:
@@ -91,8 +91,8 @@ def planted(function: Decorated) -> Decorated:
 @tool_command("generate", greedy=["--command-property"])
 @bootstrap_server
 @counted("--events", "How many records, broken and duplicate ones included.", 100_000)
-@click.option("--rate", metavar="N", type=click.FloatRange(min=0), help="So many a second; no limit where 0.")
-@valued("--seed", "N", "The same seed and --start give the same bytes; drawn and printed by default.", int)
+@click.option("--rate", metavar="N", type=click.FloatRange(min=0), help="Events in a second; 0 for no limit.")
+@valued("--seed", "N", "The same seed and --start give the same bytes; by default random, and printed.", int)
 @counted("--users", "How many users; one for every 50 events by default.", 0)
 @counted("--devices", "How many devices; four for every five users by default.", 0)
 @click.option(
@@ -112,15 +112,15 @@ def planted(function: Decorated) -> Decorated:
     metavar="DURATION",
     default="10m",
     show_default=True,
-    help="Up to so late.",
+    help="The longest delay of late events.",
 )
 @fraction("--out-of-order", "The part that arrives up to 20 s out of order.")
 @fraction("--broken", "The part that is broken: not JSON, truncated, of a wrong type and so on.")
 @fraction("--duplicates", "The part that is sent a second time.")
 @planted
-@counted("--cheaters", "So many of every kind of cheater that no flag of its own names.", 0)
-@counted("--partitions", "The partitions of topics that are made.", 4)
-@valued("--truth", "FILE", "Write who the cheaters are, and what was made, as JSON.")
+@counted("--cheaters", "The number of each kind of cheater without a flag for its kind.", 0)
+@counted("--partitions", "The number of partitions of new topics.", 4)
+@valued("--truth", "FILE", "Write the cheaters, and a description of the events, as JSON.")
 @click.option("--command-property", metavar="NAME=VALUE...", multiple=True, help="Settings of the clients.")
 @valued("--command-config", "FILE", "A properties file with settings of the clients.")
 @output_option
@@ -153,9 +153,9 @@ def generate(
     command_config: str | None,
     output: str,
 ) -> None:
-    """Write events of the app to its nine topics, for the pipelines to work on.
+    """Write events of the app to its nine topics, for the pipelines.
 
-    The cheaters among them are known: --truth writes their names, by the rule that should find them.
+    The cheaters are known: --truth writes their names, by the rule that should find them.
     """
     if partitions < 1:
         raise WrongUsage(f"--partitions is {partitions}; at least 1 is right", ctx)
@@ -200,7 +200,7 @@ def generate(
 def times(
     ctx: click.Context, events: int, rate: float | None, start: int | str | None, span: int | None
 ) -> tuple[int, int]:
-    """When the first event happens, and how long it is to the last, in milliseconds."""
+    """The time of the first event, and the time from the first to the last, in milliseconds."""
     now = round(time.time() * 1000)
     if start == LIVE or (start is None and rate):
         if not rate:
@@ -217,7 +217,7 @@ def times(
 
 
 def libraries() -> None:
-    """Says which extra is missing, where one is."""
+    """Raise ValueError with the name of the extra if a library is missing."""
     try:
         import numpy  # noqa: F401
         import pyarrow  # noqa: F401
@@ -226,7 +226,7 @@ def libraries() -> None:
 
 
 def run(writer: Writer, plan: Plan, output: str) -> Truth:
-    """A bar on a terminal, a line now and then in a pipe."""
+    """Write the events, with a bar on a terminal, or a line in each interval in a pipe."""
     told = time.monotonic()
     with progress("events", plan.events) as bar:
 

@@ -1,4 +1,4 @@
-"""`tidelog get-offsets`: offsets of partitions; flags and output of kafka-get-offsets."""
+"""`tidelog get-offsets`: prints offsets of partitions, as kafka-get-offsets."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import click
 
 from tidelog.cli.flags import bootstrap_server, switch, valued
 from tidelog.cli.output import failing, open_admin, output_option, print_json, tool_command
+from tidelog.partitions import PartitionKey
 from tidelog.protocol import offset_specs
 
 if TYPE_CHECKING:
-    from tidelog.clients.adminclient import Admin
+    from tidelog.clients.admin import Admin
 
 Fits = Callable[[str, int], bool]
 
@@ -32,14 +33,14 @@ UNKNOWN_OFFSET = -1
 @tool_command("get-offsets")
 @bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the client.")
-@valued("--topic", "PATTERN", "Only topics whose whole name fits a regular expression.")
+@valued("--topic", "PATTERN", "Only topics whose whole name matches a regular expression.")
 @valued("--partitions", "N,...", "Only these partitions.")
 @valued(
     "--topic-partitions",
     "RULE,...",
     "TOPIC:PARTITIONS with 3, 0-3 (3 left out), 2- or -3; either may be left out.",
 )
-@valued("--time", "TIME", f"Milliseconds, or one of {', '.join(SPECS)}; latest where it is not given.")
+@valued("--time", "TIME", f"Milliseconds, or one of {', '.join(SPECS)}; by default latest.")
 @switch("--exclude-internal-topics", "Leave out internal topics.")
 @output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
@@ -55,7 +56,7 @@ def get_offsets(
     exclude_internal_topics: bool,
     output: str,
 ) -> None:
-    """Print the offsets of partitions: the last, the first, or those of a time."""
+    """Print the offsets of partitions: the last, the first, or the offsets of a time."""
     with failing("Error occurred: "):
         if topic_partitions is not None and (topic is not None or partitions is not None):
             raise ValueError("--topic-partitions cannot be used with --topic or --partitions")
@@ -70,8 +71,8 @@ def get_offsets(
         click.echo(f"{name}:{index}:{at}")
 
 
-def offsets(admin: Admin, fits: Fits, spec: int, internal: bool) -> dict[tuple[str, int], int]:
-    """The offsets in the order of Kafka's tool: that of the texts TOPIC-PARTITION."""
+def offsets(admin: Admin, fits: Fits, spec: int, internal: bool) -> dict[PartitionKey, int]:
+    """The offsets in the order of Kafka's tool: sorted by the text TOPIC-PARTITION."""
     names = list(admin.list_topics(list_internal=internal))
     described = admin.describe_topics(names)
     wanted = [
@@ -102,7 +103,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_filters(topic: str | None, partitions: str | None) -> Fits:
-    """Topics by a pattern, partitions by their numbers; all where nothing is given."""
+    """A filter by a pattern of topics and numbers of partitions; by default everything passes."""
     name_fits = _pattern(".*" if topic is None else topic)
     if not partitions:
         return lambda name, index: name_fits(name)
@@ -117,7 +118,7 @@ def parse_filters(topic: str | None, partitions: str | None) -> Fits:
 
 
 def parse_rules(text: str) -> Fits:
-    """What any of the rules fits."""
+    """A filter of partitions that match at least one of the rules."""
     rules = [_rule(part) for part in text.split(",")]
     return lambda name, index: any(rule(name, index) for rule in rules)
 

@@ -1,22 +1,26 @@
-"""`tidelog groups`: list the groups of every kind; flags and output of kafka-groups."""
+"""`tidelog groups`: lists the groups of every type, with the flags and output of kafka-groups."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelog.cli.flags import (
     KafkaStyleCommand,
     WrongUsage,
-    admin_for,
     bootstrap_server,
-    error_words,
+    brief_words,
     switch,
     valued,
 )
-from tidelog.cli.output import output_option, print_json
-from tidelog.clients.admin_groups import CONSUMER_PROTOCOL, GroupAdmin, GroupListing
+from tidelog.cli.output import connected_admin, output_option, print_json
 from tidelog.errors import KafkaError
 
+if TYPE_CHECKING:
+    from tidelog.clients.admin import GroupListing
+
+CONSUMER_PROTOCOL = "consumer"
 KINDS = ("classic", "consumer", "share", "streams")
 
 
@@ -26,7 +30,7 @@ KINDS = ("classic", "consumer", "share", "streams")
 @click.option("--list", "listing", is_flag=True, help="Print the groups.")
 @valued("--group-type", "TYPE", f"Only groups of a type: {', '.join(KINDS)}.")
 @valued("--protocol", "PROTOCOL", "Only groups of a protocol, such as consumer or connect.")
-@switch("--consumer", "Only groups of consumers: of that type or protocol, or with offsets alone.")
+@switch("--consumer", "Only groups of consumers: of that type or protocol, or with offsets only.")
 @switch("--share", "Only share groups.")
 @switch("--streams", "Only streams groups.")
 @output_option
@@ -44,7 +48,7 @@ def groups(
     streams: bool,
     output: str,
 ) -> None:
-    """List the groups of every kind, with their type and protocol."""
+    """List all groups with their type and protocol."""
     if not listing:
         raise WrongUsage("expected the one action there is: --list", ctx)
     chosen = {
@@ -61,10 +65,10 @@ def groups(
         raise WrongUsage(f"--group-type is {group_type!r}; expected one of {', '.join(KINDS)}", ctx)
     kind = "share" if share else "streams" if streams else group_type
     try:
-        with admin_for(bootstrap_server, command_config) as admin:
-            found = GroupAdmin(admin).list_groups()
+        with connected_admin(bootstrap_server, command_config) as admin:
+            found = admin.list_groups()
     except KafkaError as error:
-        click.echo(f"Error while executing groups command : {error_words(error)}")
+        click.echo(f"Error while executing groups command : {brief_words(error)}")
         ctx.exit(1)
     except (OSError, ValueError) as error:
         click.echo(f"Error while executing groups command : {error}")
@@ -75,7 +79,7 @@ def groups(
             [
                 {
                     "group": group.group_id,
-                    "type": group.kind,
+                    "type": group.type,
                     "protocol": group.protocol,
                     "state": group.state,
                 }
@@ -88,12 +92,12 @@ def groups(
 
 def wanted_group(group: GroupListing, kind: str | None, protocol: str | None, consumer: bool) -> bool:
     if consumer:
-        return group.protocol in ("", CONSUMER_PROTOCOL) or group.kind.lower() == "consumer"
-    return (kind is None or group.kind.lower() == kind.lower()) and protocol in (None, group.protocol)
+        return group.protocol in ("", CONSUMER_PROTOCOL) or group.type.lower() == "consumer"
+    return (kind is None or group.type.lower() == kind.lower()) and protocol in (None, group.protocol)
 
 
 def print_groups(found: list[GroupListing]) -> None:
-    lines = [(group.group_id, group.kind.capitalize(), group.protocol) for group in found]
+    lines = [(group.group_id, group.type.capitalize(), group.protocol) for group in found]
     width = max([20, *(len(item) for line in lines for item in line)])
     click.echo(f"{'GROUP':<{width}} {'TYPE':<{width}} {'PROTOCOL':<{width}}")
     for group_id, kind, protocol in lines:

@@ -1,22 +1,26 @@
-"""`tidelog log-dirs`: sizes of partitions by broker and log folder; flags and output of kafka-log-dirs."""
+"""`tidelog log-dirs`: sizes of partitions by broker and log folder, as kafka-log-dirs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelog.cli.flags import (
     KafkaStyleCommand,
     WrongUsage,
-    admin_for,
     bootstrap_server,
     exception_name,
     switch,
     valued,
 )
-from tidelog.clients.admin import Admin, LogDirDescription
+from tidelog.cli.output import connected_admin
 from tidelog.errors import KafkaError
+
+if TYPE_CHECKING:
+    from tidelog.clients.admin import Admin, LogDirDescription
 
 JSON_VERSION = 1
 
@@ -25,8 +29,8 @@ JSON_VERSION = 1
 @bootstrap_server
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @switch("--describe", "Print the log folders; required.")
-@valued("--topic-list", "NAME,...", "Only partitions of these topics; of all where none is given.")
-@valued("--broker-list", "ID,...", "Only folders of these brokers; of all where none is given.")
+@valued("--topic-list", "NAME,...", "Only partitions of these topics; by default all.")
+@valued("--broker-list", "ID,...", "Only folders of these brokers; by default all.")
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def log_dirs(
@@ -41,10 +45,10 @@ def log_dirs(
     if not describe:
         raise WrongUsage("--describe must be specified", ctx)
     try:
-        with admin_for(bootstrap_server, command_config) as admin:
+        with connected_admin(bootstrap_server, command_config) as admin:
             brokers = wanted_brokers(admin, broker_list)
             click.echo("Querying brokers for log directories information")
-            found = admin.log_dirs(brokers)
+            found = admin.describe_log_dirs(brokers)
     except BrokenPipeError:
         raise
     except (KafkaError, ValueError, OSError) as error:
@@ -55,12 +59,12 @@ def log_dirs(
 
 
 def names(text: str | None) -> list[str]:
-    """The parts of a list that commas part; empty ones do not count."""
+    """The items of a list with commas, without empty ones."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def wanted_brokers(admin: Admin, broker_list: str | None) -> list[int]:
-    present = sorted(node.id for node in admin.nodes())
+    present = sorted(node.id for node in admin.describe_cluster().nodes)
     try:
         asked = sorted({int(name) for name in names(broker_list)})
     except ValueError:
@@ -74,9 +78,9 @@ def wanted_brokers(admin: Admin, broker_list: str | None) -> list[int]:
     return asked or present
 
 
-def as_json(found: dict[int, list[LogDirDescription]], topics: set[str]) -> str:
+def as_json(found: Mapping[int, Mapping[str, LogDirDescription]], topics: set[str]) -> str:
     brokers = [
-        {"broker": broker, "logDirs": [log_dir_as_json(folder, topics) for folder in folders]}
+        {"broker": broker, "logDirs": [log_dir_as_json(folder, topics) for folder in folders.values()]}
         for broker, folders in found.items()
     ]
     return json.dumps({"brokers": brokers, "version": JSON_VERSION}, separators=(",", ":"))
@@ -86,13 +90,13 @@ def log_dir_as_json(folder: LogDirDescription, topics: set[str]) -> dict[str, ob
     return {
         "partitions": [
             {
-                "partition": f"{replica.topic}-{replica.partition}",
+                "partition": f"{topic}-{index}",
                 "size": replica.size,
                 "offsetLag": replica.offset_lag,
                 "isFuture": replica.is_future,
             }
-            for replica in folder.replicas
-            if not topics or replica.topic in topics
+            for (topic, index), replica in folder.replicas.items()
+            if not topics or topic in topics
         ],
         "error": None if folder.error is None else exception_name(folder.error),
         "logDir": folder.path,

@@ -1,6 +1,6 @@
-"""The `tidelog` command: a table of tools, each imported only when it is called.
+"""The `tidelog` command: a table of tools. Each tool is imported only when it is called.
 
-Starting a broker must not pay for the tools beside it, so listing them needs none of them either.
+So a broker starts without importing the other tools, and `tidelog --help` imports none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Tool(NamedTuple):
 
 TOOLS: dict[str, Tool] = {
     "start": Tool("tidelog.cli.start", "start", "Run a broker."),
-    "demo": Tool("tidelog.cli.demo", "demo", "Run a broker, events for it, and all pipelines over them."),
+    "demo": Tool("tidelog.cli.demo", "demo", "Run a broker with events, and all pipelines on them."),
     "console-producer": Tool(
         "tidelog.cli.console_producer", "console_producer", "Write the lines of standard input to a topic."
     ),
@@ -30,11 +30,11 @@ TOOLS: dict[str, Tool] = {
     "consumer-groups": Tool(
         "tidelog.cli.consumer_groups", "consumer_groups", "List, describe, reset and delete consumer groups."
     ),
-    "groups": Tool("tidelog.cli.groups", "groups", "List the groups of every kind."),
+    "groups": Tool("tidelog.cli.groups", "groups", "List the groups of every type."),
     "transactions": Tool(
-        "tidelog.cli.transactions", "transactions", "List and describe transactions, and end those that hang."
+        "tidelog.cli.transactions", "transactions", "List and describe transactions, and abort hanging ones."
     ),
-    "log-dirs": Tool("tidelog.cli.log_dirs", "log_dirs", "Print what lies in the brokers' log folders."),
+    "log-dirs": Tool("tidelog.cli.log_dirs", "log_dirs", "Print the sizes in the brokers' log folders."),
     "delete-records": Tool(
         "tidelog.cli.delete_records", "delete_records", "Delete the oldest records of partitions."
     ),
@@ -50,25 +50,25 @@ TOOLS: dict[str, Tool] = {
         "tidelog.cli.consumer_perf_test", "consumer_perf_test", "Measure how fast records are read."
     ),
     "end-to-end-latency": Tool(
-        "tidelog.cli.end_to_end_latency", "end_to_end_latency", "Measure how long a record is on its way."
+        "tidelog.cli.end_to_end_latency", "end_to_end_latency", "Measure the time from producer to consumer."
     ),
     "verifiable-producer": Tool(
-        "tidelog.cli.verifiable_producer", "verifiable_producer", "Write numbers, and tell how each fared."
+        "tidelog.cli.verifiable_producer", "verifiable_producer", "Write numbers, and print a line for each."
     ),
     "verifiable-consumer": Tool(
-        "tidelog.cli.verifiable_consumer", "verifiable_consumer", "Read in a group, and tell everything."
+        "tidelog.cli.verifiable_consumer", "verifiable_consumer", "Read in a group, and print every event."
     ),
     "consume-with": Tool(
-        "tidelog.cli.consume_with", "consume_with", "Run handlers of records that a file declares."
+        "tidelog.cli.consume_with", "consume_with", "Run the record handlers of a file."
     ),
-    "pipeline": Tool("tidelog.cli.pipeline", "pipeline", "Run pipelines on Spark, and look after them."),
-    "generate": Tool("tidelog.cli.generate", "generate", "Write events for the pipelines to work on."),
+    "pipeline": Tool("tidelog.cli.pipeline", "pipeline", "Run, list, describe and stop pipelines on Spark."),
+    "generate": Tool("tidelog.cli.generate", "generate", "Write events for the pipelines."),
     "dump-log": Tool(
-        "tidelog.cli.dump_log", "dump_log", "Print what segment, index and snapshot files hold."
+        "tidelog.cli.dump_log", "dump_log", "Print segment, index and snapshot files."
     ),
-    "adopt": Tool("tidelog.cli.adopt", "adopt", "Take over a log folder that Kafka wrote."),
-    "tree": Tool("tidelog.cli.tree", "tree", "Move the metadata tree to other stores."),
-    "doctor": Tool("tidelog.cli.doctor", "doctor", "Check what this machine lacks."),
+    "adopt": Tool("tidelog.cli.adopt", "adopt", "Adopt a log folder of Kafka."),
+    "tree": Tool("tidelog.cli.tree", "tree", "Copy the metadata tree to other stores."),
+    "doctor": Tool("tidelog.cli.doctor", "doctor", "Check whether this machine can run a broker."),
     "completion": Tool("tidelog.cli.completion", "completion", "Print a script that completes flags."),
     "config-docs": Tool(
         "tidelog.cli.config_docs", "config_docs", "Print every setting with its documentation."
@@ -77,7 +77,7 @@ TOOLS: dict[str, Tool] = {
 
 
 class ToolGroup(click.Group):
-    """A command group that knows its commands by name and summary before any of them is imported."""
+    """A command group that lists its commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(TOOLS)

@@ -1,7 +1,7 @@
-"""What the tools on our clients share: settings from flags and files, lines or JSON, progress, failures.
+"""Shared code of the tools: settings from flags and files, output as lines or JSON, progress, failures.
 
-Exit codes: 0 when everything was done, 1 for wrong flags or when something failed, 130 after Ctrl-C. Progress
-goes to a terminal alone; in a pipe there are plain lines and nothing else.
+Exit codes: 0 after success, 1 for wrong flags or a failure, 130 after Ctrl-C. A progress bar appears on a
+terminal only; a pipe gets plain lines.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tidelog.config.properties import read_properties
 from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
-    from tidelog.clients.adminclient import Admin
+    from tidelog.clients.admin import Admin
 
-INTERRUPTED = 130  # what a shell gives for a program that Ctrl-C ended
+INTERRUPTED = 130  # a shell's exit code for a program that Ctrl-C ended
 
 Command = Callable[[Callable[..., None]], click.Command]
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def tool_command(name: str | None = None, *, greedy: Iterable[str] = ()) -> Command:
-    """A tool with Kafka's exit codes; `greedy` flags take every value up to the next flag."""
+    """A tool with Kafka's exit codes; `greedy` flags take all values up to the next flag."""
 
     class Greedy(KafkaStyleCommand):
         def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -43,7 +43,7 @@ def tool_command(name: str | None = None, *, greedy: Iterable[str] = ()) -> Comm
 
 
 def spread(args: list[str], greedy: frozenset[str]) -> list[str]:
-    """`--flag a b` as `--flag a --flag b`, as the parser wants it."""
+    """Turn `--flag a b` into `--flag a --flag b` for the parser."""
     found: list[str] = []
     flag: str | None = None
     first = False
@@ -76,7 +76,7 @@ def print_json(value: object) -> None:
 def settings_from(
     file: str | None, properties: Iterable[str] = (), *, flag: str = "--command-property", **fixed: object
 ) -> dict[str, object]:
-    """The settings of a client: of a file, over them those of flags, over them those that the tool needs."""
+    """The settings of a client. The tool's settings take precedence over flags, and flags over the file."""
     settings: dict[str, object] = dict(read_properties(file)) if file else {}
     settings.update(pairs(properties, flag))
     return merged(settings, **fixed)
@@ -102,7 +102,7 @@ def topic_pattern(text: str) -> re.Pattern[str]:
 
 @contextmanager
 def unwound_by_sigterm() -> Iterator[None]:
-    """SIGTERM leaves the block as Ctrl-C does, so that what is open is closed; the exit code is a shell's."""
+    """Let SIGTERM leave the block as Ctrl-C does, so that clients are closed; the exit code is a shell's."""
     if threading.current_thread() is not threading.main_thread():  # others are not told of signals
         yield
         return
@@ -119,7 +119,7 @@ def unwound_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def failing(prefix: str = "tidelog: ") -> Iterator[None]:
-    """Turns what can go wrong into one line on standard error and the exit code."""
+    """Turn errors into one line on standard error and the exit code."""
     ctx = click.get_current_context()
     try:
         yield
@@ -138,25 +138,44 @@ def failing(prefix: str = "tidelog: ") -> Iterator[None]:
         ctx.exit(INTERRUPTED)
 
 
-def open_admin(bootstrap: str, command_config: str | None, client_id: str | None = None) -> Admin:
-    """The administrator's client of a tool; a tool gives up sooner than a program."""
-    from tidelog.clients.adminclient import Admin
+def open_admin(
+    bootstrap: str,
+    command_config: str | None,
+    client_id: str | None = None,
+    *,
+    timeout_ms: int | None = None,
+) -> Admin:
+    """The admin client of a tool, with shorter time-outs than in a program.
 
-    settings = settings_from(command_config, bootstrap_servers=bootstrap)
+    `timeout_ms` limits each call, and takes precedence over the file of settings.
+    """
+    from tidelog.clients.admin.blocking import Admin
+
+    settings = settings_from(command_config, bootstrap_servers=bootstrap, default_api_timeout_ms=timeout_ms)
     if client_id is not None:
         settings.setdefault("client.id", client_id)
     settings.setdefault("default.api.timeout.ms", 30_000)
     return Admin(settings)
 
 
+@contextmanager
+def connected_admin(
+    bootstrap: str, command_config: str | None, *, timeout_ms: int | None = None
+) -> Iterator[Admin]:
+    """`open_admin` for a tool that fails at once if no broker answers."""
+    with open_admin(bootstrap, command_config, "tidelog-admin", timeout_ms=timeout_ms) as admin:
+        admin.connect()
+        yield admin
+
+
 class Signals:
-    """Calls `stop` at SIGINT and SIGTERM instead of ending the program, as long as it is entered."""
+    """A context manager in which SIGINT and SIGTERM call `stop` instead of ending the program."""
 
     def __init__(self, stop: Callable[[], object]) -> None:
         self._stop = stop
         self._before: dict[signal.Signals, signal._HANDLER] = {}
         self.exit_code = 0
-        """What a shell expects of a program that a signal ended, 0 where there was none."""
+        """A shell's exit code for a program that a signal ended; 0 without a signal."""
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():  # others are not told of signals
@@ -175,12 +194,12 @@ class Signals:
 
 class ProgressBar(Protocol):
     seen: bool
-    """Whether who sees standard output sees a bar as well."""
+    """Whether standard output is on the terminal with the bar."""
 
     def advance(self, count: int = 1) -> None: ...
 
     def say(self, text: str) -> None:
-        """A line of standard output, above the bar where both are on a terminal."""
+        """Print a line to standard output, above the bar if both are on a terminal."""
 
 
 class _Silent:
@@ -195,7 +214,7 @@ class _Silent:
 
 @contextmanager
 def progress(label: str, total: int | None) -> Iterator[ProgressBar]:
-    """A bar on standard error where that is a terminal; nothing at all where it is not."""
+    """A bar on standard error if that is a terminal, else nothing."""
     if not sys.stderr.isatty():
         yield _Silent()
         return
@@ -212,7 +231,7 @@ def progress(label: str, total: int | None) -> Iterator[ProgressBar]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    # Standard output is left alone: it may be a pipe, and then its lines do not belong on the terminal.
+    # The bar does not redirect standard output, which may be a pipe.
     with Bars(*columns, console=console, transient=True, redirect_stdout=False) as bars:
         task = bars.add_task(label, total=total)
 
@@ -226,7 +245,7 @@ def progress(label: str, total: int | None) -> Iterator[ProgressBar]:
             def advance(self, count: int = 1) -> None:
                 self._waiting += count
                 now = time.monotonic()
-                if now >= self._next:  # a bar need not move a million times a second
+                if now >= self._next:  # redrawing the bar for every record would take too long
                     bars.advance(task, self._waiting)
                     self._waiting, self._next = 0, now + 0.1
 
@@ -242,9 +261,9 @@ def progress(label: str, total: int | None) -> Iterator[ProgressBar]:
 
 
 class Pace:
-    """At most about so many a second; no limit where the rate is below 0, and none at all at 0.
+    """Limits a loop to about `rate` rounds a second; no limit below 0, and no rounds at 0.
 
-    Nothing is waited for once `stop` is set.
+    Does not wait once `stop` is set.
     """
 
     def __init__(self, rate: float, stop: threading.Event | None = None) -> None:
@@ -254,7 +273,7 @@ class Pace:
         self._count = 0
 
     def wait(self) -> None:
-        """Called after each; sleeps where it was too early."""
+        """Sleep until the next round; called after each round."""
         if self._rate < 0:
             return
         self._count += 1
@@ -267,7 +286,7 @@ class Pace:
 
 
 def merged(properties: Mapping[str, object], **overrides: object) -> dict[str, object]:
-    """Settings with those of flags that were given over them."""
+    """Settings with the given flags, which take precedence."""
     given = {name.replace("_", "."): value for name, value in overrides.items() if value is not None}
     for name, value in given.items():
         if isinstance(value, Assumed) and name in properties:

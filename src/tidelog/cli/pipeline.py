@@ -1,9 +1,8 @@
-"""`tidelog pipeline`: run the pipelines on Spark, list and describe them, see how they fare, stop them.
+"""`tidelog pipeline`: runs the pipelines on Spark, lists and describes them, shows their status, stops them.
 
-`run` goes on until Ctrl-C, SIGTERM or `stop`, each of which ends the micro-batches that are being written
-and begins no other; with --trigger available-now it ends at the end of the log. On a terminal there are live
-lines, in a pipe one now and then. Exit codes: 0 when everything ended as it should, 1 when something could
-not start or failed, 128 plus the number of the signal that ended it.
+`run` ends after Ctrl-C, SIGTERM or `stop`: it finishes the running micro-batches and begins no others. With
+--trigger available-now it ends at the end of the log. A terminal shows a live table; a pipe gets a line in
+each interval. Exit codes: 0 after a normal end, 1 after a failure, 128 plus the number of a signal.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ data_option = click.option(
     metavar="DIR",
     default=DATA,
     show_default=True,
-    help="Where tables, checkpoints and status are: a folder, or any path that Spark can write.",
+    help="The folder of tables, checkpoints and status, or any path that Spark can write.",
 )
 
 
 @click.group(cls=KafkaStyleGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def pipeline() -> None:
-    """Run pipelines on Spark, and look after them."""
+    """Run, list, describe and stop pipelines on Spark."""
 
 
 def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -50,7 +49,7 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
 @tool_command("run")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @bootstrap_server
-@valued("--command-config", "FILE", "A properties file with settings of the clients, security among them.")
+@valued("--command-config", "FILE", "A properties file with settings of the clients, for example security.")
 @data_option
 @click.option(
     "--trigger",
@@ -59,9 +58,9 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
     show_default=True,
     help="When a micro-batch begins: a time between two, available-now, or once.",
 )
-@several("--set", "NAME=VALUE", "A setting of a pipeline; pipeline.name=value where several have it.")
+@several("--set", "NAME=VALUE", "A setting of a pipeline; pipeline.name=value if several have it.")
 @valued("--config", "FILE", "Settings of pipelines in a file: TOML, or properties.")
-@valued("--master", "URL", "The Spark master; this machine's cores (local[*]) where there is none.")
+@valued("--master", "URL", "The Spark master; by default the cores of this machine (local[*]).")
 @several("--spark-conf", "NAME=VALUE", "A setting of Spark.")
 @click.option(
     "--max-offsets-per-trigger",
@@ -69,16 +68,16 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
     type=click.IntRange(min=1),
     default=1_000_000,
     show_default=True,
-    help="The most records of a micro-batch.",
+    help="The largest number of records in a micro-batch.",
 )
-@click.option("--create-topics", is_flag=True, help="Make the topics that are read, where they are missing.")
+@click.option("--create-topics", is_flag=True, help="Create missing topics of the sources.")
 @click.option(
     "--stop-timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    help="How long a stop waits for the micro-batches that are being written.",
+    help="How long a stop waits for the running micro-batches.",
 )
 @click.option(
     "--interval",
@@ -86,7 +85,7 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
     type=click.FloatRange(min=0.1),
     default=10.0,
     show_default=True,
-    help="How often a line is printed in a pipe.",
+    help="The time between two lines in a pipe.",
 )
 @output_option
 @click.pass_context
@@ -137,7 +136,7 @@ def run(
 
 
 def run_until_told(names: tuple[str, ...], options: Options, report: Report) -> int:
-    """The exit code of a run that ended without an error."""
+    """Run until a signal or the end; returns the exit code."""
     from tidelog.spark.pipelines.runner import start
 
     stop_request = StopRequest()
@@ -147,7 +146,7 @@ def run_until_told(names: tuple[str, ...], options: Options, report: Report) -> 
             with (
                 running,
                 Signals(stop_request.stop) as signals,
-            ):  # once more: Spark's session takes SIGINT for itself
+            ):  # again, as Spark's session replaces the handler of SIGINT
                 report.begun(running)
                 with report:
                     outcome = running.wait(each_turn=stop_request.each_turn(report))
@@ -162,7 +161,7 @@ def run_until_told(names: tuple[str, ...], options: Options, report: Report) -> 
 
 
 def say_cut_off(batches: tuple[str, ...]) -> None:
-    """One line that says what was not waited for, and what becomes of it."""
+    """Print the micro-batches that the stop did not wait for."""
     what = f"{' and '.join(batches)} {'was' if len(batches) == 1 else 'were'}" if batches else "the run was"
     click.echo(
         f"tidelog: {what} cut off; the next start does what is missing, without a row lost or doubled",
@@ -171,14 +170,14 @@ def say_cut_off(batches: tuple[str, ...]) -> None:
 
 
 class StopRequest:
-    """Hands the wish to stop over to the run, also one that comes before there is a run."""
+    """Stops the run, also if the request comes before the run has started."""
 
     def __init__(self) -> None:
         self.wished = False
 
     def stop(self) -> None:
         if self.wished:
-            raise KeyboardInterrupt  # somebody means it
+            raise KeyboardInterrupt  # the second request ends the tool at once
         self.wished = True
 
     def each_turn(self, report: Report) -> Callable[[Running], None]:
@@ -191,7 +190,7 @@ class StopRequest:
 
 
 class Report:
-    """What a person, or a program, sees of a run while it goes on."""
+    """Prints the progress of a run, for people or as JSON."""
 
     def __init__(self, interval: float, output: str) -> None:
         self._interval = interval
@@ -245,7 +244,7 @@ class Report:
 
 
 class LiveTable:
-    """A line for each flow that stays in its place at the bottom of a terminal."""
+    """A table at the bottom of the terminal, with a line for each flow."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -284,7 +283,7 @@ class LiveTable:
 
 
 def batch_cells(flow: FlowStatus) -> tuple[str, str]:
-    """The micro-batch that runs and its time so far; the last one where none runs."""
+    """The running micro-batch and its time so far, or the last one."""
     if flow.running_batch is not None:
         return str(flow.running_batch), f"{time.time() - flow.running_since:.0f} s, running"
     return "" if flow.batch is None else str(flow.batch), f"{flow.batch_ms / 1000:.1f} s"
@@ -310,7 +309,7 @@ def list_(output: str) -> None:
 @click.argument("name")
 @output_option
 def describe(name: str, output: str) -> None:
-    """What a pipeline reads, does and writes, and what can be set."""
+    """Describe the sources, sinks and settings of a pipeline."""
     with pipeline_failing():
         from tidelog.spark.pipelines.registry import check_flows, find
         from tidelog.spark.pipelines.settings import resolve
@@ -361,7 +360,7 @@ def shown(value: object) -> str:
 @output_option
 @click.pass_context
 def status(ctx: click.Context, names: tuple[str, ...], data: str, output: str) -> None:
-    """How the pipelines on a data folder fare. The exit code is 1 where one failed or was killed."""
+    """Print the status of the pipelines of a data folder. The exit code is 1 if one failed or was killed."""
     with pipeline_failing():
         from tidelog.spark.pipelines.state import FAILED, KILLED, StateFolder
 
@@ -413,11 +412,11 @@ def print_status(found: Iterable[PipelineStatus]) -> None:
     type=click.FloatRange(min=0),
     default=90.0,
     show_default=True,
-    help="How long to wait for the end of the micro-batches.",
+    help="How long to wait for the end of the running micro-batches.",
 )
 @click.pass_context
 def stop(ctx: click.Context, names: tuple[str, ...], data: str, timeout: float) -> None:
-    """Have pipelines end after the micro-batch that is being written; all that run where none is named."""
+    """Stop pipelines after their running micro-batches; without names, all running ones."""
     with pipeline_failing():
         from tidelog.spark.pipelines.state import StateFolder
 
@@ -446,10 +445,10 @@ def stop(ctx: click.Context, names: tuple[str, ...], data: str, timeout: float) 
     "--out",
     metavar="FILE",
     default=None,
-    help="The file to write; report.html in the data folder where that is on this machine, else here.",
+    help="The file to write; by default report.html in a local data folder, else in the current folder.",
 )
 def report(data: str, out: str | None) -> None:
-    """Write one page with plots of what the pipelines have found."""
+    """Write one page with plots of the pipelines' results."""
     with pipeline_failing():
         from tidelog.spark.pipelines.report import write
         from tidelog.spark.pipelines.state import local_path
@@ -459,7 +458,7 @@ def report(data: str, out: str | None) -> None:
 
 
 def stopped(folder: StateFolder, name: str) -> bool:
-    """One of several pipelines of a process can have ended while the process, and its lock, goes on."""
+    """Whether a pipeline has ended. Its process, and its lock, may go on with other pipelines."""
     from tidelog.spark.pipelines.state import ENDED
 
     found = folder.read(name)
@@ -468,7 +467,7 @@ def stopped(folder: StateFolder, name: str) -> bool:
 
 @contextmanager
 def pipeline_failing() -> Iterator[None]:
-    """What can go wrong as one line, what is not installed among it."""
+    """Turn errors, also missing packages, into one line on standard error."""
     ctx = click.get_current_context()
     with failing():
         try:

@@ -1,4 +1,4 @@
-"""`tidelog producer-perf-test`: how fast records are written, as kafka-producer-perf-test."""
+"""`tidelog producer-perf-test`: measures how fast records are written, as kafka-producer-perf-test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidelog.cli.output import (
 
 if TYPE_CHECKING:
     from tidelog.clients.producer.blocking import Producer
-    from tidelog.clients.producer.core import Delivered
+    from tidelog.clients.producer.core import DeliveryCallback
     from tidelog.records.loops import RecordMetadata
 
 MEGABYTE = 1024 * 1024
@@ -37,7 +37,7 @@ LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass(slots=True)
 class Stats:
-    """Counts and latencies of records that were written; told from the producer's thread."""
+    """Counts and latencies of written records; the producer's thread updates them."""
 
     expected: int
     steady: bool = False
@@ -93,14 +93,14 @@ class Stats:
 
 
 class Window:
-    """What happened since the last report."""
+    """The statistics since the last report."""
 
     def __init__(self, interval_ms: int) -> None:
         self._interval = interval_ms / 1000
         self._stats = Stats(0)
 
     def record(self, latency_ms: float, size: int) -> str | None:
-        """A line when it is time for one."""
+        """Add a record; returns a line at the end of each interval."""
         stats = self._stats
         stats.count += 1
         stats.bytes += size
@@ -122,8 +122,8 @@ class Window:
 @valued("--topic", "NAME", "The topic to write to; required.")
 @valued("--num-records", "N", "How many records; required.", int)
 @valued("--record-size", "BYTES", "The size of each record's value.", int)
-@valued("--payload-file", "FILE", "Values are chosen from this file by chance.")
-@valued("--payload-delimiter", "TEXT", r"What parts the values of the file; \n.")
+@valued("--payload-file", "FILE", "Choose values from this file at random.")
+@valued("--payload-delimiter", "TEXT", r"The separator of values in the file; \n.")
 @switch("--payload-monotonic", "Values are rising numbers.")
 @click.option(
     "--throughput",
@@ -138,9 +138,9 @@ class Window:
 @valued("--command-config", "FILE", "A properties file with settings of the producer.")
 @switch("--print-metrics", "Print the producer's metrics at the end.")
 @valued("--transactional-id", "ID", "Write in transactions with this id.")
-@valued("--transaction-duration-ms", "MS", "Commit after this time; 3000 where there is an id.", int)
-@valued("--warmup-records", "N", "Leave the first N out of a second summary.", int)
-@valued("--reporting-interval", "MS", "How often a line is printed; 5000.", int)
+@valued("--transaction-duration-ms", "MS", "Commit after this time; 3000 with an id.", int)
+@valued("--warmup-records", "N", "Print a second summary without the first N records.", int)
+@valued("--reporting-interval", "MS", "The time between two lines; 5000.", int)
 @output_option
 @click.pass_context
 def producer_perf_test(
@@ -164,7 +164,7 @@ def producer_perf_test(
     reporting_interval: int | None,
     output: str,
 ) -> None:
-    """Write records as fast as they are taken, and print how fast that was."""
+    """Write records as fast as possible, and print throughput and latencies."""
     for name, value in (("--topic", topic), ("--num-records", num_records), ("--throughput", throughput)):
         if value is None:
             raise WrongUsage(f"{name} must be specified", ctx)
@@ -214,7 +214,7 @@ def report(test: Test, metrics: Mapping[str, float], output: str) -> None:
 
 
 def transactions(settings: dict[str, object], given: str | None, duration_ms: int | None) -> int | None:
-    """How long a transaction lasts, None for none; an id is made where only a duration is given."""
+    """The duration of a transaction, None without transactions; makes an id if only a duration is given."""
     if duration_ms is not None and duration_ms <= 0:
         raise ValueError(f"--transaction-duration-ms is {duration_ms}; it must be greater than 0")
     if given is not None:
@@ -232,7 +232,7 @@ def payloads(size: int | None, file: str | None, delimiter: str | None) -> Calla
     if size is not None:
         if size < 1:
             raise ValueError(f"--record-size is {size}; it must be greater than 0")
-        # Cut out of a longer text of letters: a value is made at the cost of a copy.
+        # A value is a copy from a longer text of letters, which is fast.
         text = bytes(chance.choices(LETTERS, k=size + 65_536))
 
         def letters(number: int) -> bytes:
@@ -243,7 +243,7 @@ def payloads(size: int | None, file: str | None, delimiter: str | None) -> Calla
     if file is not None:
         with open(file, encoding="utf-8") as opened:
             parts = opened.read().split((delimiter or "\\n").replace("\\n", "\n"))
-        while parts and not parts[-1]:  # what stands behind the last delimiter
+        while parts and not parts[-1]:  # the text after the last delimiter
             parts.pop()
         values = [part.encode() for part in parts]
         if not values:
@@ -253,7 +253,7 @@ def payloads(size: int | None, file: str | None, delimiter: str | None) -> Calla
 
 
 class Test:
-    __test__ = False  # pytest takes it for one of its own by its name
+    __test__ = False  # otherwise pytest collects it because of its name
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class Test:
         self._lock = threading.Lock()
 
     def run(self, settings: Mapping[str, object], interval_ms: int, output: str) -> dict[str, float]:
-        """Write everything; the producer's metrics at the end."""
+        """Write the records; returns the producer's metrics."""
         from tidelog.clients.producer.blocking import Producer
 
         window = Window(interval_ms)
@@ -311,7 +311,7 @@ class Test:
     def _say(self, bar: ProgressBar, text: str) -> None:
         try:
             bar.say(text)
-        except BrokenPipeError:  # it is told on the producer's thread, which must not end by it
+        except BrokenPipeError:  # raised on the producer's thread, which must not end
             self._unread = True
 
     def _send_all(self, producer: Producer, line: Callable[[float, int], None]) -> None:
@@ -337,7 +337,7 @@ class Test:
         if began is not None:
             producer.commit_transaction()
 
-    def _delivered(self, number: int, size: int, line: Callable[[float, int], None]) -> Delivered:
+    def _delivered(self, number: int, size: int, line: Callable[[float, int], None]) -> DeliveryCallback:
         start = time.monotonic()
 
         def delivered(metadata: RecordMetadata, error: BaseException | None) -> None:

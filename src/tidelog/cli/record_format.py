@@ -1,4 +1,4 @@
-"""Records as kafka-console-consumer prints them: its formatters and their settings; or as lines of JSON."""
+"""Formats records as kafka-console-consumer does, with its formatters and their settings, or as JSON."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidelog.clients.serialization import Deserialize
-    from tidelog.records.loops import Record
+    from tidelog.records.loops import ConsumerRecord
 
-Format = Callable[["Record"], bytes]
+Format = Callable[["ConsumerRecord"], bytes]
 
 TIMESTAMP_TYPES = {0: "CreateTime", 1: "LogAppendTime"}
 NOT_PRESENT = "NOT_PRESENT"
-# Those of internal topics, with the types of keys that each prints.
+# The formatters of internal topics, with the types of keys that each prints.
 INTERNAL = {
     "OffsetsMessageFormatter": (0, 1),
     "GroupMetadataMessageFormatter": (2,),
@@ -30,15 +30,15 @@ OFFERED = ("DefaultMessageFormatter", "LoggingMessageFormatter", "NoOpMessageFor
 
 
 def formatter(kind: str, properties: Mapping[str, str]) -> Format:
-    """The formatter of a name; Kafka's class names and their last words are as good."""
+    """The formatter of a name: Kafka's class name, with or without its package."""
     name = kind.rpartition(".")[2]
     if name == "NoOpMessageFormatter":
         return lambda record: b""
     if name == "LoggingMessageFormatter":
         plain = DefaultFormat.of(properties)
 
-        def line(record: Record) -> bytes:
-            sys.stderr.write(logged(record))  # Kafka's goes to its log: a pipe gets the records alone
+        def line(record: ConsumerRecord) -> bytes:
+            sys.stderr.write(logged(record))  # as Kafka's formatter, which writes to its log
             return plain.line(record)
 
         return line
@@ -50,9 +50,9 @@ def formatter(kind: str, properties: Mapping[str, str]) -> Format:
 
 
 def coordinator_record(name: str) -> Format:
-    """Records of the coordinators' topics as Kafka's JSON, but each on a line; other types are left out.
+    """Formats records of the coordinators' topics as Kafka's JSON, one on each line; leaves out other types.
 
-    Keys say their type and values their version in their first two bytes.
+    The first two bytes of a key are its type, the first two bytes of a value are its version.
     """
     from tidelog.cli.dump_decoders import compact, record_types
     from tidelog.protocol.json import Json, to_json
@@ -61,7 +61,7 @@ def coordinator_record(name: str) -> Format:
     module = transaction_records if name == "TransactionLogMessageFormatter" else group_records
     types = record_types(module.__dict__)
 
-    def line(record: Record) -> bytes:
+    def line(record: ConsumerRecord) -> bytes:
         kind = int.from_bytes((record.key or b"")[:2], signed=True)
         if not record.key or kind not in INTERNAL[name]:
             return b""
@@ -116,7 +116,7 @@ class DefaultFormat:
             ),
         )
 
-    def line(self, record: Record) -> bytes:
+    def line(self, record: ConsumerRecord) -> bytes:
         shown = self.shown
         columns: list[bytes] = []
         if "timestamp" in shown:
@@ -127,7 +127,7 @@ class DefaultFormat:
         if "offset" in shown:
             columns.append(b"Offset:%d" % record.offset)
         if "delivery" in shown:
-            columns.append(f"Delivery:{NOT_PRESENT}".encode())  # share groups alone count deliveries
+            columns.append(f"Delivery:{NOT_PRESENT}".encode())  # only share groups count deliveries
         if "epoch" in shown:
             epoch = NOT_PRESENT if record.leader_epoch < 0 else record.leader_epoch
             columns.append(f"Epoch:{epoch}".encode())
@@ -139,14 +139,14 @@ class DefaultFormat:
             columns.append(self._text(record, record.value, self.value))
         return self.key_separator.join(columns) + self.line_separator if columns else b""
 
-    def _headers(self, record: Record) -> bytes:
+    def _headers(self, record: ConsumerRecord) -> bytes:
         if not record.headers:
             return b"NO_HEADERS"
         return self.headers_separator.join(
             name.encode() + b":" + self._text(record, value, self.headers) for name, value in record.headers
         )
 
-    def _text(self, record: Record, data: bytes | None, deserialize: Deserialize | None) -> bytes:
+    def _text(self, record: ConsumerRecord, data: bytes | None, deserialize: Deserialize | None) -> bytes:
         if data is None:
             return self.null_literal
         if deserialize is None:
@@ -155,7 +155,7 @@ class DefaultFormat:
 
 
 def shown_by(name: str, given: str | None) -> Deserialize | None:
-    """The deserializer of a setting for printing: what Kafka's own make is written as Java writes it."""
+    """The deserializer of a setting, whose results are printed as Java prints them."""
     from tidelog.clients.serialization import deserializer
 
     found = deserializer(name, given)
@@ -174,7 +174,7 @@ def escaped(data: bytes) -> str:
 
 
 def java_text(value: object, single: bool) -> str:
-    """A boolean or a number as Java's toString: the fewest digits that give it back, large ones with E."""
+    """A boolean or a number as Java's toString: the shortest exact digits, and E for large numbers."""
     if not isinstance(value, float):
         return str(value).lower()
     if not math.isfinite(value):
@@ -192,7 +192,7 @@ def java_text(value: object, single: bool) -> str:
     return f"{sign}{digits[0]}.{digits[1:] or '0'}E{number.adjusted()}"
 
 
-def logged(record: Record) -> str:
+def logged(record: ConsumerRecord) -> str:
     kind = TIMESTAMP_TYPES.get(record.timestamp_type)
     when = "" if kind is None else f"{kind}:{record.timestamp}, "
     key = "null" if record.key is None else record.key.decode(errors="replace")
@@ -200,8 +200,8 @@ def logged(record: Record) -> str:
     return f"{when}key:{key}, value:{value}\n"
 
 
-def as_json(record: Record) -> bytes:
-    """A record on a line; what is no UTF-8 is in base64."""
+def as_json(record: ConsumerRecord) -> bytes:
+    """A record as a line of JSON; bytes that are not UTF-8 are in base64."""
     shown = {
         "topic": record.topic,
         "partition": record.partition,

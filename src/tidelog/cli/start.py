@@ -1,4 +1,4 @@
-"""`tidelog start`: one broker in the foreground until it is told to stop."""
+"""`tidelog start`: runs one broker in the foreground until a signal stops it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parse_override(text: str) -> tuple[str, str]:
     "overrides",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Set one setting, over the file's value; may be given several times.",
+    help="A setting, which takes precedence over the file; may be repeated.",
 )
 @click.option(
     "--port",
@@ -32,12 +32,12 @@ def parse_override(text: str) -> tuple[str, str]:
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write HOST:PORT of the first listener to this file once the broker answers.",
+    help="Write HOST:PORT of the first listener to this file when the broker answers.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["TRACE", "DEBUG", "INFO", "WARN", "ERROR"], case_sensitive=False),
-    help="The level of the log on standard error; over tidelog.log.level, which is INFO by default.",
+    help="The level of the log on standard error; takes precedence over tidelog.log.level (default INFO).",
 )
 def start(
     properties: Path | None,
@@ -46,7 +46,7 @@ def start(
     ready_file: Path | None,
     log_level: str | None,
 ) -> None:
-    """Start a broker, with the settings of PROPERTIES (a server.properties of Kafka 3.9 or 4.3 will do)."""
+    """Start a broker with the settings of PROPERTIES, for example a server.properties of Kafka 3.9 or 4.3."""
     from tidelog.server.run import run_broker
 
     settings = dict(map(parse_override, overrides))

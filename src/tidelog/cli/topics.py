@@ -1,16 +1,17 @@
-"""`tidelog topics`: create, list, describe, alter and delete topics; flags and output of kafka-topics."""
+"""`tidelog topics`: creates, lists, describes, alters and deletes topics, as kafka-topics."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, admin_for, bootstrap_server, switch, valued
-from tidelog.cli.output import output_option, print_json
+from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, bootstrap_server, switch, valued
+from tidelog.cli.output import connected_admin, output_option, print_json
 from tidelog.cli.topics_output import Shown, describe_as_json, print_descriptions
-from tidelog.clients.admin import Admin, NewTopic, TopicListing
 from tidelog.errors import (
     InvalidReplicaAssignment,
     KafkaError,
@@ -20,7 +21,10 @@ from tidelog.errors import (
 )
 from tidelog.protocol.wire import uuid_from_text, uuid_to_text
 
-# Which flags make sense with which actions; those that are not named here go with all of them.
+if TYPE_CHECKING:
+    from tidelog.clients.admin import Admin, TopicListing
+
+# The actions of each flag; a flag that is missing here goes with all actions.
 ONLY_WITH: dict[str, tuple[str, ...]] = {
     "partitions": ("create", "alter"),
     "replication_factor": ("create",),
@@ -41,7 +45,7 @@ ONLY_WITH: dict[str, tuple[str, ...]] = {
 
 @dataclass(slots=True, frozen=True)
 class Options:
-    """The flags of one call; those of actions and flags that were not given are false, None or empty."""
+    """The flags of one call; a flag that is not given is false, None or empty."""
 
     listing: bool
     describe: bool
@@ -100,15 +104,15 @@ class Options:
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @click.option("--list", "listing", is_flag=True, help="Print the names of the topics.")
 @switch("--describe", "Print topics with their partitions and settings.")
-@switch("--create", "Make a topic.")
+@switch("--create", "Create a topic.")
 @switch("--alter", "Give topics more partitions.")
 @switch("--delete", "Delete topics.")
 @valued(
     "--topic", "NAME", "The topic; with other actions than --create a regular expression for the whole name."
 )
 @valued("--topic-id", "ID", "The topic to describe, by its id.")
-@valued("--partitions", "N", "How many partitions the topic gets; the cluster's default for new topics.", int)
-@valued("--replication-factor", "N", "How many replicas each partition gets; the cluster's default.", int)
+@valued("--partitions", "N", "The number of partitions; new topics have the cluster's default.", int)
+@valued("--replication-factor", "N", "The replicas of each partition; by default as the cluster.", int)
 @valued("--replica-assignment", "B:B,B:B,...", "Brokers of each partition, the preferred leader first.")
 @click.option(
     "--config", metavar="NAME=VALUE", multiple=True, help="A setting of the new topic; may be repeated."
@@ -116,24 +120,24 @@ class Options:
 @click.option(
     "--delete-config", metavar="NAME", multiple=True, help="Not served: settings are no longer altered here."
 )
-@switch("--if-exists", "Do nothing, rather than fail, where no topic matches.")
-@switch("--if-not-exists", "Do nothing, rather than fail, where the topic exists.")
+@switch("--if-exists", "Do not fail if no topic matches.")
+@switch("--if-not-exists", "Do not fail if the topic exists.")
 @switch("--exclude-internal", "Leave out the internal topics.")
 @switch("--topics-with-overrides", "Describe only topics with settings of their own.")
 @switch("--under-replicated-partitions", "Describe only partitions with replicas that are not in sync.")
 @switch("--under-min-isr-partitions", "Describe only partitions with too few replicas in sync.")
-@switch("--at-min-isr-partitions", "Describe only partitions with just enough replicas in sync.")
+@switch("--at-min-isr-partitions", "Describe only partitions with no more replicas in sync than needed.")
 @switch("--unavailable-partitions", "Describe only partitions without a live leader.")
-@valued("--partition-size-limit-per-response", "N", "Ask for at most so many partitions at a time.", int)
+@valued("--partition-size-limit-per-response", "N", "The largest number of partitions in a response.", int)
 @output_option
 @click.version_option(package_name="tidelog", message="%(version)s")
 @click.pass_context
 def topics(ctx: click.Context, /, **flags: object) -> None:
     """Create, list, describe, alter and delete topics."""
-    options = Options(**flags)  # type: ignore[arg-type]  # click made the values as the flags declare them
+    options = Options(**flags)  # type: ignore[arg-type]  # click has made values of the declared types
     action = check(options, ctx)
     try:
-        with admin_for(options.bootstrap_server, options.command_config) as admin:
+        with connected_admin(options.bootstrap_server, options.command_config) as admin:
             run(action, admin, options)
     except (KafkaError, ValueError) as error:
         click.echo(f"Error while executing topic command : {error}")
@@ -141,7 +145,7 @@ def topics(ctx: click.Context, /, **flags: object) -> None:
 
 
 def check(options: Options, ctx: click.Context) -> str:
-    """The one action that was asked for, with flags that go with it; anything else is a usage error."""
+    """The action of the flags. Raises WrongUsage if it is not exactly one, or a flag does not go with it."""
     actions = options.actions()
     if len(actions) != 1:
         raise WrongUsage("expected exactly one of --list, --describe, --create, --alter and --delete", ctx)
@@ -186,13 +190,10 @@ def run(action: str, admin: Admin, options: Options) -> None:
 
 
 def list_topics(admin: Admin, options: Options) -> None:
-    found = select(admin.list_topics(), options.topic, options.exclude_internal)
+    found = select(all_topics(admin), options.topic, options.exclude_internal)
     if options.output == "json":
         print_json(
-            [
-                {"name": topic.name, "id": uuid_to_text(topic.topic_id), "internal": topic.is_internal}
-                for topic in found
-            ]
+            [{"name": topic.name, "id": topic.topic_id, "internal": topic.is_internal} for topic in found]
         )
         return
     click.echo("\n".join(topic.name for topic in found))
@@ -202,7 +203,8 @@ def describe_topics(admin: Admin, options: Options) -> None:
     found = matching_id(admin, options) if options.topic_id else matching(admin, options)
     limit = options.partition_size_limit_per_response
     names = [topic.name for topic in found]
-    described = admin.describe_topics(names, page_size=2000 if limit is None else limit)
+    results = admin.describe_topics(names, partition_size_limit_per_response=2000 if limit is None else limit)
+    described = list(results.values())
     if options.output == "json":
         print_json(describe_as_json(admin, described, options.shown()))
     else:
@@ -210,6 +212,8 @@ def describe_topics(admin: Admin, options: Options) -> None:
 
 
 def create_topic(admin: Admin, options: Options) -> None:
+    from tidelog.clients.admin.topics import NewTopic
+
     name = options.topic or ""
     if "." in name or "_" in name:
         click.echo(
@@ -222,11 +226,11 @@ def create_topic(admin: Admin, options: Options) -> None:
         -1
         if options.replication_factor is None
         else at_least_one("replication-factor", options.replication_factor),
-        parse_assignment(options.replica_assignment) if options.replica_assignment else (),
+        dict(enumerate(parse_assignment(options.replica_assignment))) if options.replica_assignment else {},
         parse_configs(options.config),
     )
     try:
-        admin.create_topic(new)
+        admin.create_topics([new])
     except TopicAlreadyExists:
         if not options.if_not_exists:
             raise
@@ -235,20 +239,26 @@ def create_topic(admin: Admin, options: Options) -> None:
 
 
 def alter_topics(admin: Admin, options: Options) -> None:
+    from tidelog.clients.admin.topics import NewPartitions
+
     count = options.partitions or 0
     found = matching(admin, options)
-    described = {topic.name: topic for topic in admin.describe_topics(topic.name for topic in found)}
+    described = admin.describe_topics(topic.name for topic in found)
     for topic in found:
         new: list[list[int]] | None = None
         if options.replica_assignment:
-            # It is written for all partitions; those that exist keep their replicas.
+            # The assignment lists all partitions; existing partitions keep their replicas.
             new = parse_assignment(options.replica_assignment)[len(described[topic.name].partitions) :]
-        admin.create_partitions(topic.name, count, new)
+        admin.create_partitions({topic.name: NewPartitions(count, new)})
+
+
+def all_topics(admin: Admin) -> Iterable[TopicListing]:
+    return admin.list_topics(list_internal=True).values()
 
 
 def matching(admin: Admin, options: Options) -> list[TopicListing]:
-    """The topics that --topic names; none at all is an error unless --if-exists allows it."""
-    found = select(admin.list_topics(), options.topic, options.exclude_internal)
+    """The topics that match --topic. Without a match it is an error, except with --if-exists."""
+    found = select(all_topics(admin), options.topic, options.exclude_internal)
     if not found and options.topic and not options.if_exists:
         raise UnknownTopicOrPartition(f"Topic '{options.topic}' does not exist as expected")
     return found
@@ -256,10 +266,10 @@ def matching(admin: Admin, options: Options) -> list[TopicListing]:
 
 def matching_id(admin: Admin, options: Options) -> list[TopicListing]:
     text = options.topic_id or ""
-    wanted = uuid_from_text(text)
+    wanted = uuid_to_text(uuid_from_text(text))
     found = [
         topic
-        for topic in select(admin.list_topics(), None, options.exclude_internal)
+        for topic in select(all_topics(admin), None, options.exclude_internal)
         if topic.topic_id == wanted
     ]
     if not found and not options.if_exists:
@@ -267,8 +277,8 @@ def matching_id(admin: Admin, options: Options) -> list[TopicListing]:
     return found
 
 
-def select(listed: list[TopicListing], pattern: str | None, exclude_internal: bool) -> list[TopicListing]:
-    """Topics whose whole name fits one of the patterns, which commas or bars part."""
+def select(listed: Iterable[TopicListing], pattern: str | None, exclude_internal: bool) -> list[TopicListing]:
+    """The topics whose whole name matches one of the patterns; commas or bars separate patterns."""
     if pattern is None:
         fits = re.compile("", re.DOTALL)
     else:
@@ -289,7 +299,7 @@ def at_least_one(flag: str, value: int) -> int:
 
 
 def parse_assignment(text: str) -> list[list[int]]:
-    """The brokers of every partition, as many for each: `1:2,2:1` is two partitions with two replicas."""
+    """The brokers of each partition: `1:2,2:1` is two partitions with two replicas. Raises ValueError."""
     assignment: list[list[int]] = []
     for index, part in enumerate(text.split(",")):
         try:

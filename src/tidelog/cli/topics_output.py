@@ -1,25 +1,29 @@
-"""How `topics --describe` prints topics and partitions, and which of them."""
+"""Selects and prints topics and partitions for `topics --describe`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.clients.admin import (
-    Admin,
-    ConfigEntry,
-    PartitionDescription,
-    Reassignment,
-    TopicDescription,
-)
-from tidelog.protocol.wire import uuid_to_text
+from tidelog.errors import ClusterAuthorizationFailed, UnsupportedVersion
+from tidelog.partitions import PartitionKey
+
+if TYPE_CHECKING:
+    from tidelog.clients.admin import (
+        Admin,
+        ConfigEntry,
+        PartitionReassignment,
+        TopicDescription,
+        TopicPartitionInfo,
+    )
 
 
 @dataclass(slots=True, frozen=True)
 class Shown:
-    """Which topics and partitions are of interest; without any choice, all of both."""
+    """The selection of topics and partitions; by default all."""
 
     topics_with_overrides: bool = False
     under_replicated: bool = False
@@ -34,17 +38,17 @@ class Shown:
 
 @dataclass(slots=True, frozen=True)
 class PartitionView:
-    """A partition with what its state is judged by."""
+    """A partition with the settings and brokers that decide its state."""
 
     topic: str
-    partition: PartitionDescription
+    partition: TopicPartitionInfo
     live_brokers: frozenset[int]
     min_insync_replicas: int
-    reassignment: Reassignment | None
+    reassignment: PartitionReassignment | None
 
     @property
     def is_under_replicated(self) -> bool:
-        adding = len(self.reassignment.adding) if self.reassignment else 0
+        adding = len(self.reassignment.adding_replicas) if self.reassignment else 0
         return len(self.partition.isr) < len(self.partition.replicas) - adding
 
     @property
@@ -72,55 +76,55 @@ class PartitionView:
     def as_json(self) -> dict[str, object]:
         partition = self.partition
         return {
-            "partition": partition.index,
+            "partition": partition.partition,
             "leader": partition.leader,
             "replicas": partition.replicas,
             "isr": partition.isr,
-            "elr": partition.eligible_leader_replicas,
+            "elr": partition.elr,
             "last_known_elr": partition.last_known_elr,
-            "adding": [] if self.reassignment is None else self.reassignment.adding,
-            "removing": [] if self.reassignment is None else self.reassignment.removing,
+            "adding": [] if self.reassignment is None else self.reassignment.adding_replicas,
+            "removing": [] if self.reassignment is None else self.reassignment.removing_replicas,
         }
 
     def line(self) -> str:
         partition = self.partition
         columns = [
             f"\tTopic: {self.topic}",
-            f"Partition: {partition.index}",
+            f"Partition: {partition.partition}",
             f"Leader: {'none' if partition.leader is None else partition.leader}",
             f"Replicas: {joined(partition.replicas)}",
             f"Isr: {joined(partition.isr)}",
-            f"Elr: {joined(partition.eligible_leader_replicas)}",
+            f"Elr: {joined(partition.elr)}",
             f"LastKnownElr: {joined(partition.last_known_elr)}",
         ]
         if self.reassignment is not None:
-            columns.append(f"Adding Replicas: {joined(self.reassignment.adding)}")
-            columns.append(f"Removing Replicas: {joined(self.reassignment.removing)}")
+            columns.append(f"Adding Replicas: {joined(self.reassignment.adding_replicas)}")
+            columns.append(f"Removing Replicas: {joined(self.reassignment.removing_replicas)}")
         return "\t".join(columns)
 
 
 def print_descriptions(admin: Admin, topics: list[TopicDescription], shown: Shown) -> None:
     if not topics:
         return
-    configs = admin.topic_configs(topic.name for topic in topics)
-    live = frozenset(node.id for node in admin.nodes())
-    moving = admin.reassignments()
+    configs = topic_configs(admin, topics)
+    live = frozenset(node.id for node in admin.describe_cluster().nodes)
+    moving = reassignments(admin)
     for topic in topics:
-        entries = configs.get(topic.name, [])
+        entries = configs.get(topic.name, ())
         for line in topic_lines(topic, entries, live, moving, shown):
             click.echo(line)
 
 
 def describe_as_json(admin: Admin, topics: list[TopicDescription], shown: Shown) -> list[dict[str, object]]:
-    """The same as objects: topics with the partitions and settings that are of interest."""
+    """The selected topics with their partitions and settings, as objects for JSON."""
     if not topics:
         return []
-    configs = admin.topic_configs(topic.name for topic in topics)
-    live = frozenset(node.id for node in admin.nodes())
-    moving = admin.reassignments()
+    configs = topic_configs(admin, topics)
+    live = frozenset(node.id for node in admin.describe_cluster().nodes)
+    moving = reassignments(admin)
     found = []
     for topic in topics:
-        entries = configs.get(topic.name, [])
+        entries = configs.get(topic.name, ())
         overrides = {entry.name: entry.value for entry in entries if not entry.is_default}
         views = [view for view in partition_views(topic, entries, live, moving) if view.is_shown(shown)]
         if (shown.topics_with_overrides and not overrides) or (shown.only_some_partitions and not views):
@@ -128,7 +132,7 @@ def describe_as_json(admin: Admin, topics: list[TopicDescription], shown: Shown)
         found.append(
             {
                 "name": topic.name,
-                "id": uuid_to_text(topic.topic_id),
+                "id": topic.topic_id,
                 "internal": topic.is_internal,
                 "configs": overrides,
                 "partitions": [view.as_json() for view in views],
@@ -137,22 +141,40 @@ def describe_as_json(admin: Admin, topics: list[TopicDescription], shown: Shown)
     return found
 
 
+def topic_configs(admin: Admin, topics: list[TopicDescription]) -> dict[str, Collection[ConfigEntry]]:
+    """All effective settings of each topic."""
+    from tidelog.clients.admin.configs import ConfigResource, ResourceType
+
+    found = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic.name) for topic in topics])
+    return {resource.name: entries.values() for resource, entries in found.items()}
+
+
+def reassignments(admin: Admin) -> Mapping[PartitionKey, PartitionReassignment]:
+    """The reassignments in progress; none if the cluster does not answer."""
+    try:
+        return admin.list_partition_reassignments()
+    except (UnsupportedVersion, ClusterAuthorizationFailed):
+        return {}
+
+
 def partition_views(
     topic: TopicDescription,
-    entries: list[ConfigEntry],
+    entries: Collection[ConfigEntry],
     live: frozenset[int],
-    moving: dict[tuple[str, int], Reassignment],
+    moving: Mapping[PartitionKey, PartitionReassignment],
 ) -> Iterator[PartitionView]:
     min_isr = next((int(entry.value or 1) for entry in entries if entry.name == "min.insync.replicas"), 1)
     for partition in topic.partitions:
-        yield PartitionView(topic.name, partition, live, min_isr, moving.get((topic.name, partition.index)))
+        yield PartitionView(
+            topic.name, partition, live, min_isr, moving.get((topic.name, partition.partition))
+        )
 
 
 def topic_lines(
     topic: TopicDescription,
-    entries: list[ConfigEntry],
+    entries: Collection[ConfigEntry],
     live: frozenset[int],
-    moving: dict[tuple[str, int], Reassignment],
+    moving: Mapping[PartitionKey, PartitionReassignment],
     shown: Shown,
 ) -> Iterator[str]:
     overrides = [entry for entry in entries if not entry.is_default]
@@ -169,7 +191,7 @@ def topic_line(topic: TopicDescription, overrides: list[ConfigEntry]) -> str:
     replication_factor = len(topic.partitions[0].replicas) if topic.partitions else 0
     settings = ",".join(f"{entry.name}={entry.value}" for entry in overrides)
     return (
-        f"Topic: {topic.name}\tTopicId: {uuid_to_text(topic.topic_id)}"
+        f"Topic: {topic.name}\tTopicId: {topic.topic_id}"
         f"\tPartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor}"
         f"\tConfigs: {settings}"
     )

@@ -1,14 +1,15 @@
-"""`tidelog transactions`: what transactions there are, and an end for those that hang; as kafka-transactions.
+"""`tidelog transactions`: lists and describes transactions, and aborts hanging ones, as kafka-transactions.
 
-A transaction hangs where a partition has it open and its coordinator knows nothing of it: readers of
-committed records wait for it for ever.
+A transaction hangs if it is open in a partition, and its coordinator does not know it: read_committed
+consumers wait for its end for ever.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
@@ -16,27 +17,22 @@ from tidelog.cli.flags import (
     KafkaStyleCommand,
     KafkaStyleGroup,
     WrongUsage,
-    admin_for,
     bootstrap_server,
-    error_words,
+    brief_words,
     valued,
 )
-from tidelog.cli.output import output_option, print_json
-from tidelog.clients.admin import Admin
-from tidelog.clients.admin_transactions import (
-    ANY_DURATION,
-    ProducerState,
-    TransactionAdmin,
-    TransactionDescription,
-)
+from tidelog.cli.output import connected_admin, output_option, print_json
 from tidelog.errors import KafkaError, TransactionalIdNotFound
 from tidelog.partitions import PartitionKey
 
+if TYPE_CHECKING:
+    from tidelog.clients.admin import Admin, ProducerState
+
 NONE = "None"
-BATCH = 500  # partitions asked about at a time
+BATCH = 500  # partitions in a request
 OUTPUT = "tidelog.output"
 
-Open = Callable[[], Admin]
+Open: TypeAlias = "Callable[[], AbstractContextManager[Admin]]"
 
 
 @click.group(
@@ -48,21 +44,21 @@ Open = Callable[[], Admin]
 @click.version_option(None, "-v", "--version", package_name="tidelog", message="%(version)s")
 @click.pass_context
 def transactions(ctx: click.Context, bootstrap_server: str, command_config: str | None, output: str) -> None:
-    """List and describe transactions and producers, and end transactions that hang."""
-    ctx.obj = lambda: admin_for(bootstrap_server, command_config)
+    """List and describe transactions and producers, and abort hanging transactions."""
+    ctx.obj = lambda: connected_admin(bootstrap_server, command_config)
     ctx.meta[OUTPUT] = output
 
 
 @contextmanager
-def asking(what: str) -> Iterator[TransactionAdmin]:
-    """A client of the cluster; where something fails, what it was for is said, and the tool ends with 1."""
+def asking(what: str) -> Iterator[Admin]:
+    """An admin client; after an error the tool prints `what` with the error, and ends with 1."""
     ctx = click.get_current_context()
     open_admin: Open = ctx.obj
     try:
         with open_admin() as admin:
-            yield TransactionAdmin(admin)
+            yield admin
     except KafkaError as error:
-        click.echo(f"{what}: {error_words(error)}", err=True)
+        click.echo(f"{what}: {brief_words(error)}", err=True)
         ctx.exit(1)
     except (OSError, ValueError) as error:
         click.echo(f"{what}: {error}", err=True)
@@ -70,20 +66,19 @@ def asking(what: str) -> Iterator[TransactionAdmin]:
 
 
 @transactions.command("list", cls=KafkaStyleCommand)
-@valued("--duration-filter", "MS", "Only transactions that are open for longer; all where below 0.", int)
-@valued("--transactional-id-pattern", "PATTERN", "Only ids that match a regular expression as a whole.")
+@valued("--duration-filter", "MS", "Only transactions that are open for longer; all if below 0.", int)
+@valued("--transactional-id-pattern", "PATTERN", "Only ids that match a regular expression completely.")
 def list_transactions(duration_filter: int | None, transactional_id_pattern: str | None) -> None:
     """List transactional ids with their coordinators, producer ids and states."""
     with asking("Failed to list transactions") as admin:
         listed = admin.list_transactions(
-            duration_ms=ANY_DURATION if duration_filter is None else duration_filter,
-            pattern=transactional_id_pattern,
+            duration_ms=duration_filter, transactional_id_pattern=transactional_id_pattern
         )
     print_table(
         ("TransactionalId", "Coordinator", "ProducerId", "TransactionState"),
         [
             (listing.transactional_id, listing.coordinator, listing.producer_id, listing.state)
-            for listing in sorted(listed, key=lambda listing: listing.transactional_id)
+            for listing in listed
         ],
     )
 
@@ -93,9 +88,8 @@ def list_transactions(duration_filter: int | None, transactional_id_pattern: str
 def describe(transactional_id: str) -> None:
     """Describe a transactional id: its producer, its state, and the partitions of its open transaction."""
     with asking(f"Failed to describe transaction state of transactional-id `{transactional_id}`") as admin:
-        described = admin.describe([transactional_id])[transactional_id]
-        if isinstance(described, KafkaError):
-            raise described
+        described = admin.describe_transactions([transactional_id])[transactional_id]
+    start = described.transaction_start_time_ms
     print_table(
         (
             "CoordinatorId",
@@ -115,9 +109,9 @@ def describe(transactional_id: str) -> None:
                 described.producer_id,
                 described.producer_epoch,
                 described.state,
-                described.timeout_ms,
-                NONE if described.start_ms is None else described.start_ms,
-                NONE if described.start_ms is None else now_ms() - described.start_ms,
+                described.transaction_timeout_ms,
+                NONE if start is None else start,
+                NONE if start is None else now_ms() - start,
                 ",".join(f"{topic}-{index}" for topic, index in sorted(described.partitions)),
             )
         ],
@@ -127,9 +121,9 @@ def describe(transactional_id: str) -> None:
 @transactions.command("describe-producers", cls=KafkaStyleCommand)
 @click.option("--topic", metavar="NAME", required=True, help="The topic; required.")
 @click.option("--partition", metavar="N", type=int, required=True, help="The partition; required.")
-@valued("--broker-id", "ID", "Ask this broker's replica; the leader where it is not given.", int)
+@valued("--broker-id", "ID", "Ask this broker's replica; by default the leader.", int)
 def describe_producers(topic: str, partition: int, broker_id: int | None) -> None:
-    """Describe the producers that a partition remembers, with the starts of their open transactions."""
+    """Describe the producers of a partition, with the first offsets of their open transactions."""
     where = "leader" if broker_id is None else f"broker {broker_id}"
     with asking(f"Failed to describe producers for partition {topic}-{partition} on {where}") as admin:
         producers = producers_of(admin, (topic, partition), broker_id)
@@ -149,7 +143,9 @@ def describe_producers(topic: str, partition: int, broker_id: int | None) -> Non
                 producer.coordinator_epoch,
                 producer.last_sequence,
                 producer.last_timestamp,
-                NONE if producer.transaction_start is None else producer.transaction_start,
+                NONE
+                if producer.current_transaction_start_offset is None
+                else producer.current_transaction_start_offset,
             )
             for producer in producers
         ],
@@ -173,7 +169,7 @@ def abort(
     producer_epoch: int | None,
     coordinator_epoch: int | None,
 ) -> None:
-    """Abort a transaction in one partition, although no coordinator asks for it."""
+    """Abort a transaction in one partition, without its coordinator."""
     if start_offset is None:
         if producer_id is None:
             raise WrongUsage(
@@ -182,24 +178,29 @@ def abort(
         if producer_epoch is None or coordinator_epoch is None:
             raise WrongUsage("--producer-id needs --producer-epoch and --coordinator-epoch", ctx)
         with asking(f"Failed to abort transaction of producer {producer_id}") as admin:
-            admin.abort((topic, partition), producer_id, producer_epoch, max(0, coordinator_epoch))
+            abort_open(admin, (topic, partition), producer_id, producer_epoch, coordinator_epoch)
         return
     with asking(f"Failed to abort transaction at offset {start_offset} of {topic}-{partition}") as admin:
         for producer in producers_of(admin, (topic, partition)):
-            if producer.transaction_start == start_offset:
+            if producer.current_transaction_start_offset == start_offset:
                 break
         else:
             raise ValueError(
                 f"Could not find any open transactions starting at offset {start_offset} on partition "
                 f"{topic}-{partition}"
             )
-        epoch = max(0, producer.coordinator_epoch)
-        admin.abort((topic, partition), producer.producer_id, producer.producer_epoch, epoch)
+        abort_open(
+            admin,
+            (topic, partition),
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.coordinator_epoch,
+        )
 
 
 @transactions.command("find-hanging", cls=KafkaStyleCommand)
 @valued("--broker-id", "ID", "Search the partitions of one broker.", int)
-@valued("--max-transaction-timeout", "MIN", "Only what is older than so many minutes; 15.", int)
+@valued("--max-transaction-timeout", "MIN", "Only transactions older than MIN minutes; 15.", int)
 @valued("--topic", "NAME", "Search one topic.")
 @valued("--partition", "N", "Search one partition of the topic.", int)
 @click.pass_context
@@ -210,7 +211,7 @@ def find_hanging(
     topic: str | None,
     partition: int | None,
 ) -> None:
-    """Find transactions that partitions have open and no coordinator knows of."""
+    """Find transactions that are open in partitions, but unknown to their coordinators."""
     if partition is not None and topic is None:
         raise WrongUsage("--partition needs --topic", ctx)
     if topic is None and broker_id is None:
@@ -218,10 +219,8 @@ def find_hanging(
             "find-hanging needs --topic or --broker-id, so that it need not search everything", ctx
         )
     minutes = 15 if max_transaction_timeout is None else max_transaction_timeout
-    open_admin: Open = ctx.obj
     with asking("Failed to find hanging transactions") as admin:
-        with open_admin() as topics:
-            partitions = partitions_to_search(topics, topic, partition, broker_id)
+        partitions = partitions_to_search(admin, topic, partition, broker_id)
         old = open_since(admin, partitions, broker_id, now_ms() - minutes * 60_000)
         known = known_partitions(admin, old) if old else {}
         hanging = [found for found in old if found[0] not in known[found[1].producer_id]]
@@ -243,7 +242,9 @@ def find_hanging(
                 producer.producer_id,
                 producer.producer_epoch,
                 producer.coordinator_epoch,
-                -1 if producer.transaction_start is None else producer.transaction_start,
+                -1
+                if producer.current_transaction_start_offset is None
+                else producer.current_transaction_start_offset,
                 producer.last_timestamp,
                 (now_ms() - producer.last_timestamp) // 60_000,
             )
@@ -263,16 +264,22 @@ def find_hanging(
 def force_terminate_transaction(transactional_id: str) -> None:
     """Abort the open transaction of a transactional id and fence its producer."""
     with asking(f"Failed to force terminate transactionalId `{transactional_id}`") as admin:
-        admin.terminate(transactional_id)
+        admin.force_terminate_transaction(transactional_id)
 
 
-def producers_of(
-    admin: TransactionAdmin, partition: PartitionKey, broker: int | None = None
-) -> list[ProducerState]:
-    found = admin.producers([partition], broker)[partition]
-    if isinstance(found, KafkaError):
-        raise found
+def producers_of(admin: Admin, partition: PartitionKey, broker: int | None = None) -> list[ProducerState]:
+    found = admin.describe_producers([partition], broker_id=broker)[partition]
     return sorted(found, key=lambda producer: producer.producer_id)
+
+
+def abort_open(
+    admin: Admin, partition: PartitionKey, producer_id: int, producer_epoch: int, coordinator_epoch: int
+) -> None:
+    """Abort a producer's open transaction in one partition; a negative coordinator epoch becomes 0."""
+    from tidelog.clients.admin.transactions import AbortTransactionSpec
+
+    epoch = max(0, coordinator_epoch)
+    admin.abort_transaction(AbortTransactionSpec(partition, producer_id, producer_epoch, epoch))
 
 
 def partitions_to_search(
@@ -280,38 +287,36 @@ def partitions_to_search(
 ) -> list[PartitionKey]:
     if topic is not None and partition is not None:
         return [(topic, partition)]
-    names = [listing.name for listing in admin.list_topics()] if topic is None else [topic]
+    names = list(admin.list_topics(list_internal=True)) if topic is None else [topic]
     return [
-        (description.name, found.index)
-        for description in admin.describe_topics(names)
+        (description.name, found.partition)
+        for description in admin.describe_topics(names).values()
         for found in description.partitions
         if broker is None or broker in found.replicas
     ]
 
 
 def open_since(
-    admin: TransactionAdmin, partitions: list[PartitionKey], broker: int | None, before_ms: int
+    admin: Admin, partitions: list[PartitionKey], broker: int | None, before_ms: int
 ) -> list[tuple[PartitionKey, ProducerState]]:
-    """Open transactions whose producer wrote last before a time."""
+    """The open transactions whose last record is older than a time."""
     old: list[tuple[PartitionKey, ProducerState]] = []
     for start in range(0, len(partitions), BATCH):
-        for partition, producers in sorted(
-            admin.producers(partitions[start : start + BATCH], broker).items()
-        ):
-            if isinstance(producers, KafkaError):
-                raise producers
+        found = admin.describe_producers(partitions[start : start + BATCH], broker_id=broker)
+        for partition, producers in sorted(found.items()):
             old += [
                 (partition, producer)
                 for producer in producers
-                if producer.transaction_start is not None and producer.last_timestamp < before_ms
+                if producer.current_transaction_start_offset is not None
+                and producer.last_timestamp < before_ms
             ]
     return old
 
 
 def known_partitions(
-    admin: TransactionAdmin, transactions: list[tuple[PartitionKey, ProducerState]]
+    admin: Admin, transactions: list[tuple[PartitionKey, ProducerState]]
 ) -> dict[int, list[PartitionKey]]:
-    """The partitions that the coordinators have in the open transactions of each of the producers."""
+    """The partitions in the open transactions of each producer, as the coordinators know them."""
     producer_ids = {producer.producer_id for _, producer in transactions}
     known: dict[int, list[PartitionKey]] = {producer_id: [] for producer_id in producer_ids}
     ids = {
@@ -319,11 +324,12 @@ def known_partitions(
         for listing in admin.list_transactions(producer_ids=sorted(producer_ids))
         if listing.producer_id in producer_ids
     }
-    for transactional_id, described in admin.describe(ids).items():
-        if isinstance(described, TransactionDescription):
-            known[ids[transactional_id]] += described.partitions
-        elif not isinstance(described, TransactionalIdNotFound):
-            raise described
+    described = admin.describe_transactions(ids, partial=True)
+    for error in described.errors.values():
+        if not isinstance(error, TransactionalIdNotFound):
+            raise error
+    for transactional_id, transaction in described.items():
+        known[ids[transactional_id]] += transaction.partitions
     return known
 
 
@@ -332,7 +338,7 @@ def now_ms() -> int:
 
 
 def print_table(header: tuple[str, ...], rows: list[tuple[str | int, ...]]) -> None:
-    """Columns as wide as their longest value, each with a tab behind it; or an object for each line."""
+    """Print columns as wide as their longest value, with a tab after each, or an object for each row."""
     if click.get_current_context().meta.get(OUTPUT) == "json":
         print_json([dict(zip(header, row, strict=True)) for row in rows])
         return

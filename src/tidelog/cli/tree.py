@@ -1,4 +1,4 @@
-"""`tidelog tree`: the metadata tree of a stopped broker, moved to where other brokers can use it."""
+"""`tidelog tree`: copies the metadata tree of a stopped broker to a store that other brokers can use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 @click.group()
 def tree() -> None:
-    """Move the metadata tree to other stores."""
+    """Copy the metadata tree to other stores."""
 
 
 @tree.command()
@@ -21,12 +21,12 @@ def tree() -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
 @click.option("--zookeeper", required=True, metavar="HOST:PORT[,...][/CHROOT]", help="Where the tree goes.")
-@click.option("--force", is_flag=True, help="Replace a cluster that the ZooKeeper holds already.")
+@click.option("--force", is_flag=True, help="Replace a cluster that is already in ZooKeeper.")
 def export(folder: Path, zookeeper: str, force: bool) -> None:
-    """Write the tree of the broker whose first log folder is DIR into a ZooKeeper.
+    """Write the tree of a broker to ZooKeeper. DIR is its first log folder, by default ./tidelog-data.
 
-    Kafka 3.9 on that ZooKeeper can then take the folders over. The broker must be stopped; nothing of it
-    is changed. DIR is ./tidelog-data where it is not given.
+    Kafka 3.9 with that ZooKeeper can then use the log folders. The broker must be stopped; its folders stay
+    unchanged.
     """
     from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
     from tidelog.metadata.export import ExportRefused, export_tree

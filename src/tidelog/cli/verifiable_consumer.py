@@ -1,4 +1,4 @@
-"""`tidelog verifiable-consumer`: a member that tells everything as JSON, as kafka-verifiable-consumer."""
+"""`tidelog verifiable-consumer`: a member that prints its events as JSON, as kafka-verifiable-consumer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.errors import KafkaError
 if TYPE_CHECKING:
     from tidelog.clients.consumer.blocking import Consumer
     from tidelog.partitions import TopicPartition
-    from tidelog.records.loops import Record
+    from tidelog.records.loops import ConsumerRecord
 
 BATCH = 500
 
@@ -23,16 +23,16 @@ BATCH = 500
 @bootstrap_server
 @valued("--topic", "NAME", "The topic to read; required.")
 @valued("--group-id", "ID", "The group; required.")
-@valued("--group-protocol", "PROTOCOL", "classic or consumer; classic where it is not given.")
+@valued("--group-protocol", "PROTOCOL", "classic (default) or consumer.")
 @valued("--group-remote-assignor", "NAME", "The broker's assignor, with --group-protocol consumer.")
 @valued("--group-instance-id", "ID", "The name of a static member.")
 @click.option(
-    "--max-messages", metavar="N", type=int, default=-1, help="How many records; -1 goes on until a signal."
+    "--max-messages", metavar="N", type=int, default=-1, help="How many records; -1 until a signal."
 )
 @valued("--session-timeout", "MS", "session.timeout.ms of the consumer, with the classic protocol.", int)
-@switch("--verbose", "A line for each record, too.")
-@switch("--enable-autocommit", "Commit by itself from time to time, instead of after each batch.")
-@valued("--reset-policy", "POLICY", "earliest, latest or none; earliest where it is not given.")
+@switch("--verbose", "Print a line for each record, too.")
+@switch("--enable-autocommit", "Commit in the background, not after each batch.")
+@valued("--reset-policy", "POLICY", "earliest (default), latest or none.")
 @valued("--assignment-strategy", "CLASS", "The assignor of the classic protocol.")
 @valued("--consumer.config", "FILE", "As --command-config.")
 @valued("--command-config", "FILE", "A properties file with settings of the consumer.")
@@ -54,7 +54,7 @@ def verifiable_consumer(
     consumer_config: str | None,
     command_config: str | None,
 ) -> None:
-    """Read a topic as a member of a group and tell everything that happens, a line of JSON each."""
+    """Read a topic as a member of a group, and print each event as a line of JSON."""
     for name, value in (("--topic", topic), ("--group-id", group_id)):
         if value is None:
             raise WrongUsage(f"{name} must be specified", ctx)
@@ -85,14 +85,14 @@ class Run:
         self.consumed = 0
 
     def run(self, settings: dict[str, object]) -> int:
-        """Read until it is told to end; the exit code."""
+        """Read until a signal or the last record; returns the exit code."""
         from tidelog.clients.consumer.blocking import Consumer
-        from tidelog.clients.consumer.listener import RebalanceListener
-        from tidelog.clients.errors import Interrupted
+        from tidelog.clients.consumer.listener import ConsumerRebalanceListener
+        from tidelog.clients.errors import WakeupException
 
         run = self
 
-        class RebalanceEvents(RebalanceListener):
+        class RebalanceEvents(ConsumerRebalanceListener):
             def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
                 run.tell("partitions_assigned", partitions=listed(partitions))
 
@@ -105,7 +105,7 @@ class Run:
             try:
                 while self.max_messages < 0 or self.consumed < self.max_messages:
                     self.take(consumer)
-            except Interrupted:
+            except WakeupException:
                 self.tell("shutdown_requested")
             consumer.close()
         self.tell("shutdown_complete")
@@ -116,7 +116,7 @@ class Run:
         records = consumer.poll(1.0, max_records=left)
         if not records:
             return
-        by_partition: dict[tuple[str, int], list[Record]] = {}
+        by_partition: dict[tuple[str, int], list[ConsumerRecord]] = {}
         for record in records:
             by_partition.setdefault((record.topic, record.partition), []).append(record)
             if self.verbose:
@@ -151,7 +151,7 @@ class Run:
         else:
             self.tell("offsets_committed", offsets=shown, success=True)
 
-    def tell_record(self, record: Record) -> None:
+    def tell_record(self, record: ConsumerRecord) -> None:
         self.tell(
             "record_data",
             key=text(record.key),

@@ -1,4 +1,7 @@
-"""`tidelog verifiable-producer`: numbers, and a line of JSON for each; as kafka-verifiable-producer."""
+"""`tidelog verifiable-producer`: writes numbers, and prints a line of JSON for each.
+
+The flags and the output are those of kafka-verifiable-producer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.clients.producer.blocking import Producer
-    from tidelog.clients.producer.core import Delivered
+    from tidelog.clients.producer.core import DeliveryCallback
     from tidelog.records.loops import RecordMetadata
 
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 @bootstrap_server
 @valued("--topic", "NAME", "The topic to write to; required.")
 @click.option(
-    "--max-messages", metavar="N", type=int, default=-1, help="How many records; -1 goes on until a signal."
+    "--max-messages", metavar="N", type=int, default=-1, help="How many records; -1 until a signal."
 )
 @click.option(
     "--throughput", metavar="N", type=int, default=-1, help="At most about N a second; -1 for no limit."
@@ -30,9 +33,9 @@ if TYPE_CHECKING:
 @click.option("--acks", type=click.Choice(["0", "1", "-1"]), default="-1", help="acks of the producer.")
 @valued("--producer.config", "FILE", "As --command-config.")
 @valued("--command-config", "FILE", "A properties file with settings of the producer.")
-@valued("--message-create-time", "MS", "The time of the first record; the others follow by the clock.", int)
+@valued("--message-create-time", "MS", "The timestamp of the first record; it advances with the clock.", int)
 @valued("--value-prefix", "N", "Values are N.NUMBER instead of NUMBER.", int)
-@valued("--repeating-keys", "N", "Keys go round from 0 to N - 1.", int)
+@valued("--repeating-keys", "N", "Keys are 0 to N - 1, again and again.", int)
 @click.pass_context
 def verifiable_producer(
     ctx: click.Context,
@@ -47,7 +50,7 @@ def verifiable_producer(
     value_prefix: int | None,
     repeating_keys: int | None,
 ) -> None:
-    """Write numbers to a topic and print what became of each, one line of JSON at a time."""
+    """Write numbers to a topic, and print the result of each as a line of JSON."""
     if topic is None:
         raise WrongUsage("--topic must be specified", ctx)
     not_both(ctx, "--command-config", command_config, "--producer.config", producer_config)
@@ -85,8 +88,8 @@ class Run:
         self._printing = threading.Lock()
 
     def run(self, settings: dict[str, object]) -> int:
-        """Write until it is told to end; the exit code."""
-        from tidelog.clients.errors import Closed
+        """Write until a signal or the last number; returns the exit code."""
+        from tidelog.clients.errors import ClientClosedException
         from tidelog.clients.producer.blocking import Producer
 
         with Signals(self.end) as signals, Producer(settings) as producer:
@@ -105,7 +108,7 @@ class Run:
                         self.topic, value, key=key, timestamp_ms=when, callback=self.delivered(key, value)
                     )
                 except KafkaError as error:
-                    if self._stop.is_set() and isinstance(error, Closed):
+                    if self._stop.is_set() and isinstance(error, ClientClosedException):
                         self.sent -= 1
                         break
                     self.failed(key, value, error)
@@ -121,14 +124,14 @@ class Run:
             target_throughput=self.throughput,
             avg_throughput=self.acked / seconds,
         )
-        return signals.exit_code
+        return signals.exit_code or int(self.acked < self.sent)
 
     def end(self) -> None:
-        """Write what waits and end; told again, at once."""
+        """Write the waiting records and end; a second call ends at once."""
         timeout = 0.0 if self._stop.is_set() else None
         self._stop.set()
         if self._producer is not None:
-            # By another thread: this one may wait in `send` for a broker that is away, and that ends it.
+            # In another thread: this thread may wait in `send` for a broker, and closing ends the wait.
             threading.Thread(target=self._producer.close, args=(timeout,), daemon=True).start()
 
     def key(self, number: int) -> str | None:
@@ -137,7 +140,7 @@ class Run:
     def value(self, number: int) -> str:
         return str(number) if self.value_prefix is None else f"{self.value_prefix}.{number}"
 
-    def delivered(self, key: str | None, value: str) -> Delivered:
+    def delivered(self, key: str | None, value: str) -> DeliveryCallback:
         def delivered(metadata: RecordMetadata, error: BaseException | None) -> None:
             if error is not None:
                 self.failed(key, value, error)
@@ -172,6 +175,6 @@ class Run:
                 return
             try:
                 print_json(event)
-            except BrokenPipeError:  # most lines come from the producer's thread, which must not end by it
+            except BrokenPipeError:  # mostly on the producer's thread, which must not end
                 self._unread = True
                 self._stop.set()

@@ -1,1 +1,1 @@
-"""Clients of a broker: what our own tools speak with."""
+"""The clients of a broker: producer, consumer, admin, and what they share."""

@@ -1,8 +1,8 @@
-"""One connection to one broker on an event loop: versions agreed upon, who we are proven, requests in a row.
+"""One connection to one broker on an event loop: negotiates API versions, authenticates, sends requests.
 
-Requests go out in the order of the calls and are answered in that order. One that is not answered in time
-ends the connection: the broker would answer the others behind it late as well. What is under way on a
-connection that ends fails with a NetworkException.
+The broker answers requests in the order of the calls. A request without an answer in time ends the
+connection: the answers to the requests behind it would be late as well. When a connection ends, its
+unanswered requests fail with a NetworkException.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from tidelog import __version__
 from tidelog.clients.connection import agreed_version, api_key, api_name, reason_of, tls_reason
-from tidelog.clients.errors import TlsFailed
+from tidelog.clients.errors import SslAuthenticationException
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.network_metrics import NetworkMetrics
 from tidelog.clients.security import Security, answer_to, authentication
@@ -44,7 +44,7 @@ log = logging.getLogger("tidelog.clients")
 
 R = TypeVar("R", bound=Message)
 Done = Callable[[Buffer | None, KafkaError | None], None]
-"""Called once for a request: with the body of its answer, or with why there is none."""
+"""Called once for each request, with the body of its answer or with the error."""
 
 
 @dataclass(slots=True)
@@ -67,13 +67,13 @@ class AsyncConnection:
         self.metrics = metrics
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
-        """Features in force in the cluster and their levels, such as transaction.version."""
+        """The finalized features of the cluster and their levels, such as transaction.version."""
         self.throttled_until = 0.0
         self.last_used = 0.0
         self.closed = False
         self.on_close: Callable[[AsyncConnection], None] | None = None
         self.reauthenticate_at: float | None = None
-        """When the session ends soon and the connection has to be replaced."""
+        """When to replace the connection, because its session ends soon."""
         self._settings = settings
         self._security = security
         self._client_id = settings.client_id or None
@@ -82,7 +82,7 @@ class AsyncConnection:
         self._stream: Stream | None = None
         self._in_flight: deque[_InFlight] = deque()
         self._unanswered: list[_InFlight] = []
-        """Requests that no answer comes to, until the system has taken them."""
+        """Requests without an answer, until the system has taken them."""
         self._correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timeout = settings.request_timeout_ms / 1000
@@ -97,7 +97,7 @@ class AsyncConnection:
         timeout: float = 10.0,
         metrics: NetworkMetrics | None = None,
     ) -> AsyncConnection:
-        """Connect, agree on versions, authenticate; NetworkException where that fails or takes too long."""
+        """Connect, negotiate versions, authenticate. Raises NetworkException on failure or time-out."""
         connection = cls(node, settings, security, metrics or NetworkMetrics())
         try:
             async with asyncio.timeout(timeout):
@@ -124,13 +124,13 @@ class AsyncConnection:
         return request.KEY in self.versions
 
     def version_for(self, request: type[Message], *, at_most: int | None = None) -> int:
-        """The newest version of a request that both sides speak, and that is no newer than `at_most`."""
+        """The newest version of a request that both sides support, up to `at_most`."""
         return agreed_version(request, self.versions, self.node.address, at_most)
 
     async def call(
         self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
     ) -> R:
-        """Send a request and wait for its answer, at the newest version that both sides speak."""
+        """Send a request in the newest version that both sides support, and wait for its answer."""
         agreed = self.version_for(type(request)) if version is None else version
         body = await self._exchange(request, agreed, timeout)
         try:
@@ -151,10 +151,10 @@ class AsyncConnection:
         timeout: float | None = None,
         answered: bool = True,
     ) -> None:
-        """Put a request on the wire.
+        """Send a request.
 
-        `done` is called later in any case, also where the connection is closed already; with an empty body
-        once the system has taken a request that is not answered.
+        `done` is always called later, also if the connection is already closed. For a request without an
+        answer it gets an empty body once the system has taken the request.
         """
         if self.closed or self._stream is None:
             error = NetworkException(f"the connection to {self.node.address} is closed")
@@ -183,13 +183,13 @@ class AsyncConnection:
             request.done(b"", None)
 
     def throttle(self, milliseconds: int) -> None:
-        """The broker asked to be left alone for a while: callers see it in `throttled_until`."""
+        """Record that the broker asked for a pause. Callers see its end in `throttled_until`."""
         if milliseconds > 0:
             self.metrics.throttle_time.add(milliseconds / 1000)
             self.throttled_until = max(self.throttled_until, self._loop.time() + milliseconds / 1000)
 
     def close(self, reason: str = "it was closed") -> None:
-        """End it; what is under way fails with the reason."""
+        """Close the connection. Unanswered requests fail with the reason."""
         if self.closed:
             return
         self.closed = True
@@ -262,7 +262,9 @@ class AsyncConnection:
                 sock.close()
                 error = failed
                 if isinstance(failed, ssl.SSLError) and not isinstance(failed, ssl.SSLEOFError):
-                    raise TlsFailed(f"TLS with {self.node.address} failed: {failed}") from None
+                    raise SslAuthenticationException(
+                        f"TLS with {self.node.address} failed: {failed}"
+                    ) from None
             except BaseException:
                 sock.close()
                 raise
@@ -270,8 +272,8 @@ class AsyncConnection:
 
     def _tune(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The system grows buffers with what a connection carries, and is better at it than any fixed size:
-        # fetches took three times the CPU with Kafka's default of 64 KB. So a size is set where one is given.
+        # The system sizes buffers by the traffic of a connection, better than any fixed size: with Kafka's
+        # default of 64 KB fetches took three times the CPU. So only a given size is set.
         for option, size, name in (
             (socket.SO_SNDBUF, self._settings.send_buffer_bytes, "send.buffer.bytes"),
             (socket.SO_RCVBUF, self._settings.receive_buffer_bytes, "receive.buffer.bytes"),
@@ -299,7 +301,7 @@ class AsyncConnection:
         version = ApiVersionsRequest.VERSIONS.high
         body = await self._exchange(request, version)
         if int.from_bytes(body[:2], "big", signed=True) == UnsupportedVersion.code:
-            # A broker that does not know our version says so in version 0, which every broker speaks.
+            # A broker that does not support our version answers in version 0, which all brokers support.
             version = 0
             body = await self._exchange(request, version)
         answer, _ = decode(ApiVersionsResponse, version, body)

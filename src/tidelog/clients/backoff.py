@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is tried again."""
+"""The pause before a failed attempt is repeated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 
 class Backoff:
-    """Pauses that double from `initial` to `longest`, each a fifth shorter or longer by chance."""
+    """Pauses that double from `initial` to `longest`, each with a random jitter of 20 percent."""
 
     __slots__ = ("_initial", "_longest")
 
@@ -15,6 +15,6 @@ class Backoff:
         self._longest = longest_ms / 1000
 
     def delay(self, attempt: int) -> float:
-        """Seconds before attempt number `attempt` + 1, the first being 0."""
+        """The seconds before attempt number `attempt` + 1, counted from 0."""
         pause = min(self._initial * (1 << min(attempt, 30)), self._longest)
         return min(pause * random.uniform(0.8, 1.2), self._longest)

@@ -1,6 +1,6 @@
 """The thread behind a blocking client: one event loop, started with the client and ended by its close.
 
-A client belongs to the process that made it: after a fork the child has no such thread, and says so.
+A client belongs to the process that created it. After a fork the child has no such thread, and calls raise.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import TypeVar
 
-from tidelog.clients.errors import Closed, InvalidState, Timeout
+from tidelog.clients.errors import ClientClosedException, IllegalStateException, TimeoutException
 
 T = TypeVar("T")
 
 
 class Errand(Future[T]):
-    """Work for the loop of a thread, and the future of its result.
+    """A coroutine for the loop of a thread, and the future of its result.
 
-    `cancel` ends the work at any moment, because Ctrl-C can come at any: before the loop has the work, and
-    after, while the caller does not know yet.
+    `cancel` ends the coroutine at any moment, because Ctrl-C can come at any moment: before the loop has the
+    coroutine, and after that, before the caller knows it.
     """
 
     def __init__(self, work: Coroutine[object, object, T]) -> None:
         super().__init__()
         self._not_begun = [work]
-        """Holds the work until one thread pops it: the loop to begin it, or a caller to close it."""
+        """Holds the coroutine until one thread pops it: the loop to start it, or a caller to close it."""
         self._task: asyncio.Task[T] | None = None
 
     def begin(self) -> None:
-        """Called on the loop."""
+        """Start the coroutine. Called on the loop."""
         try:
             work = self._not_begun.pop()
         except IndexError:
@@ -74,11 +74,11 @@ class LoopThread:
         self.name = name
         self.loop = asyncio.new_event_loop()
         self._pid = os.getpid()
-        # A forgotten close must not keep the program from ending.
+        # A forgotten close must not keep the program running.
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._closed = False
         self._gate = threading.RLock()
-        """What is let in before the thread is closed is run, or cancelled: nobody waits for it in vain."""
+        """Accepted work runs or is cancelled by close, so no caller waits for ever."""
         self._thread.start()
 
     @property
@@ -86,7 +86,7 @@ class LoopThread:
         return self._closed
 
     def run(self, work: Coroutine[object, object, T], timeout: float | None = None) -> T:
-        """The result of `work`; Timeout after `timeout` seconds, and then it is cancelled.
+        """The result of `work`. Raises TimeoutException after `timeout` seconds and cancels the work.
 
         Ctrl-C cancels it as well, and is raised here.
         """
@@ -95,9 +95,9 @@ class LoopThread:
             return self.start(errand).result(timeout)
         except TimeoutError:
             if errand.done():
-                return errand.result()  # the work's own error, which may be a time-out too
+                return errand.result()  # the error of the work itself, which may be a time-out, too
             errand.cancel()
-            raise Timeout(f"{self.name}: not done within {timeout} s") from None
+            raise TimeoutException(f"{self.name}: not done within {timeout} s") from None
         except BaseException:
             errand.cancel()
             raise
@@ -112,7 +112,7 @@ class LoopThread:
             raise
 
     def start(self, errand: Errand[T]) -> Errand[T]:
-        """Hand an errand to the loop. A caller that is interrupted meanwhile has to cancel the errand."""
+        """Pass an errand to the loop. A caller that is interrupted meanwhile has to cancel the errand."""
         self.check_process()  # a forked child may have a gate that no thread of it can open
         with self._gate:
             self.check()
@@ -120,7 +120,7 @@ class LoopThread:
         return errand
 
     def apply(self, function: Callable[[], T]) -> T:
-        """The result of a function that runs on the loop; callbacks, which run there, call it at once."""
+        """The result of a function that runs on the loop. Callbacks, which run there, call it directly."""
         if self.is_current:
             return function()
         return self.run(_applied(function))
@@ -133,12 +133,14 @@ class LoopThread:
             self.loop.call_soon_threadsafe(function)
 
     def check(self) -> None:
-        """Raises where the thread cannot work: closed, of another process, or asked from within itself."""
+        """Raise if the thread cannot work: it is closed, of another process, or called from itself."""
         self.check_process()
         if self._closed:
-            raise Closed(f"{self.name} is closed")
+            raise ClientClosedException(f"{self.name} is closed")
         if self.is_current:
-            raise InvalidState(f"{self.name}: a blocking call from its own callback would wait for ever")
+            raise IllegalStateException(
+                f"{self.name}: a blocking call from its own callback would wait for ever"
+            )
 
     @property
     def is_current(self) -> bool:
@@ -151,12 +153,14 @@ class LoopThread:
         return os.getpid() != self._pid
 
     def check_process(self) -> None:
-        """Raises in a child process."""
+        """Raise in a child process."""
         if self.is_inherited:
-            raise InvalidState(f"{self.name} was made before a fork; make a new one in the child process")
+            raise IllegalStateException(
+                f"{self.name} was made before a fork; make a new one in the child process"
+            )
 
     def close(self) -> None:
-        """Cancel what still runs on the loop and end the thread; at most a few seconds."""
+        """Cancel all work on the loop and end the thread, within a few seconds."""
         if self.is_inherited:
             return
         with self._gate:

@@ -1,7 +1,7 @@
-"""One blocking connection to a broker: versions are agreed upon, requests go out, their answers come back.
+"""One blocking connection to a broker: negotiates API versions, authenticates, sends requests.
 
-Every wait has an end: a broker that does not answer in time raises, and the connection is closed, because
-an answer that comes later would be taken for that of the next request.
+Every wait has a time limit. If a broker does not answer in time, the call raises and the connection is
+closed, because a late answer would be taken for the answer to the next request.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Message)
 
-# Larger than any answer to an administrative question; a length beyond it means that no broker is speaking.
+# Larger than any answer to an admin request. A larger length means that the peer is no Kafka broker.
 MAX_ANSWER_BYTES = 512 * 1024 * 1024
 
 _LENGTH = struct.Struct(">i")
-_TIME_LIMIT = struct.Struct("ll")  # seconds and microseconds, as the system has them
+_TIME_LIMIT = struct.Struct("ll")  # seconds and microseconds, as in struct timeval
 _UNSUPPORTED = struct.pack(">h", UnsupportedVersion.code)
 
 
@@ -44,14 +44,14 @@ def api_key(request: type[Message]) -> int:
 
 
 def api_name(request: type[Message]) -> str:
-    """The name of an API as Kafka's documentation has it: that of its request, without the last word."""
+    """The name of an API in Kafka's documentation: the name of its request without "Request"."""
     return request.__name__.removesuffix("Request")
 
 
 def agreed_version(
     request: type[Message], served: Mapping[int, tuple[int, int]], address: str, at_most: int | None = None
 ) -> int:
-    """The newest version of a request that both sides speak, and that is no newer than `at_most`."""
+    """The newest version of a request that both sides support, up to `at_most`."""
     key, ours = api_key(request), request.VERSIONS
     if key not in served:
         raise UnsupportedVersion(f"the broker {address} does not serve {api_name(request)}")
@@ -67,14 +67,14 @@ def agreed_version(
 
 
 def request_frame(request: Message, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """A whole request as it goes over the wire, its length first."""
+    """The bytes of a request, with its length first."""
     header = request_header(api_key(type(request)), version, correlation_id, client_id)
     frame = request.encode(version, header)
     return _LENGTH.pack(len(frame)) + frame
 
 
 def answer_body(request: type[Message], version: int, frame: bytes) -> bytes:
-    """What follows the header of an answer."""
+    """The bytes after the header of an answer."""
     _, start = read_response_header(api_key(request), version, frame)
     return frame[start:]
 
@@ -90,7 +90,7 @@ def split_address(address: str) -> tuple[str, int]:
 class Connection:
     """`with Connection(host, port) as broker: broker.call(MetadataRequest(...), MetadataResponse)`.
 
-    The next request can be on its way while an answer is used: `send`, and `receive` in the same order.
+    The caller can send the next request before it uses an answer: `send`, then `receive` in the same order.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Connection:
         self.versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
         self._waiting: deque[tuple[int, type[Message], int, float]] = deque()
-        """Correlation id, API, version and time limit of what has no answer yet."""
+        """Correlation id, API, version and time limit of each unanswered request."""
         try:
             self._socket = socket.create_connection((host, port), connect_timeout)
         except OSError as error:
@@ -126,7 +126,7 @@ class Connection:
             if context is not None:
                 self._encrypt(context)
             else:
-                # The system's own time limits leave the socket blocking: one call waits for a whole answer.
+                # The socket's own time limits keep it blocking: one call waits for a whole answer.
                 self._socket.settimeout(None)
             self._agree_on_versions()
             if security is not None:
@@ -138,7 +138,7 @@ class Connection:
     def call(
         self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
     ) -> R:
-        """Send a request and wait for its answer, at the newest version that both sides speak."""
+        """Send a request in the newest version that both sides support, and wait for its answer."""
         agreed = self.version_for(type(request)) if version is None else version
         body = self._exchange(request, agreed, timeout)
         try:
@@ -148,7 +148,7 @@ class Connection:
             raise NetworkException(f"{api_name(type(request))}: {self.address} answered: {error}") from None
 
     def send(self, request: Message, version: int, timeout: float | None = None) -> None:
-        """Put a request on the wire; its answer is waited for as long once it is asked for."""
+        """Send a request. `timeout` also applies to `receive` of its answer."""
         api = type(request)
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         limit = self.request_timeout if timeout is None else timeout
@@ -160,7 +160,7 @@ class Connection:
             raise self._broken(api, error) from None
 
     def receive(self) -> Buffer:
-        """The body of the answer to the oldest request that has none."""
+        """The body of the answer to the oldest unanswered request."""
         expected, api, version, limit = self._waiting.popleft()
         deadline = time.monotonic() + limit
         try:
@@ -179,7 +179,7 @@ class Connection:
         return request.KEY in self.versions
 
     def version_for(self, request: type[Message], at_most: int | None = None) -> int:
-        """The newest version of a request that both sides speak, and that is no newer than `at_most`."""
+        """The newest version of a request that both sides support, up to `at_most`."""
         return agreed_version(request, self.versions, self.address, at_most)
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ class Connection:
         version = ApiVersionsRequest.VERSIONS.high
         body = self._exchange(request, version)
         if body[:2] == _UNSUPPORTED:
-            # A broker that does not know our version says so in version 0, which every broker speaks.
+            # A broker that does not support our version answers in version 0, which all brokers support.
             version = 0
             body = self._exchange(request, version)
         answer = ApiVersionsResponse.decode(body, version)
@@ -207,14 +207,14 @@ class Connection:
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     def _encrypt(self, context: ssl.SSLContext) -> None:
-        from tidelog.clients.errors import TlsFailed
+        from tidelog.clients.errors import SslAuthenticationException
 
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=self.host)
         except (ssl.SSLEOFError, ConnectionError) as error:
             raise NetworkException(f"cannot connect to {self.address}: {tls_reason(error)}") from None
         except ssl.SSLError as error:
-            raise TlsFailed(f"TLS with {self.address} failed: {error}") from None
+            raise SslAuthenticationException(f"TLS with {self.address} failed: {error}") from None
         except OSError as error:
             raise self._unreachable(error) from None
 
@@ -227,7 +227,7 @@ class Connection:
             while True:
                 request = exchange.send(self.call(request, answer_to(request)))
         except StopIteration:
-            pass  # how long the session lasts does not matter to those who ask a few things and go
+            pass  # connections here are too short for the end of a session to matter
 
     def _exchange(self, request: Message, version: int, timeout: float | None = None) -> bytes:
         """The body of the answer to a request."""
@@ -237,7 +237,7 @@ class Connection:
     def _read_exactly(self, size: int, deadline: float) -> memoryview:
         view = memoryview(Block(size))
         done = 0
-        # A plain socket waits for all of it within the system; TLS comes in pieces.
+        # A plain socket waits for all bytes in one system call; TLS returns them in pieces.
         flags = 0 if self._encrypted else socket.MSG_WAITALL
         while done < size:
             remaining = deadline - time.monotonic()
@@ -251,7 +251,7 @@ class Connection:
         return view
 
     def _limit(self, seconds: float) -> None:
-        """How long the next call of the socket may take."""
+        """Set the time limit of the next call of the socket."""
         if self._encrypted:
             self._socket.settimeout(max(0.001, seconds))
             return
@@ -271,7 +271,7 @@ class Connection:
 
 
 def reason_of(error: OSError | ProtocolError) -> str:
-    """Why a call of the system failed, in its own words."""
+    """The reason of a failed system call, in the system's words."""
     if not isinstance(error, OSError):
         return str(error)
     number = error.errno or 0
@@ -280,7 +280,7 @@ def reason_of(error: OSError | ProtocolError) -> str:
 
 
 def tls_reason(error: OSError) -> str:
-    """Why no TLS connection came about; one that the broker ends is most often no fault of the network."""
+    """The reason why a TLS handshake failed. A broker that hangs up is seldom a problem of the network."""
     if isinstance(error, ConnectionError | ssl.SSLEOFError) or not error.args:
         return "the broker ended the TLS handshake; the port may be one without TLS (security.protocol)"
     return reason_of(error)

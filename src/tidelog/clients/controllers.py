@@ -1,4 +1,4 @@
-"""Controllers to speak with instead of brokers (bootstrap.controllers): who they are, which one is active."""
+"""Connections to controllers instead of brokers (bootstrap.controllers): learns the quorum and its leader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIRST_VERSION_WITH_ENDPOINTS = 1
 
 
 async def learn_controllers(connection: AsyncConnection, view: ClusterView) -> None:
-    """Take over what a controller says of its quorum; raises, with what to do, where it is none."""
+    """Update the view from a controller's description of its quorum. Raises, with advice, for a broker."""
     address = connection.node.address
     advice = "name controllers of a KRaft cluster in bootstrap.controllers, brokers in bootstrap.servers"
     if (

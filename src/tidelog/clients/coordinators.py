@@ -1,11 +1,11 @@
-"""Which broker coordinates a group or a transactional id: asked once, and kept until somebody forgets it."""
+"""The coordinators of groups and transactional ids, looked up once and cached until they are forgotten."""
 
 from __future__ import annotations
 
 import asyncio
 
 from tidelog.clients.backoff import Backoff
-from tidelog.clients.errors import REFUSED, Timeout
+from tidelog.clients.errors import REFUSED, TimeoutException
 from tidelog.clients.links import Links
 from tidelog.clients.metadata import BrokerNode, ClusterView
 from tidelog.errors import CoordinatorNotAvailable, KafkaError, error_class
@@ -16,7 +16,7 @@ TRANSACTION = 1
 
 
 class KnownCoordinators:
-    """The coordinators that were found; a broker that is one becomes part of the view of the cluster."""
+    """The coordinators that were found. Their brokers become part of the view of the cluster."""
 
     def __init__(self, links: Links, view: ClusterView, backoff: Backoff) -> None:
         self._links = links
@@ -25,7 +25,7 @@ class KnownCoordinators:
         self._known: dict[tuple[int, str], int] = {}
 
     async def find(self, kind: int, key: str, *, timeout: float | None = None) -> int:
-        """The broker that coordinates a group (kind 0) or a transactional id (1); kept until forgotten."""
+        """The broker that coordinates a group (kind 0) or a transactional id (1), cached until forgotten."""
         known = self._known.get((kind, key))
         if known is not None and known in self._view.nodes:
             return known
@@ -40,7 +40,9 @@ class KnownCoordinators:
                 pause = self._backoff.delay(attempt)
                 attempt += 1
                 if deadline is not None and self._links.now() + pause > deadline:
-                    raise Timeout(f"the coordinator of {key!r} was not found in time: {error}") from None
+                    raise TimeoutException(
+                        f"the coordinator of {key!r} was not found in time: {error}"
+                    ) from None
                 await asyncio.sleep(pause)
                 continue
             self._known[kind, key] = node.id

@@ -1,6 +1,6 @@
-"""What can go wrong on the client's side alone, beside the error codes of `tidelog.errors`.
+"""The errors of the clients themselves, under the names of Kafka's Java client.
 
-Each has `retriable` as those have: whether the same call may succeed later.
+Errors that brokers send are in `tidelog.errors`. `retriable` says whether the same call may succeed later.
 """
 
 from __future__ import annotations
@@ -18,84 +18,84 @@ from tidelog.errors import (
 
 __all__ = [
     "REFUSED",
-    "BufferExhausted",
+    "BufferExhaustedException",
+    "ClientClosedException",
     "ClientError",
-    "Closed",
-    "CommitFailed",
+    "CommitFailedException",
     "ConfigError",
-    "Interrupted",
-    "InvalidState",
-    "NoBroker",
-    "RecordTooLarge",
-    "SerializationError",
-    "Timeout",
-    "TlsFailed",
-    "TransactionAborted",
-    "UnknownTopic",
+    "IllegalStateException",
+    "NoBrokersAvailableException",
+    "RecordTooLargeException",
+    "SerializationException",
+    "SslAuthenticationException",
+    "TimeoutException",
+    "TransactionAbortedException",
+    "UnknownTopicException",
+    "WakeupException",
 ]
 
 
 class ClientError(KafkaError):
-    """An error that no broker sent: its code is that of an unknown error, its message says what happened."""
+    """An error that no broker sent. Its code is that of UNKNOWN_SERVER_ERROR."""
 
     retriable: ClassVar[bool] = False
 
 
-class Timeout(ClientError, TimeoutError):
-    """What was asked for did not happen in time."""
+class TimeoutException(ClientError, TimeoutError):
+    """A call did not succeed in time."""
 
     retriable = True
 
 
-class BufferExhausted(Timeout):
-    """The producer's buffer stayed full for max.block.ms: records come faster than brokers take them."""
+class BufferExhaustedException(TimeoutException):
+    """The buffer of the producer was full for max.block.ms: brokers are slower than the application."""
 
 
-class NoBroker(Timeout):
-    """None of the brokers that are known can be reached."""
+class NoBrokersAvailableException(TimeoutException):
+    """None of the known brokers can be reached."""
 
 
-class UnknownTopic(Timeout):
-    """The cluster says that a topic does not exist, and nobody made it in time."""
+class UnknownTopicException(TimeoutException):
+    """A topic does not exist, and was not created in time."""
 
 
-class SerializationError(ClientError):
-    """A key or value could not be made into bytes, or bytes into a value."""
+class SerializationException(ClientError):
+    """A key or value could not be serialized or deserialized."""
 
 
-class RecordTooLarge(ClientError):
-    """A record beyond max.request.size or buffer.memory, which no retry makes smaller."""
+class RecordTooLargeException(ClientError):
+    """A record is larger than max.request.size or buffer.memory."""
 
 
-class Closed(ClientError):
-    """The client was closed before or while it was used."""
+class ClientClosedException(ClientError):
+    """The client was closed before or during a call."""
 
 
-class InvalidState(ClientError):
-    """A call that does not fit what was called before, such as a commit without a transaction."""
+class IllegalStateException(ClientError):
+    """A call is not allowed in the state of the client, such as a commit without a transaction."""
 
 
-class Interrupted(ClientError):
-    """A wait was ended by a signal or by `wakeup`."""
+class WakeupException(ClientError):
+    """`wakeup` ended a poll."""
 
 
-class CommitFailed(ClientError):
-    """A commit came too late: the group has given the partitions to other members."""
+class CommitFailedException(ClientError):
+    """A commit came too late: other members have the partitions."""
 
 
-class TransactionAborted(ClientError):
-    """A record was dropped because its transaction was aborted before it was sent."""
+class TransactionAbortedException(ClientError):
+    """The transaction of a record was aborted before the record was sent."""
 
 
-class TlsFailed(ClientError):
-    """The two sides could not agree on a safe connection; trying again will not help."""
+class SslAuthenticationException(ClientError):
+    """A TLS handshake failed."""
 
 
-# Errors that no other broker and no later attempt will answer differently.
+# Errors that no other broker and no later attempt would change.
 REFUSED = (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanism,
-    TlsFailed,
+    SslAuthenticationException,
     MismatchedEndpointType,
     UnsupportedVersion,
 )

@@ -1,4 +1,4 @@
-"""What the interceptors of producers and consumers have in common: made, kept in order and closed."""
+"""The chain of interceptors of producers and consumers: creates, orders and closes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T", bound=Closable)
 
 
 class Chain(Generic[T]):
-    """Interceptors in the order of interceptor.classes, which has classes and objects of the given kind."""
+    """Interceptors in the order of interceptor.classes, which has classes or objects of the given class."""
 
     __slots__ = ("_chain",)
 

@@ -1,4 +1,4 @@
-"""Settings of Kafka 0.8's producers and consumers in today's words, with a line for what became of each.
+"""Translates settings of Kafka 0.8's producers and consumers to today's, with a line about each of them.
 
 >>> old = {"group.id": "loggers", "zookeeper.sync.time.ms": "2000", "auto.commit.enable": "true"}
 >>> settings, lines = translate(old)
@@ -22,7 +22,7 @@ Side: TypeAlias = Literal["consumer", "producer"]
 
 FOREVER = str(2**63 - 1)
 
-# What brokers accept unless group.min.session.timeout.ms and group.max.session.timeout.ms say otherwise.
+# The limits of brokers by default: group.min.session.timeout.ms and group.max.session.timeout.ms.
 SESSION_TIMEOUT = range(6_000, 1_800_001)
 
 
@@ -32,22 +32,22 @@ def same(value: str) -> str | None:
 
 @dataclass(slots=True, frozen=True)
 class OldName:
-    """A setting of before. `value` gives today's value, or None where there is none for it."""
+    """A setting of Kafka 0.8. `value` returns today's value, or None if there is none."""
 
     side: Side
     today: tuple[str, ...] = ()
     why: str = ""
-    """Why it, or a value that has no successor, means nothing any more."""
+    """Why the setting, or a value without a successor, has no meaning any more."""
     value: Callable[[str], str | None] = same
 
 
 def translate(
     properties: Mapping[str, object], side: Side | None = None
 ) -> tuple[dict[str, object], list[str]]:
-    """Today's settings, and a line for each old name. What is no old name is kept as it is.
+    """Today's settings, and a line for each old name. Other names are kept.
 
-    Settings of the other side are left out, with a line that says so; without `side` the names tell which
-    client the file is for. Where an old name and its successor are both given, the successor holds.
+    Settings of the other kind of client are left out, with a line about each. Without `side` the names tell
+    the kind of client. If an old name and its successor are both given, the successor wins.
     """
     given = {name.replace("_", "."): value for name, value in properties.items()}
     known = old_names()
@@ -62,7 +62,7 @@ def translate(
 
 
 def side_of(properties: Mapping[str, object]) -> Side:
-    """Which client's settings these are, by the names that only one of the two has."""
+    """The kind of client that these settings are for, by the names that only one kind has."""
     if "group.id" in properties:
         return "consumer"
     known = old_names()
@@ -73,7 +73,7 @@ def side_of(properties: Mapping[str, object]) -> Side:
 def _translate_one(
     name: str, text: str, side: Side, given: Mapping[str, object], settings: dict[str, object]
 ) -> str:
-    """Put the successor into `settings`; the line about it."""
+    """Put the successor into `settings`; returns the line about it."""
     old = old_names()[name]
     today = old.today
     if name == "serializer.class" and "key.serializer.class" in given:
@@ -98,7 +98,7 @@ OFFSET_RESETS = {"smallest": "earliest", "largest": "latest"}
 
 
 def _translate_values(settings: dict[str, object], lines: list[str]) -> None:
-    """The settings whose names stayed and whose values did not."""
+    """Translate settings that kept their names but changed their values."""
     reset = str(settings.get("auto.offset.reset"))
     if reset in OFFSET_RESETS:
         settings["auto.offset.reset"] = OFFSET_RESETS[reset]
@@ -118,7 +118,7 @@ def _translate_values(settings: dict[str, object], lines: list[str]) -> None:
 def _acks(text: str) -> str:
     if text.lstrip("-").isdigit():
         number = int(text)
-        # More than one replica, but not all of them, cannot be asked for any more.
+        # Today acks cannot ask for more than one replica and fewer than all.
         return "all" if number < 0 or number > 1 else str(number)
     raise ConfigError("request.required.acks", text, "expected -1, 0 or 1")
 
@@ -151,7 +151,7 @@ def _above_zero(text: str) -> str | None:
 
 
 def _block(text: str) -> str:
-    """-1 waited as long as it took."""
+    """-1 waited without a limit."""
     return FOREVER if text == "-1" else text
 
 
@@ -161,7 +161,7 @@ def _block_on_full(text: str) -> str | None:
 
 @cache
 def old_names() -> Mapping[str, OldName]:
-    """Every setting of 0.8 whose name is not in use any more."""
+    """Every setting of 0.8 whose name is not used any more."""
     return {name: OldName("consumer", *rest) for name, rest in _CONSUMER.items()} | {
         name: OldName("producer", *rest) for name, rest in _PRODUCER.items()
     }
@@ -208,7 +208,7 @@ _PRODUCER: dict[str, _Rest] = {
     "metadata.broker.list": (("bootstrap.servers",),),
     "request.required.acks": (("acks",), "", _acks),
     "producer.type": ((), "every send is asynchronous, and its future tells when it is written"),
-    # It is for the key too, unless that has one of its own.
+    # It applies to keys, too, unless they have their own setting.
     "serializer.class": (("value.serializer", "key.serializer"), _JAVA_CLASS, _encoder),
     "key.serializer.class": (("key.serializer",), _JAVA_CLASS, _encoder),
     "compression.codec": (("compression.type",), "", _codec),

@@ -1,7 +1,7 @@
-"""The connections of a client to the brokers of a cluster: made when first needed, kept, and given up.
+"""The connections of a client to the brokers of a cluster: opened when needed, kept, and closed.
 
-Failed attempts are repeated with growing, jittered pauses. Which brokers there are is told by the view of the
-cluster; as long as it names none, and where none of them can be reached, it is the bootstrap servers.
+Failed attempts are repeated with growing, jittered pauses. The view of the cluster names the brokers. While
+it names none, or none can be reached, the bootstrap servers are used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.backoff import Backoff
 from tidelog.clients.connection import split_address
-from tidelog.clients.errors import REFUSED, Closed, ConfigError, NoBroker
+from tidelog.clients.errors import REFUSED, ClientClosedException, ConfigError, NoBrokersAvailableException
 from tidelog.clients.metadata import BrokerNode, ClusterView
 from tidelog.clients.network_metrics import NetworkMetrics
 from tidelog.clients.security import Security
@@ -26,7 +26,7 @@ log = logging.getLogger("tidelog.clients")
 
 
 class Link:
-    """A broker, the connection to it or the attempt to make one, and when the next attempt may start."""
+    """A broker, its connection or the attempt to connect, and the time of the next attempt."""
 
     __slots__ = ("attempt", "connection", "error", "failures", "node", "retry_at")
 
@@ -40,10 +40,10 @@ class Link:
 
 
 class Links:
-    """One `Link` for every broker that was asked for, on the loop that `start` was called on.
+    """One `Link` for every broker in use, on the loop that `start` was called on.
 
-    `changed` is called when a connection was made or lost, or a pause before a new attempt is over; `lost`
-    when a connection ended that nobody here closed on purpose.
+    `changed` is called when a connection was made or lost, or when a pause before a new attempt is over.
+    `lost` is called when a connection ended that this client did not close on purpose.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Links:
     ) -> None:
         self.closed = False
         self.may_rebootstrap = settings.metadata_recovery_strategy.upper() == "REBOOTSTRAP"
-        """Whether the bootstrap servers are asked again where the known brokers are of no use."""
+        """Whether to use the bootstrap servers again if no known broker can be reached."""
         self._settings = settings
         self._view = view
         self._metrics = metrics
@@ -85,7 +85,7 @@ class Links:
             self._bootstrap = await self._canonical_bootstrap()
 
     async def close(self) -> None:
-        """End every connection; what waits for an answer fails."""
+        """Close every connection. Unanswered requests fail."""
         self.closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -98,23 +98,23 @@ class Links:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            raise Closed("the client was not started")
+            raise ClientClosedException("the client was not started")
         return self._loop
 
     def now(self) -> float:
         return self.loop.time()
 
     def connection_if_ready(self, node_id: int) -> AsyncConnection | None:
-        """An open connection that may be used now; otherwise None, and one is being made.
+        """An open connection that is ready for a request. Otherwise None, and a connection is being made.
 
-        None as well while the broker asked to be left alone.
+        It is None, too, while the broker throttles the client.
         """
         link = self._link(node_id)
         connection = link.connection
         if connection is not None and not connection.closed:
             now = self.now()
             if connection.reauthenticate_at is not None and connection.reauthenticate_at <= now:
-                self._outlived(connection)  # and where answers are due, it is left alone until they are here
+                self._outlived(connection)  # with unanswered requests it stays open for them
                 return None
             if connection.throttled_until > now:
                 self.loop.call_later(connection.throttled_until - now, self._changed)
@@ -124,7 +124,7 @@ class Links:
         return None
 
     def _outlived(self, connection: AsyncConnection) -> bool:
-        """Whether its session ends soon and it was closed: a new session takes a new connection."""
+        """Close a connection whose session ends soon, since a new session needs a new one; whether it did."""
         if connection.reauthenticate_at is None or connection.reauthenticate_at > self.now():
             return False
         if not connection.in_flight:
@@ -133,18 +133,18 @@ class Links:
         return False
 
     def is_unreachable(self, node_id: int) -> bool:
-        """Whether the last attempt to connect to a broker failed and none has succeeded since."""
+        """Whether the last attempt to connect to a broker failed."""
         link = self._links.get(node_id)
         return link is not None and link.failures > 0
 
     async def connection(self, node_id: int, *, timeout: float | None = None) -> AsyncConnection:
-        """A connection to a broker, made if there is none; NetworkException where one attempt fails."""
+        """A connection to a broker, made if there is none. Raises NetworkException if an attempt fails."""
         link = self._link(node_id)
         try:
             async with asyncio.timeout(timeout):
                 while True:
                     if self.closed:
-                        raise Closed("the client is closed")
+                        raise ClientClosedException("the client is closed")
                     connection = link.connection
                     if connection is not None and not connection.closed and not self._outlived(connection):
                         if (wait := connection.throttled_until - self.now()) > 0:
@@ -157,12 +157,12 @@ class Links:
                         if link.connection is None:
                             raise link.error or NetworkException(f"cannot connect to {link.node.address}")
         except TimeoutError:
-            # What the last whole attempt failed with says more than that there was no time for another.
+            # The error of the last complete attempt says more than that the time is over.
             late = NetworkException(f"cannot connect to {link.node.address} within {timeout:.1f} s")
             raise link.error or late from None
 
     async def any_connection(self, *, timeout: float | None = None) -> AsyncConnection:
-        """A connection to some broker, the least busy of those that are open."""
+        """The least busy open connection, or a new one to any broker."""
         current = set(self._view.nodes) | {node.id for node in self._bootstrap}
         ready = [
             link.connection
@@ -174,7 +174,7 @@ class Links:
         return await self._first_to_connect(timeout)
 
     async def _first_to_connect(self, timeout: float | None) -> AsyncConnection:
-        """Try the brokers in a random order, and the bootstrap servers after them."""
+        """Try the brokers in random order, then the bootstrap servers."""
         nodes = list(self._view.nodes.values())
         random.shuffle(nodes)
         if not nodes or self.may_rebootstrap:
@@ -191,7 +191,7 @@ class Links:
             except NetworkException as error:
                 last = error
         names = ", ".join(node.address for node in nodes)
-        raise NoBroker(f"no broker can be reached at {names}: {last}") from last
+        raise NoBrokersAvailableException(f"no broker can be reached at {names}: {last}") from last
 
     def _link(self, node_id: int) -> Link:
         node = self._view.nodes.get(node_id)
@@ -203,7 +203,7 @@ class Links:
                 return link
             raise NetworkException(f"broker {node_id} is not among {sorted(self._view.nodes)}")
         if link is None or (link.node.host, link.node.port) != (node.host, node.port):
-            # The same id at another address is another process.
+            # A broker with another address is another process.
             if link is not None and link.connection is not None:
                 link.connection.close("the broker moved")
             link = self._links[node_id] = Link(node)
@@ -243,7 +243,7 @@ class Links:
             self._lost()
 
     def sweep_idle(self) -> None:
-        """Close connections that nobody used for connections.max.idle.ms."""
+        """Close connections that were idle for connections.max.idle.ms."""
         idle = self._settings.connections_max_idle_ms / 1000
         if idle < 0:
             return
@@ -262,7 +262,7 @@ class Links:
                 link.connection.close(reason)
 
     def drop_gone(self) -> None:
-        """Connections to bootstrap servers whose address the cluster names, and to brokers that left it."""
+        """Close connections to bootstrap servers that are known as brokers, and to brokers that left."""
         named = {(node.host, node.port) for node in self._view.nodes.values()}
         for node_id, link in list(self._links.items()):
             gone = node_id >= 0 and node_id not in self._view.nodes
@@ -275,7 +275,7 @@ class Links:
                 del self._links[node_id]
 
     async def _canonical_bootstrap(self) -> list[BrokerNode]:
-        """Every address of every bootstrap server, under its canonical name."""
+        """All addresses of all bootstrap servers, with their canonical names."""
         loop = self.loop
         found: dict[tuple[str, int], None] = {}
         for node in self._bootstrap:

@@ -1,6 +1,6 @@
-"""What a client knows of a cluster: brokers, topics, partitions and who leads them.
+"""A client's view of a cluster: brokers, topics, partitions and their leaders.
 
-A view only moves forward: what an answer says of a partition under an older leader epoch is passed over.
+A view only moves forward: it ignores an answer about a partition with an older leader epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NO_LEADER = -1
 
 @dataclass(slots=True, frozen=True)
 class BrokerNode:
-    """A broker and where it listens; bootstrap servers have ids below 0 until the cluster names them."""
+    """A broker and its address. Bootstrap servers have negative ids."""
 
     id: int
     host: str
@@ -48,7 +48,7 @@ class TopicView:
 
 
 class ClusterView:
-    """`version` rises with every answer, so that a change can be waited for."""
+    """`version` rises with every answer, so that callers can wait for a change."""
 
     __slots__ = ("cluster_id", "controller_id", "errors", "nodes", "topic_names", "topics", "version")
 
@@ -60,10 +60,10 @@ class ClusterView:
         self.topics: dict[str, TopicView] = {}
         self.topic_names: dict[bytes, str] = {}
         self.errors: dict[str, int] = {}
-        """Error codes of topics that were asked for and cannot be used."""
+        """The error codes of requested topics that cannot be used."""
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The broker that leads a partition, None while nobody is known to."""
+        """The leader of a partition, or None while it is unknown."""
         found = self.topics.get(topic)
         entry = None if found is None else found.partitions.get(partition)
         if entry is None or entry.leader == NO_LEADER or entry.leader not in self.nodes:
@@ -71,7 +71,7 @@ class ClusterView:
         return entry.leader
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """The epoch of the leader that is known, -1 for none."""
+        """The epoch of the known leader, or -1."""
         found = self.topics.get(topic)
         entry = None if found is None else found.partitions.get(partition)
         return -1 if entry is None else entry.leader_epoch
@@ -81,12 +81,12 @@ class ClusterView:
         return None if found is None else len(found.partitions)
 
     def topic_id(self, topic: str) -> bytes:
-        """The id of a topic, all zeros where the cluster has none for it."""
+        """The id of a topic; all zeros if the topic has none."""
         found = self.topics.get(topic)
         return ZERO_UUID if found is None else found.topic_id
 
     def update(self, answer: MetadataResponse, *, asked: Iterable[str] | None) -> None:
-        """Take over an answer; `asked` are the topics that it was to be about, None for all."""
+        """Apply an answer. `asked` has the topics of the request, None for all."""
         self.version += 1
         if answer.brokers:
             self.nodes = {
@@ -105,7 +105,7 @@ class ClusterView:
             self._take_topic(topic, known)
 
     def take_nodes(self, nodes: Iterable[BrokerNode], controller_id: int, cluster_id: str | None) -> None:
-        """Take over who is there, where topics are not told of."""
+        """Apply a list of nodes that comes without topics."""
         self.version += 1
         self.nodes = {node.id: node for node in nodes}
         self.controller_id = controller_id
@@ -147,7 +147,7 @@ class ClusterView:
             self.topic_names[topic.topic_id] = name
 
     def update_leader(self, topic: str, partition: int, leader: int, epoch: int) -> bool:
-        """Take over a leader that a broker named in passing; whether that was news."""
+        """Apply a leader that came with the answer to another request; whether it was new."""
         found = self.topics.get(topic)
         entry = None if found is None else found.partitions.get(partition)
         if entry is None or epoch <= entry.leader_epoch or leader not in self.nodes:
@@ -156,7 +156,7 @@ class ClusterView:
         return True
 
     def add_nodes(self, nodes: Iterable[BrokerNode]) -> None:
-        """Brokers that an answer named in passing."""
+        """Add brokers that came with the answer to another request."""
         for node in nodes:
             self.nodes.setdefault(node.id, node)
 

@@ -1,8 +1,8 @@
-"""What a client speaks with a cluster through, and what it knows of it.
+"""A client's requests to a cluster, and its metadata.
 
-Connections are those of `links`, coordinators those of `coordinators`; the metadata is kept here, and
-`metadata_updates` says what of it is asked for next. Where no known broker can be reached, or none gives
-metadata for metadata.recovery.rebootstrap.trigger.ms, the bootstrap servers are asked again.
+`links` has the connections, `coordinators` the coordinators, and `metadata_updates` chooses the topics to
+request next. The client goes back to the bootstrap servers if no known broker can be reached, or if none
+returns metadata for metadata.recovery.rebootstrap.trigger.ms.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.clients.backoff import Backoff
 from tidelog.clients.connection import api_name
 from tidelog.clients.controllers import learn_controllers
 from tidelog.clients.coordinators import GROUP, TRANSACTION, KnownCoordinators
-from tidelog.clients.errors import REFUSED, Closed, Timeout, UnknownTopic
+from tidelog.clients.errors import REFUSED, ClientClosedException, TimeoutException, UnknownTopicException
 from tidelog.clients.links import Link, Links
 from tidelog.clients.metadata import ClusterView, TopicView
 from tidelog.clients.metadata_updates import MetadataUpdate, MetadataUpdates
@@ -48,8 +48,8 @@ class NetworkClient:
     """`await client.start()`, then `call`, `call_any`, `topic`, `coordinator`; `close` ends it.
 
     Everything runs on the loop that `start` was called on. `on_change` functions are called after the
-    metadata changed, a connection was made or lost, or a pause before a new attempt is over. With the
-    addresses of `controllers`, those are the nodes that are spoken with, and topics are not known.
+    metadata changed, a connection was made or lost, or a pause before a new attempt is over. With
+    `controllers` the client connects to these addresses instead of brokers, and has no metadata of topics.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class NetworkClient:
         self.metrics = NetworkMetrics()
         self.speaks_with_controllers = bool(controllers)
         self.all_topics = False
-        """Whether the metadata of every topic is kept, not only of those in `topics`."""
+        """Whether to keep the metadata of every topic, not only of `topics`."""
         self.topics: dict[str, float] = {}
-        """The topics whose metadata is kept, and when each was last asked for."""
+        """The topics whose metadata is kept, and when each was last used."""
         self.topic_idle_ms: int | None = None
         self.allow_auto_create = allow_auto_create
         self.on_change: list[Callable[[], None]] = []
         self.last_error: KafkaError | None = None
-        """Why the last attempt to refresh the metadata failed, None when it did not."""
+        """The error of the last metadata refresh, or None if it succeeded."""
         self.retry_backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._links = Links(
             settings,
@@ -89,7 +89,7 @@ class NetworkClient:
         self.closed = False
 
     async def start(self) -> None:
-        """Begin to keep the metadata; needs a running loop and connects to nobody yet."""
+        """Start to refresh the metadata. Needs a running loop, and does not connect yet."""
         if self._refresher is None:
             await self._links.start()
             self._updates.start(self._links.now())
@@ -97,7 +97,7 @@ class NetworkClient:
             self._links.sweep_idle()
 
     async def close(self) -> None:
-        """End every connection; what waits for an answer fails."""
+        """Close every connection. Unanswered requests fail."""
         if self.closed:
             return
         self.closed = True
@@ -111,26 +111,26 @@ class NetworkClient:
     # Connections
 
     def links(self) -> list[Link]:
-        """Every broker that was connected to, for those who count."""
+        """The links to all brokers in use, for metrics."""
         return list(self._links)
 
     def connection_if_ready(self, node_id: int) -> AsyncConnection | None:
-        """An open connection that may be used now; otherwise None, and one is being made.
+        """An open connection that is ready for a request. Otherwise None, and a connection is being made.
 
-        None as well while the broker asked to be left alone.
+        It is None, too, while the broker throttles the client.
         """
         return self._links.connection_if_ready(node_id)
 
     def is_unreachable(self, node_id: int) -> bool:
-        """Whether the last attempt to connect to a broker failed and none has succeeded since."""
+        """Whether the last attempt to connect to a broker failed."""
         return self._links.is_unreachable(node_id)
 
     async def connection(self, node_id: int, *, timeout: float | None = None) -> AsyncConnection:
-        """A connection to a broker, made if there is none; NetworkException where one attempt fails."""
+        """A connection to a broker, made if there is none. Raises NetworkException if an attempt fails."""
         return await self._links.connection(node_id, timeout=timeout)
 
     async def any_connection(self, *, timeout: float | None = None) -> AsyncConnection:
-        """A connection to some broker, the least busy of those that are open."""
+        """The least busy open connection, or a new one to any broker."""
         return await self._links.any_connection(timeout=timeout)
 
     async def call(
@@ -142,17 +142,17 @@ class NetworkClient:
         version: int | None = None,
         timeout: float | None = None,
     ) -> R:
-        """Ask one broker; raises NetworkException where it cannot be reached or does not answer."""
+        """Send a request to one broker. Raises NetworkException if it is unreachable or does not answer."""
         connection = await self.connection(node_id, timeout=timeout)
         return await connection.call(request, answer, version=version, timeout=timeout)
 
     async def call_any(self, request: Message, answer: type[R], *, timeout: float | None = None) -> R:
-        """Ask the broker that has least to do; the next one where it cannot be reached."""
+        """Send a request to the least busy broker, or to another one if it cannot be reached."""
         connection = await self.any_connection(timeout=timeout)
         return await connection.call(request, answer, timeout=timeout)
 
     async def call_controller(self, request: Message, answer: type[R], *, timeout: float | None = None) -> R:
-        """Ask the broker that the cluster names as its controller."""
+        """Send a request to the controller of the cluster."""
         if self.view.controller_id not in self.view.nodes:
             await self.refresh(timeout=timeout)
         if self.view.controller_id not in self.view.nodes:
@@ -162,7 +162,7 @@ class NetworkClient:
     # Metadata
 
     def want(self, topics: Iterable[str]) -> None:
-        """Keep the metadata of these topics too."""
+        """Keep the metadata of these topics, too."""
         now = self._links.now()
         for name in topics:
             if name not in self.topics and name not in self.view.topics:
@@ -171,7 +171,7 @@ class NetworkClient:
             self.topics[name] = now
 
     def request_refresh(self, topics: Iterable[str] | None = None) -> None:
-        """Refresh the metadata of topics, or all of it, soon; asking again before that changes nothing."""
+        """Refresh the metadata of topics, or of all, soon. Repeated calls before that change nothing."""
         if topics is None:
             self._updates.ask_all()
         else:
@@ -179,7 +179,7 @@ class NetworkClient:
         self._update_wanted.set()
 
     async def refresh(self, *, timeout: float | None = None) -> None:
-        """Refresh all metadata that is kept and wait for it."""
+        """Refresh all metadata of this client and wait for it."""
         begun = self._updates.number
         self._updates.ask_all(hurry=True)
         self._update_wanted.set()
@@ -188,7 +188,7 @@ class NetworkClient:
         )
 
     async def topic(self, name: str, *, timeout: float | None = None) -> TopicView:
-        """What is known of a topic, waited for where nothing is known yet."""
+        """The metadata of a topic. Waits while it is unknown."""
         self.want((name,))
 
         def known() -> bool:
@@ -201,19 +201,19 @@ class NetworkClient:
             self.request_refresh((name,))
             try:
                 await self.wait_for(known, timeout, f"topic {name!r} is not in the metadata")
-            except Timeout as error:
+            except TimeoutException as error:
                 if self.view.errors.get(name) != UnknownTopicOrPartition.code or self.last_error is not None:
                     raise
-                raise UnknownTopic(f"{error}: {UnknownTopicOrPartition()}") from None
+                raise UnknownTopicException(f"{error}: {UnknownTopicOrPartition()}") from None
         return self.view.topics[name]
 
     async def wait_for(self, condition: Callable[[], bool], timeout: float | None, missing: str) -> None:
-        """Wait until a condition on the metadata holds; Timeout, with what was missing, when it does not."""
+        """Wait until a condition on the metadata holds. TimeoutException names what is missing."""
         loop = self._links.loop
         deadline = None if timeout is None else loop.time() + timeout
         while not condition():
             if self.closed:
-                raise Closed("the client is closed")
+                raise ClientClosedException("the client is closed")
             if isinstance(self.last_error, REFUSED):
                 raise self.last_error
             waiter: asyncio.Future[None] = loop.create_future()
@@ -223,7 +223,7 @@ class NetworkClient:
                     await waiter
             except TimeoutError:
                 reason = f": {self.last_error}" if self.last_error is not None else ""
-                raise Timeout(f"{missing} after {round((timeout or 0) * 1000)} ms{reason}") from None
+                raise TimeoutException(f"{missing} after {round((timeout or 0) * 1000)} ms{reason}") from None
 
     async def _keep_fresh(self) -> None:
         updates = self._updates
@@ -254,7 +254,7 @@ class NetworkClient:
             self._update_wanted.clear()
 
     def _unresolved(self, update: MetadataUpdate) -> list[str]:
-        """Topics that were asked for and that a later answer may tell of."""
+        """The requested topics that a later answer may describe."""
         view = self.view
         asked: Iterable[str] = self.topics if update.topics is None else update.topics
         if self.all_topics:
@@ -263,7 +263,7 @@ class NetworkClient:
         return [name for name, code in codes.items() if code is None or error_class(code).retriable]
 
     def _warn_of(self, unresolved: Iterable[str]) -> None:
-        """Say which topics cannot be used, unless that passes by itself, as for one that is being made."""
+        """Warn of topics that cannot be used, unless they are just being created."""
         still = {name for name in self._missing | set(unresolved) if name not in self.view.topics}
         for name in still.intersection(self._missing, unresolved):
             code = self.view.errors.get(name)
@@ -274,16 +274,16 @@ class NetworkClient:
         self._warnings.keep(still)
 
     async def _refresh_in_time(self, update: MetadataUpdate) -> None:
-        """Refresh, for no longer than the brokers that are known may take before they are given up."""
+        """Refresh, within the time after which the known brokers are given up."""
         assert self._trying_since is not None
         allowed = self.settings.metadata_recovery_rebootstrap_trigger_ms / 1000
-        # Where nobody is known, the bootstrap servers are being asked as it is.
+        # If no broker is known, the bootstrap servers are used anyway.
         limited = self._links.may_rebootstrap and bool(self.view.nodes)
         try:
             async with asyncio.timeout_at(self._trying_since + allowed if limited else None) as limit:
                 await self._refresh_once(update)
         except TimeoutError:
-            if not limit.expired():  # errors of ours may be of this class
+            if not limit.expired():  # our own errors may have the same class
                 raise
             reason = f"no broker gave metadata for {round(allowed * 1000)} ms"
             self._rebootstrap(reason)
@@ -326,7 +326,7 @@ class NetworkClient:
         self._wake_waiters()
 
     def _rebootstrap(self, reason: str) -> None:
-        """Forget every broker, so that the bootstrap servers are asked who is there."""
+        """Forget every broker, so that the bootstrap servers are used again."""
         if not self._links.may_rebootstrap:
             return
         self._trying_since = None
@@ -343,7 +343,7 @@ class NetworkClient:
         self.view.forget_topics(idle)
 
     def _lost(self) -> None:
-        # A leader that hangs up may lead no longer.
+        # A leader that closed the connection may not lead any more.
         self.request_refresh()
         self._changed()
 
@@ -361,7 +361,7 @@ class NetworkClient:
     # Coordinators
 
     async def coordinator(self, kind: int, key: str, *, timeout: float | None = None) -> int:
-        """The broker that coordinates a group (kind 0) or a transactional id (1); kept until forgotten."""
+        """The broker that coordinates a group (kind 0) or a transactional id (1), cached until forgotten."""
         return await self._coordinators.find(kind, key, timeout=timeout)
 
     def forget_coordinator(self, kind: int, key: str) -> None:

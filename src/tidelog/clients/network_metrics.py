@@ -1,5 +1,5 @@
-"""What goes over a client's connections, as numbers under Kafka's names: added up as plain integers, worked
-out when somebody asks.
+"""Metrics of a client's connections with Kafka's names. Counters are plain integers; a snapshot computes
+rates and averages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Average:
-    """The mean and the greatest of what was seen."""
+    """The mean and the maximum of the recorded values."""
 
     count: int = 0
     total: float = 0.0
@@ -40,7 +40,7 @@ class NetworkMetrics:
     throttle_time: Average = field(default_factory=Average)
 
     def snapshot(self) -> dict[str, float]:
-        """Every number by Kafka's name; times in milliseconds."""
+        """Every metric by Kafka's name; times are in milliseconds."""
         return {
             "connection-count": self.connection_creation_total - self.connection_close_total,
             "connection-creation-total": self.connection_creation_total,

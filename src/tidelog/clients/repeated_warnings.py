@@ -1,4 +1,4 @@
-"""Warnings about things that stay as they are: each is logged once, and again at most every 30 seconds."""
+"""Warnings of conditions that last: each is logged once, and again at most every 30 seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REPEAT_SECONDS = 30.0
 
 
 class RepeatedWarnings:
-    """`say` logs a text unless the same thing was said a moment ago; `keep` forgets what is over."""
+    """`say` logs a warning unless it was logged a moment ago; `keep` forgets the conditions that are over."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -25,6 +25,6 @@ class RepeatedWarnings:
             log.warning("%s", text)
 
     def keep(self, still: Collection[Hashable]) -> None:
-        """Only these things are still so; any other is said at once when it comes back."""
+        """Only these conditions still hold. Any other is logged at once when it comes back."""
         for about in [about for about in self._again_at if about not in still]:
             del self._again_at[about]

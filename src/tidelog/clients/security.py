@@ -1,7 +1,7 @@
-"""The client's side of TLS and SASL: a context for the connection, and what is said to prove who we are.
+"""The client's side of TLS and SASL: the TLS context, and the exchanges of the mechanisms.
 
-Keys and certificates are PEM, in files or in the settings themselves. Mechanisms are generators: they yield
-what to send and are sent what the broker answered, so that they can be tested without a socket.
+Keys and certificates are PEM, in files or in the settings themselves. A mechanism is a generator: it yields
+the bytes to send and receives the broker's answers, so tests need no socket.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Answered = SaslHandshakeResponse | SaslAuthenticateResponse
 Authentication = Generator[Asked, Answered, int]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-# Fewer rounds than this make a stolen exchange cheap to guess from; the standard names it as the least.
+# The minimum of RFC 7677. With fewer rounds a recorded exchange is cheap to attack.
 LEAST_ITERATIONS = 4096
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))""")
 
 
 class Security:
-    """How connections are made safe; settings that cannot work are found out when the client is made."""
+    """The security settings of connections. Invalid settings raise when the client is created."""
 
     __slots__ = ("_context", "_settings", "credentials", "mechanism", "tls")
 
@@ -55,7 +55,7 @@ class Security:
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """The TLS context, made when first needed; None for plain connections."""
+        """The TLS context, created on first use; None for plain connections."""
         if self.tls and self._context is None:
             self._context = tls_context(self._settings)
         return self._context
@@ -65,7 +65,7 @@ class Security:
         return self._settings.ssl_endpoint_identification_algorithm != ""
 
     def sasl_steps(self) -> Steps | None:
-        """A new exchange of the mechanism in use; None without SASL."""
+        """A new exchange of the configured mechanism; None without SASL."""
         if self.mechanism is None or self.credentials is None:
             return None
         if self.mechanism == "PLAIN":
@@ -74,8 +74,8 @@ class Security:
 
 
 def authentication(security: Security, address: str) -> Authentication:
-    """What a broker is asked so that it lets us in: yields requests, is sent their answers, and ends with how
-    many milliseconds the session lasts, 0 for ever. Without SASL there is nothing to ask.
+    """The SASL requests of a connection: yields requests, receives their answers, and returns the lifetime of
+    the session in milliseconds, 0 for unlimited. Without SASL it yields nothing.
     """
     steps, mechanism = security.sasl_steps(), security.mechanism
     if steps is None or mechanism is None:
@@ -99,7 +99,7 @@ def authentication(security: Security, address: str) -> Authentication:
         except StopIteration:
             return answer.session_lifetime_ms
         except (ValueError, UnicodeDecodeError):
-            raise SaslAuthenticationFailed(f"{mechanism}: {address} answered what is none") from None
+            raise SaslAuthenticationFailed(f"{mechanism}: {address} sent an invalid answer") from None
 
 
 def answer_to(request: Asked) -> type[Answered]:
@@ -107,7 +107,7 @@ def answer_to(request: Asked) -> type[Answered]:
 
 
 class Credentials:
-    """Who we are; the password does not show itself."""
+    """User name and password. The repr hides the password."""
 
     __slots__ = ("is_token", "password", "username")
 
@@ -121,7 +121,7 @@ class Credentials:
 
 
 def credentials_of(settings: ClientSettings) -> Credentials:
-    """From sasl.username and sasl.password, or from the options in sasl.jaas.config."""
+    """The credentials from sasl.username and sasl.password, or from sasl.jaas.config."""
     if settings.sasl_username is not None and settings.sasl_password is not None:
         return Credentials(settings.sasl_username, settings.sasl_password.secret)
     if settings.sasl_jaas_config is not None:
@@ -148,7 +148,7 @@ def jaas_options(text: str) -> dict[str, str]:
 
 
 def tls_context(settings: ClientSettings) -> ssl.SSLContext:
-    """TLS as the settings want it; the system's certificates are trusted where none are named."""
+    """The TLS context of the settings. Without a truststore it trusts the system's certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.ssl_endpoint_identification_algorithm != ""
     versions = settings.ssl_enabled_protocols
@@ -185,7 +185,7 @@ def _identify(context: ssl.SSLContext, settings: ClientSettings) -> None:
     secret = settings.ssl_key_password.secret if settings.ssl_key_password is not None else None
     chain, key = settings.ssl_keystore_certificate_chain, settings.ssl_keystore_key
     if chain is not None and key is not None:
-        # The library reads keys from files alone: one that only we can read, for as long as it takes.
+        # The library reads keys only from files: write one with private permissions, and delete it after use.
         handle, path = tempfile.mkstemp(suffix=".pem")
         try:
             with os.fdopen(handle, "w") as file:
@@ -200,7 +200,7 @@ def _identify(context: ssl.SSLContext, settings: ClientSettings) -> None:
 
 def _load_identity(context: ssl.SSLContext, path: str, secret: str | None, name: str, shown: str) -> None:
     def password() -> str:
-        # Without it the library would ask on the terminal.
+        # Otherwise the library would ask on the terminal.
         if secret is None:
             raise ConfigError("ssl.key.password", None, "needed: the key is encrypted")
         return secret
@@ -216,7 +216,7 @@ def plain_steps(credentials: Credentials) -> Steps:
 
 
 def scram_steps(credentials: Credentials, mechanism: str, nonce: str | None = None) -> Steps:
-    """SCRAM: neither side shows the password, and the broker proves that it knows it too."""
+    """The SCRAM exchange: the password is not sent, and the broker proves that it knows it, too."""
     algorithm = "sha512" if mechanism == "SCRAM-SHA-512" else "sha256"
     nonce = nonce or secrets.token_urlsafe(24)
     name = credentials.username.replace("=", "=3D").replace(",", "=2C")

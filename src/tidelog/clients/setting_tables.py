@@ -1,6 +1,6 @@
 """The clients' settings as tables, one line each: Kafka 4.3's names, types, defaults and limits.
 
-The notation is that of `tidelog.config.definition`. Settings without use here stand apart, with the reason.
+The notation is that of `tidelog.config.definition`. Settings that change nothing have tables by reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The settings of producers, consumers and admins: Kafka's names and defaults, checked when a client is made.
 
-They are given as keyword arguments with underscores, or as a dict with Kafka's names. A name that nobody
-knows warns with the nearest one; a value that cannot be used raises ConfigError and says what is allowed.
+Pass them as keyword arguments with underscores, or as a dict with Kafka's names. An unknown name logs a
+warning with the nearest name. An invalid value raises ConfigError, which says what is allowed.
 
 >>> settings = producer_settings({"bootstrap.servers": "localhost:9092"}, linger_ms=20)
 >>> settings.linger_ms, settings.batch_size
@@ -30,7 +30,7 @@ S = TypeVar("S", bound="ClientSettings")
 
 @dataclass(slots=True, kw_only=True)
 class ClientSettings:
-    """What every client has; the attributes carry the names of the settings, with underscores."""
+    """The settings of every client. The attributes have the names of the settings, with underscores."""
 
     bootstrap_servers: tuple[str, ...]
     client_dns_lookup: str
@@ -65,12 +65,12 @@ class ClientSettings:
     ssl_truststore_location: str | None
     ssl_truststore_type: str
     given: frozenset[str] = field(default_factory=frozenset)
-    """Kafka's names of the settings that were given, as opposed to left at their defaults."""
+    """Kafka's names of the settings that were given, not left at their defaults."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ProducerSettings(ClientSettings):
-    """`acks` is a number here: -1 (all), 0 or 1."""
+    """The settings of a producer. `acks` is a number here: -1 (all), 0 or 1."""
 
     acks: int
     batch_size: int
@@ -101,7 +101,7 @@ class ProducerSettings(ClientSettings):
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerSettings(ClientSettings):
-    """Assignors, interceptors and deserializers may be objects as well as names."""
+    """The settings of a consumer. Assignors, interceptors and deserializers may be objects or names."""
 
     allow_auto_create_topics: bool
     auto_commit_interval_ms: int
@@ -153,7 +153,7 @@ def admin_definition() -> ConfigDef:
 
 
 def producer_settings(config: Mapping[str, object] | None = None, /, **named: object) -> ProducerSettings:
-    """The settings of a producer, with the rules between them that Kafka has."""
+    """The settings of a producer, checked by Kafka's rules between them."""
     values, given = _values(producer_definition(), config, named)
     values["acks"] = -1 if values["acks"] == "all" else int(str(values["acks"]))
     settings = _filled(ProducerSettings, values, given)
@@ -190,7 +190,7 @@ def _filled(kind: type[S], values: dict[str, object], given: frozenset[str]) -> 
 def _values(
     definition: ConfigDef, config: Mapping[str, object] | None, named: Mapping[str, object]
 ) -> tuple[dict[str, object], frozenset[str]]:
-    """Every setting by its attribute name, and Kafka's names of those that were given."""
+    """Every setting by its attribute name, and Kafka's names of the given ones."""
     given = {name.replace("_", "."): value for name, value in (config or {}).items()}
     for name, value in named.items():
         dotted = name.replace("_", ".")
@@ -219,7 +219,7 @@ def _unknown(name: str, definition: Iterable[str]) -> str:
 
 
 def _value(key: ConfigKey, value: object) -> object:
-    """A setting as its type: texts are read as in a properties file, Python's own values alike."""
+    """Convert a setting to its type. A str is parsed as in a properties file; Python's types work, too."""
     if value is None:
         return key.parse(key.default)
     if isinstance(value, Password):
@@ -242,7 +242,7 @@ def _value(key: ConfigKey, value: object) -> object:
 
 
 def _settle_idempotence(settings: ProducerSettings) -> None:
-    """Idempotence gives way to settings that exclude it, unless somebody asked for it."""
+    """Switch idempotence off for settings that exclude it. Raises if enable.idempotence=true was given."""
     asked = "enable.idempotence" in settings.given
     if settings.enable_idempotence:
         problem = None

@@ -1,7 +1,8 @@
-"""Bytes to and from a broker: frames are cut out of what arrives, parts are sent without being joined.
+"""The byte stream of a connection: cuts frames out of the received bytes, and sends parts without joining
+them.
 
-Plain sockets are read and written directly on the loop, which costs less than asyncio's transports; TLS goes
-through them.
+Plain sockets are read and written directly on the loop, which costs less than asyncio's transports. TLS uses
+the transports.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from typing import Protocol
 from tidelog.protocol.wire import Buffer
 from tidelog.records.loops import Block
 
-# Larger than any answer; a length beyond it means that no broker is speaking.
+# Larger than any answer. A larger length means that the peer is no Kafka broker.
 MAX_FRAME_BYTES = 1 << 30
 SMALL_FRAMES = 64 * 1024
-# Of a large frame the system gathers so much before it wakes us, instead of each few packets.
+# For a large frame the system collects this many bytes before it wakes us, instead of a few packets.
 GATHERED = 1 << 19
-MAX_PARTS = 512  # the system takes 1024 at a time
+MAX_PARTS = 512  # the system accepts 1024 at a time
 LOOK_AGAIN_SECONDS = 0.005
 
 _LENGTH = struct.Struct(">i")
 
 
 class FrameReader:
-    """Cuts frames out of a stream; `deliver` gets each without its length.
+    """Cuts frames out of a stream. `deliver` gets each frame without its length.
 
-    Small ones share a buffer and are copied out of it; a large one is received into its own.
+    Small frames share a buffer and are copied out of it. A large frame is received into its own buffer.
     """
 
     __slots__ = ("_deliver", "_filled", "_have", "_large", "_shared", "_view")
@@ -46,17 +47,17 @@ class FrameReader:
 
     @property
     def missing(self) -> int:
-        """How much is still to come of a large frame, 0 where none has begun."""
+        """The bytes that a large frame still lacks; 0 if none has begun."""
         return 0 if self._large is None else len(self._large) - self._filled
 
     def get_buffer(self, hint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         if self._large is not None:
             return self._large[self._filled :]
         return self._view[self._have :]
 
     def buffer_updated(self, count: int) -> None:
-        """So many bytes have come; ValueError where they are no frames."""
+        """Process `count` received bytes. Raises ValueError if they are no frames."""
         if self._large is not None:
             self._filled += count
             if self._filled == len(self._large):
@@ -89,16 +90,16 @@ Drained = Callable[[], object]
 
 class Stream(Protocol):
     def write(self, parts: Sequence[Buffer], drained: Drained | None = None) -> None:
-        """Send the parts one behind the other, now or as soon as the other side takes them.
+        """Send the parts one after the other, now or as soon as the peer accepts them.
 
-        `drained` is called later, once the system has everything that was written; never after close.
+        `drained` is called later, once the system has all written bytes, and never after close.
         """
 
     def close(self) -> None: ...
 
 
 class PlainStream:
-    """A socket on the loop. `lost` is called once, with the reason, when it ends otherwise than by close."""
+    """A socket on the loop. `lost` is called once, with the reason, if it ends without a call of close."""
 
     __slots__ = ("_closed", "_drained", "_gathered", "_loop", "_lost", "_queue", "_reader", "_socket")
 
@@ -180,7 +181,7 @@ class PlainStream:
             self._end("the broker closed it")
             return
         if count == self._reader.missing:
-            self._gather(1)  # before it is delivered, which may wake a thread that wants to run then
+            self._gather(1)  # before the delivery, which may wake a thread that wants to run then
         try:
             self._reader.buffer_updated(count)
         except ValueError as error:
@@ -190,7 +191,7 @@ class PlainStream:
             self._gather(min(self._reader.missing, GATHERED) or 1)
 
     def _gather(self, wanted: int) -> None:
-        """Be woken when so many bytes have come."""
+        """Wake us only when this many bytes have arrived."""
         if wanted != self._gathered:
             self._gathered = wanted
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
@@ -202,7 +203,7 @@ class PlainStream:
 
 
 class TlsStream(asyncio.BufferedProtocol):
-    """The same over asyncio's TLS transport."""
+    """A stream over asyncio's TLS transport."""
 
     def __init__(self, reader: FrameReader, lost: Callable[[str], None]) -> None:
         self._reader = reader
@@ -222,7 +223,7 @@ class TlsStream(asyncio.BufferedProtocol):
         reader: FrameReader,
         lost: Callable[[str], None],
     ) -> TlsStream:
-        """Shake hands over a socket that is connected."""
+        """Do the TLS handshake over a connected socket."""
         beneath, stream = await loop.create_connection(lambda: cls(reader, lost), sock=sock)
         transport = await loop.start_tls(beneath, stream, context, server_hostname=host)
         if transport is None or transport.is_closing():
@@ -253,7 +254,7 @@ class TlsStream(asyncio.BufferedProtocol):
                 asyncio.get_running_loop().call_soon(self._look_whether_drained)
 
     def _look_whether_drained(self) -> None:
-        """Asyncio tells nobody when the socket beneath has taken everything, so it is looked at."""
+        """Check whether the socket has taken everything: asyncio has no event for that."""
         if self._closed or self._transport is None or self._beneath is None:
             return
         if self._transport.get_write_buffer_size() or self._beneath.get_write_buffer_size():

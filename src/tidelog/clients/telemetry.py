@@ -1,10 +1,10 @@
-"""The id under which a broker knows this one client, where it collects metrics of clients."""
+"""The client instance id, by which brokers that collect client metrics know a client (KIP-714)."""
 
 from __future__ import annotations
 
 import asyncio
 
-from tidelog.clients.errors import Timeout
+from tidelog.clients.errors import TimeoutException
 from tidelog.clients.network import REFUSED, NetworkClient
 from tidelog.errors import KafkaError, error_class
 from tidelog.protocol.messages.get_telemetry_subscriptions import (
@@ -15,7 +15,7 @@ from tidelog.protocol.wire import ZERO_UUID, uuid_to_text
 
 
 class Telemetry:
-    """`await telemetry.client_instance_id(timeout)`: asked for once, the same from then on."""
+    """`await telemetry.client_instance_id(timeout)`: requested once and cached."""
 
     __slots__ = ("_client", "_found")
 
@@ -24,7 +24,7 @@ class Telemetry:
         self._found: str | None = None
 
     async def client_instance_id(self, timeout: float) -> str:
-        """As Kafka writes ids; UnsupportedVersion where the broker does not collect metrics of clients."""
+        """The id as text. Raises UnsupportedVersion if the broker does not collect client metrics."""
         if self._found is None:
             last: KafkaError | None = None
             attempt = 0
@@ -41,7 +41,9 @@ class Telemetry:
                             attempt += 1
             except TimeoutError:
                 reason = f": {last}" if last is not None else ""
-                raise Timeout(f"no id of this client within {round(timeout * 1000)} ms{reason}") from None
+                raise TimeoutException(
+                    f"no id of this client within {round(timeout * 1000)} ms{reason}"
+                ) from None
         return self._found
 
     async def _ask(self) -> str:

@@ -1,4 +1,4 @@
-"""The operations that wait: produce for its replicas, delete-records for theirs."""
+"""DelayedProduce and DelayedDeleteRecords: requests that wait for their replicas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DelayedProduce(DelayedOperation):
-    """acks=all: done when the high watermark of every partition has passed what was appended to it."""
+    """acks=all: completes when the high watermark of each partition is above its appended batch."""
 
     __slots__ = ("_done", "_outcomes", "_wanted")
 
@@ -57,14 +57,14 @@ class DelayedProduce(DelayedOperation):
         self._wanted = []
 
     def on_complete(self) -> None:
-        # Ended from outside, what is still wanted is not known to be safe: the producer has to ask again.
+        # Ended by the shutdown: these batches may not be committed, and the producer has to retry.
         for outcome, partition, _ in self._wanted:
             outcome.error = _stopping(partition)
         self._done(self._outcomes)
 
 
 class DelayedDeleteRecords(DelayedOperation):
-    """Done when the low watermark of every partition has reached the offset asked for."""
+    """Completes when the low watermark of each partition has reached the requested offset."""
 
     __slots__ = ("_done", "_results", "_wanted")
 

@@ -1,4 +1,4 @@
-"""Reading for Fetch: what each partition gives within the byte limits, now or when enough has come.
+"""Fetcher: answers Fetch requests within their byte limits, now or when `min_bytes` are there.
 
 A consumer reads up to the high watermark or the last stable offset, a follower up to the log end offset.
 """
@@ -26,7 +26,7 @@ from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
-CONSUMER = -1  # as replica id, like all below 0
+CONSUMER = -1  # the replica id of consumers; other negative ids are consumers, too
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class FetchParams:
 
     @property
     def reads_to_log_end(self) -> bool:
-        """A follower copies what is not committed yet: this is how it becomes so."""
+        """Whether the fetcher is a follower, which reads uncommitted records up to the log end."""
         return self.replica_id >= 0
 
 
@@ -51,7 +51,7 @@ def read_partition(
     min_one: bool,
     reads: CachedReads,
 ) -> FetchedPartition:
-    """Read one partition; raises the Kafka error that the answer is to carry, or NotCached."""
+    """Read one partition. Raises the KafkaError for the answer, or NotCached."""
     log = partition.leader_log(wanted.current_leader_epoch)
     answer = FetchedPartition(wanted)
     answer.source = partition
@@ -84,7 +84,7 @@ def read_partition(
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> tuple[int, int] | None:
-    """Where the fetcher's log parts from ours, if what it last fetched is not in ours."""
+    """The end of the last common epoch, if the fetcher's log diverges from this log, else None."""
     log = partition.leader_log()
     epoch, end_offset = log.end_offset_for_epoch(wanted.last_fetched_epoch)
     if epoch < 0 or end_offset < 0:
@@ -97,7 +97,7 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> tuple[int,
 
 
 Unknown = Mapping[FetchPartition, FetchedPartition]
-"""Partitions that this broker does not have, with what is answered for them."""
+"""Partitions that this broker does not have, with their answers."""
 
 NONE_UNKNOWN: Final[Unknown] = {}
 
@@ -115,10 +115,10 @@ class Fetcher:
         reads: CachedReads = CACHED,
         known_unknown: Unknown = NONE_UNKNOWN,
     ) -> tuple[list[FetchedPartition], int]:
-        """One pass over the partitions; gives the answers and how many bytes of records they carry.
+        """Read all partitions once; returns the answers and the number of bytes of their records.
 
-        Partitions that are unknown here come last, as in Kafka; `known_unknown` are not looked for again.
-        Raises NotCached with all that has to come from the disk first.
+        Unknown partitions come last, as in Kafka; those in `known_unknown` are not searched again. NotCached
+        with all ranges that have to be read from the disk first.
         """
         replicas = self._replicas
         answers: list[FetchedPartition] = []
@@ -159,7 +159,7 @@ class Fetcher:
         return answers + unknown if unknown else answers, total
 
     def unknown_of(self, wanted: list[FetchPartition]) -> Slices[Unknown]:
-        """Find in slices which partitions this broker does not have; gives the answer for each of them."""
+        """Find the partitions that this broker does not have, in slices; returns the answer for each."""
         found: dict[FetchPartition, FetchedPartition] = {}
         for want in wanted:
             try:
@@ -175,7 +175,7 @@ class Fetcher:
         answer = FetchedPartition(want)
         answer.error = self._gone(want) if isinstance(error, UnknownTopicId) and want.name else error
         if answer.is_unknown:
-            # As in Kafka: no list where it looked at a log, an empty one where there is none.
+            # As in Kafka: null if a log was read, an empty list if there is no log.
             answer.aborted = []
         return answer
 
@@ -186,7 +186,7 @@ class Fetcher:
         then: Callable[[CachedReads], object],
         on_failure: OnFailure | None,
     ) -> None:
-        """Call `then` when the missing data has come from the disk; its exception goes to `on_failure`."""
+        """Read the missing ranges from the disk, then call `then`; its exception goes to `on_failure`."""
 
         def again(reads: CachedReads) -> None:
             try:
@@ -199,7 +199,7 @@ class Fetcher:
         bring_in(self._replicas.scheduler, cold, reads, again)
 
     def _gone(self, want: FetchPartition) -> KafkaError:
-        """A session goes on to speak of a topic by an id that was known when it was first fetched by it."""
+        """The error for a topic id that was known when the session first fetched it."""
         assert want.name is not None
         try:
             self._replicas.hosted_topic(want.name)
@@ -215,16 +215,16 @@ class Fetcher:
         on_failure: OnFailure | None = None,
         known_unknown: Unknown = NONE_UNKNOWN,
     ) -> bool:
-        """Answer now (True) or when `min_bytes` have come or `max_wait_ms` are over (False).
+        """Answer now (True), or when `min_bytes` are there or `max_wait_ms` have passed (False).
 
-        With `known_unknown`, partitions that were just found to be unknown here, the answer does not wait.
-        What is not in the page cache comes from the disk first, and until then the answer waits, too.
-        An exception in a later answer goes to `on_failure`, not to the append that brought the answer about.
+        With `known_unknown`, partitions that were just found to be unknown, the answer does not wait for
+        `min_bytes`. Ranges outside of the page cache are read from the disk first. An exception of a later
+        answer goes to `on_failure`, not to the append that caused the answer.
         """
         session = context.session
         purgatory = self._replicas.fetch_purgatory
         if session.wake is not None:
-            purgatory.complete_all(session)  # an older request of the session: this one has overtaken it
+            purgatory.complete_all(session)  # this request replaces an older one of the session
         session.read_as(params.isolation_level, params.reads_to_log_end)
         return self._answer(context, params, done, on_failure, known_unknown, CACHED)
 
@@ -250,7 +250,7 @@ class Fetcher:
             or known_unknown
             or len(unknown) == len(session.partitions)
             or is_enough(answers, total, params)
-            or session.closed  # while the disk was read, or overtaken by a later request meanwhile
+            or session.closed  # closed, or replaced by a later request, during the read from the disk
             or session.epoch != context.epoch
         ):
             done(context.select(answers))
@@ -267,14 +267,14 @@ def is_enough(answers: list[FetchedPartition], total: int, params: FetchParams) 
 
 
 def watch_again(answers: list[FetchedPartition], session: FetchSession) -> None:
-    """Who waits hears of every change, also of partitions that have something to tell already."""
+    """Watch all partitions of a waiting fetch, also those that have something new already."""
     for answer in answers:
         if answer.source is not None:
             answer.wanted.watch(answer.source, session)
 
 
 class DelayedFetch(DelayedOperation):
-    """Done when the partitions together have `min_bytes`, or one of them has become an error."""
+    """Completes when the partitions together have `min_bytes`, or one of them has an error."""
 
     __slots__ = ("_answers", "_context", "_done", "_fetcher", "_params", "_unknown")
 
@@ -291,7 +291,7 @@ class DelayedFetch(DelayedOperation):
         self._fetcher = fetcher
         self._context = context
         self._params = params
-        self._unknown = unknown  # when the wait began: what becomes of these is told at its end
+        self._unknown = unknown  # at the beginning of the wait; they are checked again at its end
         self._answers: list[FetchedPartition] | None = None
         self._done = done
 

@@ -1,12 +1,12 @@
-"""Fetch sessions: a fetcher names its partitions once and later sends only what changed.
+"""Fetch sessions (KIP-227): a fetcher names its partitions once and later sends only changes.
 
-A session costs what changes, not what it contains. It watches its partitions; one that changes becomes
-*dirty*, and a fetch looks at the dirty ones alone. A partition stays dirty until an answer has told what
-changed and nothing is left behind the offset that its fetcher asked for. Every partition that is not dirty is
-watched. Nothing here reads a log.
+The cost of a fetch depends on the partitions that change, not on all of the session. A session watches its
+partitions; one that changes becomes *dirty*, and a fetch reads only dirty partitions. A partition stays dirty
+until an answer has included its changes and no records are left after the fetch offset. Every partition that
+is not dirty is watched. Nothing here reads a log.
 
-The cache is bounded; a new session takes the place of one that was idle for two minutes, or gets none,
-in which case the client goes on with full fetches.
+The cache is bounded: a new session evicts one that was idle for two minutes. If there is none, the client
+gets no session and sends full fetches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from operator import attrgetter
 from tidelog.clock import Clock
 from tidelog.cluster.partition import Partition
 from tidelog.errors import ErrorCode, KafkaError, UnknownTopicId, UnknownTopicOrPartition
-from tidelog.storage.slices import FileSlice
+from tidelog.storage.file_slice import FileSlice
 
 # A session that was used within this time is not evicted for a newer one.
 MIN_EVICTION_SECONDS = 120.0
@@ -26,12 +26,12 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 INVALID_SESSION_ID = 0
 
-# Topics are named by name (below version 13) or by id.
+# A topic is identified by its name (below version 13) or by its id.
 PartitionKey = tuple[str | bytes, int]
 
 
 class FetchPartition:
-    """What a fetcher wants of one partition, and what it was last told of it."""
+    """The request of a fetcher for one partition, and its last answer."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -68,8 +68,8 @@ class FetchPartition:
         self.fetcher_log_start_offset = fetcher_log_start_offset
         self.high_watermark = -1
         self.log_start_offset = -1
-        self.name: str | None = None  # of its topic, once it was found by its id
-        self.turn = 0  # its place in the order of the session
+        self.name: str | None = None  # of the topic, once it was found by its id
+        self.turn = 0  # its position in the order of the session
         self.watched: Partition | None = None
         self.session: FetchSession | None = None  # set while it is watched
 
@@ -85,7 +85,7 @@ class FetchPartition:
         self.fetcher_log_start_offset = wanted.fetcher_log_start_offset
 
     def is_news(self, error: int, high_watermark: int, log_start_offset: int, has_more: bool) -> bool:
-        """Whether an incremental answer has to mention this partition; remembers what was told."""
+        """Whether an incremental answer has to include this partition; remembers the answer."""
         told = has_more or error != 0
         if high_watermark != self.high_watermark:
             self.high_watermark = high_watermark
@@ -94,14 +94,14 @@ class FetchPartition:
             self.log_start_offset = log_start_offset
             told = True
         if error:
-            # The error must be told again after it is over, whatever the watermark then is.
+            # The first answer after the error has to include the partition, whatever the watermark is.
             self.high_watermark = -1
         return told
 
     # -- watching
 
     def watch(self, partition: Partition, session: FetchSession) -> None:
-        """Have the partition call `changed` once, when its readers would see something new."""
+        """Let the partition call `changed` once, when readers would see something new."""
         if self.watched is not partition:
             self.unwatch()
             self.watched = partition
@@ -126,7 +126,7 @@ class FetchPartition:
 
 
 class FetchedPartition:
-    """What Fetch answers for one partition."""
+    """The answer of a Fetch for one partition."""
 
     __slots__ = (
         "aborted",
@@ -152,19 +152,19 @@ class FetchedPartition:
         self.records: FileSlice | None = None
         self.aborted: list[tuple[int, int]] | None = None
         self.diverging: tuple[int, int] | None = None
-        # Whether the partition has records behind the fetch offset, also where byte limits kept them back.
+        # Whether the partition has records after the fetch offset, even if byte limits left them out.
         self.has_more = False
-        # One read gives batches of one segment: behind the active one, waiting would not bring more.
+        # A read returns batches of one segment: for an older segment waiting would not add any.
         self.behind_active_segment = False
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nothing is known of such a partition here. It may come, so it keeps nobody from waiting."""
+        """Whether the partition is unknown. It may be created, so the fetch may wait for others."""
         return isinstance(self.error, UnknownTopicOrPartition | UnknownTopicId)
 
     @property
     def ends_wait(self) -> bool:
-        """Whether this is to be told now, however few bytes have come."""
+        """Whether the fetch has to be answered now, even without `min_bytes`."""
         if self.error is not None:
             return not self.is_unknown
         return self.diverging is not None or self.behind_active_segment
@@ -174,7 +174,7 @@ BY_TURN: Callable[[FetchPartition], int] = attrgetter("turn")
 
 
 class FetchSession:
-    """The partitions of a fetcher. A fetch without a session has one too, which ends with its answer."""
+    """The partitions of a fetcher. A full fetch without a session uses one until its answer."""
 
     __slots__ = (
         "_isolation_level",
@@ -219,7 +219,7 @@ class FetchSession:
             self.want(partition)
 
     def want(self, wanted: FetchPartition) -> None:
-        """Add a partition, or take over what is now wanted of it; a known one keeps its place."""
+        """Add a partition or update its request; a known one keeps its position."""
         known = self.partitions.get(wanted.key)
         if known is None:
             self.partitions[wanted.key] = known = wanted
@@ -235,12 +235,12 @@ class FetchSession:
             partition.unwatch()
 
     def to_the_end(self, partition: FetchPartition) -> None:
-        """Move a partition behind the others, so that every partition gets its turn within the byte limit."""
+        """Move a partition to the end, so that each partition gets its turn within the byte limit."""
         self._turns += 1
         partition.turn = self._turns
 
     def read_as(self, isolation_level: int, reads_to_log_end: bool) -> None:
-        """How the fetch that begins reads. Read in another way, every partition may have something new."""
+        """Set how the next fetch reads. If that changes, every partition may have something new."""
         if isolation_level != self._isolation_level or reads_to_log_end != self.reads_to_log_end:
             self._isolation_level = isolation_level
             self.reads_to_log_end = reads_to_log_end
@@ -257,7 +257,7 @@ class FetchSession:
             self.unwatch()
 
     def close(self) -> None:
-        """The cache let go of the session: it watches nothing, and a fetch that waits is answered."""
+        """The cache evicted the session: stop watching, and answer a waiting fetch."""
         self.closed = True
         self.unwatch()
         self.dirty = dict.fromkeys(self.partitions.values())
@@ -266,7 +266,7 @@ class FetchSession:
 
 
 class FetchContext:
-    """How one Fetch request is to be read and answered."""
+    """How a Fetch request is read and answered."""
 
     __slots__ = ("epoch", "error", "incremental", "session")
 
@@ -285,17 +285,17 @@ class FetchContext:
         return len(self.session.dirty if self.incremental else self.session.partitions)
 
     def due(self) -> list[FetchPartition]:
-        """The partitions to look at, in the order of their turns."""
+        """The partitions to read, in order."""
         if not self.incremental:
             return list(self.session.partitions.values())
         dirty = self.session.dirty
         return sorted(dirty, key=BY_TURN) if len(dirty) > 1 else list(dirty)
 
     def select(self, answers: list[FetchedPartition]) -> list[FetchedPartition]:
-        """The answers to send: those with news where the context is incremental, otherwise all.
+        """The answers to send: of an incremental fetch those with changes, otherwise all.
 
-        A partition that is told everything becomes clean. An incremental fetch that a later request of its
-        session has overtaken gets INVALID_FETCH_SESSION_EPOCH instead (`error`).
+        A partition without more changes becomes clean. An incremental fetch gets INVALID_FETCH_SESSION_EPOCH
+        (`error`) if a later request of its session came meanwhile.
         """
         session = self.session
         if session.epoch != self.epoch:
@@ -387,7 +387,7 @@ class FetchSessionCache:
         return FetchContext(session, incremental=True)
 
     def _create(self, wanted: list[FetchPartition], privileged: bool, uses_topic_ids: bool) -> FetchSession:
-        """A new session, or one that is not kept (INVALID_SESSION_ID) where the cache has no room for it."""
+        """A new session; one without an id (INVALID_SESSION_ID) if the cache has no room."""
         now = self._clock.monotonic()
         if len(self._sessions) >= self._max_sessions and not self._make_room(len(wanted), privileged, now):
             return FetchSession(INVALID_SESSION_ID, wanted)
@@ -406,7 +406,7 @@ class FetchSessionCache:
             session.close()
 
     def _make_room(self, size: int, privileged: bool, now: float) -> bool:
-        """Evict the stalest session; a follower's, or a larger one, may also push out a lesser one."""
+        """Evict the stalest session; a follower's or a larger session may also evict a smaller one."""
         if self._max_sessions <= 0:
             return False
         stalest = next(iter(self._sessions.values()))

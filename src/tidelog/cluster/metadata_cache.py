@@ -1,6 +1,6 @@
-"""What this broker knows of the cluster, as one snapshot that is swapped as a whole.
+"""MetadataCache: the state of the cluster as a snapshot, which each change replaces as a whole.
 
-Readers take `cache.snapshot` once and see one consistent state, however the cluster changes meanwhile.
+A reader that takes `cache.snapshot` once sees one consistent state.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Callable
 from tidelog.metadata.state import ClusterState
 
 TopicsDeleted = Callable[[list[tuple[str, bytes]]], None]
-"""Called with names and ids of topics that are gone."""
+"""Called with the names and ids of deleted topics."""
 
 
 class MetadataCache:
-    """Holder of the present snapshot and of the features that the cluster has finalized."""
+    """Has the current snapshot and the finalized features of the cluster."""
 
     def __init__(self, cluster_id: str) -> None:
         self.snapshot = ClusterState(cluster_id)
         self.features: dict[str, int] = {}
-        # Raised with every change of the finalized features; clients keep the newest they saw.
+        # Rises with every change of the finalized features; clients keep those with the highest epoch.
         self.features_epoch = 0
 
         self.topics_deleted: TopicsDeleted | None = None

@@ -1,8 +1,9 @@
-"""Moves of partitions between the folders of `log.dirs`, while they are written and read.
+"""ReplicaMoves: moves partitions between the folders of `log.dirs` while they are written and read.
 
-A future log in the new folder is filled beside the loop until little is left. Then appends wait for moments:
-the last bytes are copied and synced, the copy gets the name of the partition, and the log goes on there. What
-was before is renamed once that is durable. A move that is interrupted is taken up by the next start.
+A future replica in the new log folder is filled off the loop until it has nearly all records. Then appends
+wait for a moment: the last bytes are copied and synced, the copy gets the name of the partition, and the log
+continues there. Once that is durable, the old folder is deleted. The next start continues a move that was
+interrupted.
 """
 
 from __future__ import annotations
@@ -23,34 +24,35 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.partitions import PartitionKey
-from tidelog.storage.cleaner.service import LogCleaner, Throttle
-from tidelog.storage.folders import MAX_NAME, LogFolder, is_passing
-from tidelog.storage.future_replica import MOVE_COMPLETE, FutureReplica, future_name
+from tidelog.storage.cleaner.log_cleaner import LogCleaner, Throttle
+from tidelog.storage.future_copy import FutureCopy
+from tidelog.storage.future_replica import MOVE_COMPLETE, FutureReplica
 from tidelog.storage.log import Log
-from tidelog.storage.move import FutureCopy
+from tidelog.storage.log_dir import LogDir, is_transient
+from tidelog.storage.partition_folders import MAX_NAME, future_name
 
 log = logging.getLogger("tidelog.cluster.moves")
 
 STEP_BYTES = 4 << 20
-"""Gone over before a thread is given back."""
+"""Bytes copied or compared in one step."""
 SMALLEST_STEP = 64 << 10
 NEAR_BYTES = 1 << 20
-"""What may be left to copy when appends begin to wait."""
+"""How many bytes may be left to copy when appends begin to wait."""
 LOOK_AGAIN_SECONDS = 0.005
 RETRY_SECONDS = 10.0
-"""How long a move waits for room on its disk before it is tried again."""
+"""How long a move waits after a full disk or another transient error."""
 
 
 @dataclass(slots=True)
 class MoveSettings:
-    """`num.replica.alter.log.dirs.threads` (None: one for each folder) and the throttle of all together."""
+    """num.replica.alter.log.dirs.threads (None: one for each log folder), and the throttle of all moves."""
 
     threads: int | None = None
     io_max_bytes_per_second: int | None = None
 
 
 class _Move:
-    """One partition on its way."""
+    """The move of one partition."""
 
     __slots__ = ("copy", "future", "holds", "key", "log", "partition", "running", "tries", "working")
 
@@ -60,10 +62,10 @@ class _Move:
         self.log = log
         self.future = future
         self.copy = FutureCopy(log.disk, log.dir, future.path, log.generation)
-        self.running = False  # has its turn
-        self.working = False  # something of it is being done off the loop
-        self.tries = 0  # how often too much was left to let appends wait
-        self.holds = False  # appends wait for it, or will
+        self.running = False  # one of the `threads` moves that run at a time
+        self.working = False  # some of its work runs off the loop
+        self.tries = 0  # how often too many bytes were left when appends were to wait
+        self.holds = False  # appends wait for it, or soon will
 
 
 class ReplicaMoves:
@@ -86,7 +88,7 @@ class ReplicaMoves:
         self._near_bytes = near_bytes
         self._throttle = Throttle(0.0)
         self._moves: dict[PartitionKey, _Move] = {}
-        self._next: dict[PartitionKey, LogFolder] = {}  # where to go once the present move is at its end
+        self._next: dict[PartitionKey, LogDir] = {}  # the next target, after the present move
         self._working = 0
         self._closed = False
         self.update_settings(self.settings)
@@ -94,24 +96,24 @@ class ReplicaMoves:
     # -- life
 
     def start(self) -> None:
-        """Take up the moves that the last broker did not finish."""
-        all_online = all(folder.offline is None for folder in self._logs.folders)
-        for key, future in list(self._logs.futures.items()):
-            present = self._logs.folder_of(key)
+        """Continue the moves that the last broker did not complete."""
+        for future in self._logs.futures.all():
+            key = future.key
+            present = self._logs.log_dir_of(key)
             try:
                 partition = self._replicas.partition(*key)
             except UnknownTopicOrPartition:
                 partition = None
-            if present is None or present is future.folder or partition is None:
-                if all_online:  # else its log may lie in a folder that comes back
-                    self._logs.drop_future(future)
+            if present is None or present is future.log_dir or partition is None:
+                if not self._logs.log_dirs.offline:  # else its log may be in a log folder that comes back
+                    self._logs.futures.cancel(future)
             elif not partition.offline:
-                log.info("the move of %s-%d to %s goes on", *key, future.folder.path)
+                log.info("the move of %s-%d to %s continues", *key, future.log_dir.path)
                 self._begin(partition, future)
         self._take_up()
 
     def close(self) -> None:
-        """Copy no further; what is being swapped is swapped, which takes moments (`is_busy`)."""
+        """Copy no further. A swap that has begun is completed, which takes a moment (`is_busy`)."""
         self._closed = True
         self._next.clear()
         for move in list(self._moves.values()):
@@ -130,48 +132,47 @@ class ReplicaMoves:
     # -- what is asked for
 
     def alter(self, key: PartitionKey, path: str) -> None:
-        """Let a partition be in the folder `path`: its move begins, changes its target or is given up."""
+        """Move a partition to the log folder `path`: a move begins, changes its target or is cancelled."""
         if len(future_name(key)) > MAX_NAME:
-            raise InvalidTopic(f"the name of topic {key[0]} is too long for the folder of a future log")
-        folder = self._folder(path)
+            raise InvalidTopic(f"the name of topic {key[0]} is too long for the folder of a future replica")
+        log_dir = self._log_dir(path)
         partition = self._hosted(key)
         self._next.pop(key, None)
         move = self._moves.get(key)
-        if move is not None and move.future.folder is not folder and not move.future.is_promoted:
+        if move is not None and move.future.log_dir is not log_dir and not move.future.is_promoted:
             self._cancel(move, f"it is to be in {path}")
         if partition is None:
-            self._logs.wish(key, folder)
-            partition = self._replicas.partition(*key)  # says what is not known
+            self._logs.creator.prefer(key, log_dir)
+            partition = self._replicas.partition(*key)  # raises if the partition is not known
         move = self._moves.get(key)
-        if self._logs.folder_of(key) is folder:
+        if self._logs.log_dir_of(key) is log_dir:
             return
         if move is None:
-            self._request(partition, folder)
+            self._request(partition, log_dir)
         elif move.future.is_promoted:
-            self._next[key] = folder
+            self._next[key] = log_dir
 
-    def _request(self, partition: Partition, folder: LogFolder) -> None:
-        for other in self._logs.folders:
-            if other.offline is not None:
-                raise KafkaStorageError(
-                    f"nothing is moved while a folder is offline, which may hold it too: {other.path}"
-                )
+    def _request(self, partition: Partition, log_dir: LogDir) -> None:
+        for offline in self._logs.log_dirs.offline:
+            raise KafkaStorageError(
+                f"no partition is moved while a log folder is offline: {offline.path} may hold it, too"
+            )
         key = (partition.topic, partition.index)
         left = self._logs.futures.get(key)
         if left is not None:
-            self._logs.drop_future(left)
-        future = self._logs.begin_future(key, folder)
-        log.info("%s moves from %s to %s", partition.name, partition.leader_log().dir, folder.path)
+            self._logs.futures.cancel(left)
+        future = self._logs.futures.begin(key, log_dir)
+        log.info("%s moves from %s to %s", partition.name, partition.leader_log().dir, log_dir.path)
         self._begin(partition, future)
         self._take_up()
 
-    def _folder(self, path: str) -> LogFolder:
-        for folder in self._logs.folders:
-            if folder.path == path:
-                if folder.offline is not None:
-                    raise KafkaStorageError(f"the log folder {path} is offline: {folder.offline}")
-                return folder
-        known = ", ".join(folder.path for folder in self._logs.folders)
+    def _log_dir(self, path: str) -> LogDir:
+        for log_dir in self._logs.log_dirs:
+            if log_dir.path == path:
+                if log_dir.offline is not None:
+                    raise KafkaStorageError(f"the log folder {path} is offline: {log_dir.offline}")
+                return log_dir
+        known = ", ".join(log_dir.path for log_dir in self._logs.log_dirs)
         raise LogDirNotFound(f"{path!r} is no log folder of this broker, which has {known}")
 
     def _hosted(self, key: PartitionKey) -> Partition | None:
@@ -184,8 +185,10 @@ class ReplicaMoves:
         return partition
 
     def _cancel(self, move: _Move, reason: str) -> None:
-        log.info("the move of %s to %s is given up: %s", move.partition.name, move.future.folder.path, reason)
-        self._logs.drop_future(move.future)
+        log.info(
+            "the move of %s to %s is given up: %s", move.partition.name, move.future.log_dir.path, reason
+        )
+        self._logs.futures.cancel(move.future)
         self._end(move)
 
     # -- turns
@@ -197,7 +200,7 @@ class ReplicaMoves:
             self._cleaner.pause(move.key)
 
     def _take_up(self) -> None:
-        limit = self.settings.threads or len(self._logs.folders)
+        limit = self.settings.threads or len(self._logs.log_dirs)
         running = sum(1 for move in self._moves.values() if move.running)
         for move in list(self._moves.values()):
             if running >= limit or self._closed:
@@ -208,7 +211,7 @@ class ReplicaMoves:
                 self._step(move)
 
     def _is_over(self, move: _Move) -> bool:
-        """Given up, or its partition or one of its folders is gone, or the broker stops."""
+        """Whether it is cancelled, its partition or one of its log folders is gone, or the broker stops."""
         return (
             self._moves.get(move.key) is not move
             or self._logs.futures.get(move.key) is not move.future
@@ -223,16 +226,16 @@ class ReplicaMoves:
         del self._moves[move.key]
         if self._cleaner is not None and self._logs.get(*move.key) is move.log:
             self._cleaner.resume(move.key)
-        folder = self._next.pop(move.key, None)
-        if folder is not None and folder.offline is None and not move.partition.offline:
+        log_dir = self._next.pop(move.key, None)
+        if log_dir is not None and log_dir.offline is None and not move.partition.offline:
             try:
-                self._request(move.partition, folder)
+                self._request(move.partition, log_dir)
             except KafkaError as error:
-                log.error("%s is not moved to %s: %s", move.partition.name, folder.path, error)
+                log.error("%s is not moved to %s: %s", move.partition.name, log_dir.path, error)
         self._take_up()
 
     def _release(self, move: _Move) -> None:
-        move.future.arriving = False
+        move.future.is_arriving = False
         if move.holds:
             move.holds = False
             move.partition.release()
@@ -247,7 +250,7 @@ class ReplicaMoves:
         self._scheduler.schedule(seconds, lambda: self._go_on(move, partial(then, move)))
 
     def _work(self, move: _Move, work: Callable[[], int | None], then: Callable[[int], None]) -> None:
-        """Off the loop; then go on, or see to the error."""
+        """Run `work` off the loop, then call `then` with its result, or handle the error."""
 
         def done(result: int | None, error: BaseException | None) -> None:
             move.working = False
@@ -267,7 +270,7 @@ class ReplicaMoves:
 
     def _step(self, move: _Move) -> None:
         if self._cleaner is not None and self._cleaner.is_cleaning(move.key):
-            self._later(move, LOOK_AGAIN_SECONDS, self._step)  # its pass is being given up
+            self._later(move, LOOK_AGAIN_SECONDS, self._step)  # its cleaning is being given up
             return
         if self.settings.io_max_bytes_per_second == 0:
             self._later(move, 1.0, self._step)
@@ -275,8 +278,8 @@ class ReplicaMoves:
         limit, rate = self._step_bytes, int(self._throttle.rate)
         if rate:
             limit = min(limit, max(SMALLEST_STEP, rate))
-        pieces = move.copy.look(move.log)
-        self._work(move, lambda: move.copy.step(pieces, limit), lambda count: self._stepped(move, count))
+        segments = move.copy.next_segments(move.log)
+        self._work(move, lambda: move.copy.step(segments, limit), lambda count: self._stepped(move, count))
 
     def _stepped(self, move: _Move, count: int) -> None:
         self._note(move)
@@ -286,11 +289,11 @@ class ReplicaMoves:
         elif move.copy.remaining(move.log) > self._near_bytes:
             self._step(move)
         else:
-            checkpoint = self._logs.arrival_writer(move.future)
-            look = move.copy.last_look(move.log)
+            checkpoint = self._logs.checkpoints.writer_before_promotion(move.future)
+            state = move.copy.log_state(move.log)
 
             def prepare() -> None:
-                move.copy.prepare(look)
+                move.copy.prepare(state)
                 checkpoint()
 
             self._work(move, prepare, lambda _: self._is_near(move))
@@ -301,9 +304,9 @@ class ReplicaMoves:
 
     def _is_near(self, move: _Move) -> None:
         if move.copy.remaining(move.log) > (4 * self._near_bytes) << move.tries:
-            # Much was appended during the sync. Where that goes on, appends wait longer rather than for ever.
+            # Much was appended during the sync. The limit rises, so that the move ends although that goes on.
             move.tries += 1
-            move.future.arriving = False
+            move.future.is_arriving = False
             self._step(move)
         else:
             move.holds = True
@@ -312,24 +315,24 @@ class ReplicaMoves:
     # -- swapping
 
     def _held(self, move: _Move) -> None:
-        """Nothing is appended from here on."""
+        """Appends wait from now on: copy the rest."""
         if self._is_flushing(move):
             self._later(move, LOOK_AGAIN_SECONDS, self._held)
             return
-        last = move.copy.last_look(move.log)
-        checkpoint = self._logs.arrival_writer(move.future, again=True)
-        self._work(move, lambda: move.copy.complete(last, checkpoint), lambda _: self._completed(move))
+        state = move.copy.log_state(move.log)
+        checkpoint = self._logs.checkpoints.writer_before_promotion(move.future, again=True)
+        self._work(move, lambda: move.copy.complete(state, checkpoint), lambda _: self._completed(move))
 
     def _is_flushing(self, move: _Move) -> bool:
-        """A flush under way means the files of the old folder, which must not be renamed under it."""
-        return self._logs.is_flushing(move.key) or move.partition.flushing is not None
+        """Whether a flush of the old folder's files is running: they must not be renamed meanwhile."""
+        return self._logs.flushes.is_flushing(move.key) or move.partition.flushing is not None
 
     def _completed(self, move: _Move) -> None:
         if self._is_flushing(move):
             self._later(move, LOOK_AGAIN_SECONDS, self._completed)
             return
         try:
-            replaced = self._logs.promote(move.future)
+            replaced = self._logs.futures.promote(move.future)
         except OSError as error:
             move.copy.at_target = True
             self._failed(move, error)
@@ -337,21 +340,21 @@ class ReplicaMoves:
 
         def sync() -> None:
             replaced.clear()  # closing the last descriptor of a large file can take long
-            move.log.disk.fsync_dir(move.future.folder.path)
+            move.log.disk.fsync_dir(move.future.log_dir.path)
 
         self._work(move, sync, lambda _: self._retire(move))
 
     def _retire(self, move: _Move) -> None:
-        """The new name is durable: appends go on, and the old folder is put away."""
+        """The new name is durable: appends continue, and the old folder is deleted."""
         self._release(move)
         future, disk = move.future, move.log.disk
-        assert future.leaves is not None
-        source = future.leaves[0]
+        assert future.replaced is not None
+        source = future.replaced[0]
         try:
-            self._logs.retire(future)
+            self._logs.futures.delete_replaced(future)
         except KafkaStorageError as error:
-            # The mark stays, so that the next start knows which of the two folders is right.
-            log.error("%s is in %s now, but: %s", move.partition.name, future.folder.path, error)
+            # The copy keeps its marker, so that the next start knows which of the two folders to load.
+            log.error("%s is in %s now, but: %s", move.partition.name, future.log_dir.path, error)
             self._finish(move, source)
             return
 
@@ -362,11 +365,11 @@ class ReplicaMoves:
 
         self._work(move, sync, lambda _: self._finish(move, source))
 
-    def _finish(self, move: _Move, source: LogFolder) -> None:
-        del self._logs.futures[move.key]
+    def _finish(self, move: _Move, source: LogDir) -> None:
+        self._logs.futures.forget(move.key)
         if self._cleaner is not None:
-            self._cleaner.moved(move.key, source, move.future.folder)
-        log.info("%s is in %s now", move.partition.name, move.future.folder.path)
+            self._cleaner.moved(move.key, source, move.future.log_dir)
+        log.info("%s is in %s now", move.partition.name, move.future.log_dir.path)
         self._end(move)
 
     # -- failures
@@ -375,26 +378,26 @@ class ReplicaMoves:
         self._release(move)
         if not isinstance(error, OSError):
             log.error("the move of %s failed and is given up", move.partition.name, exc_info=error)
-            self._logs.drop_future(move.future)
+            self._logs.futures.cancel(move.future)
         elif move.future.is_promoted:
             self._failed_after_swap(move, error)
-        elif is_passing(error):
+        elif is_transient(error):
             log.warning("the move of %s waits: %s", move.partition.name, error)
             self._later(move, RETRY_SECONDS, self._step)
             return
         elif move.copy.at_target:
-            self._logs.folder_failed(move.future.folder, error)
+            self._logs.log_dirs.failed(move.future.log_dir, error)
         elif isinstance(error, FileNotFoundError) and not move.log.segments.contains_base(move.copy.reading):
-            self._step(move)  # retention took the segment away
+            self._step(move)  # retention deleted the segment
             return
         else:
             self._logs.storage_failed(move.log, error)
         self._end(move)
 
     def _failed_after_swap(self, move: _Move, error: OSError) -> None:
-        """One of the two folders cannot be synced. The mark says to the next start which of them is right."""
-        assert move.future.leaves is not None
-        self._logs.futures.pop(move.key, None)
+        """A log folder cannot be synced. The marker tells the next start which of the two folders to load."""
+        assert move.future.replaced is not None
+        self._logs.futures.forget(move.key)
         filename = str(error.filename or "")
-        source = move.future.leaves[0]
-        self._logs.folder_failed(source if filename.startswith(source.path) else move.future.folder, error)
+        source = move.future.replaced[0]
+        self._logs.log_dirs.failed(source if filename.startswith(source.path) else move.future.log_dir, error)

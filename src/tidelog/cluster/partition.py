@@ -1,7 +1,7 @@
-"""One partition on this broker: its log, who leads it, and the order in which appends reach it.
+"""Partition: a partition on this broker, with its log, its leader and the queue of its appends.
 
-Appends of one partition are prepared, written and finished one after the other. Small ones run through in
-one turn of the loop; while a large one is being written by the worker, those behind it wait their turn.
+Appends of a partition are prepared, written and finished one after the other. A small one takes one turn of
+the loop; while the worker writes a large one, later appends wait in the queue.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, P
 from tidelog.storage.config import LONG_MAX
 from tidelog.storage.log import Log
 from tidelog.storage.log_listener import LogListener
-from tidelog.storage.producer_state import Verification
-from tidelog.storage.segmented import SegmentedLog
+from tidelog.storage.producer_state_manager import Verification
 
-# What a batch may unpack to on the loop. Few bytes can hold very many: those are for the worker.
+# The most bytes that a batch may unpack to on the loop; the worker takes larger ones.
 UNPACKED_ON_LOOP = 1 << 20
-# From this size on, checking and writing a batch is left to the worker.
+# From this size on, the worker checks and writes a batch.
 HEAVY_BYTES = 64 * 1024
 
 
-# Stands for the outcome of a batch until it is in the file.
+# The outcome of a batch that is not in the file yet.
 NOT_WRITTEN = KafkaStorageError("the batch was not written")
 
-FlushWaiter = tuple[int, Callable[[BaseException | None], None]]  # the append's base offset, what is next
+FlushWaiter = tuple[int, Callable[[BaseException | None], None]]  # the append's base offset, the callback
 
 
 class Append:
-    """One partition's share of a produce request on its way into the log."""
+    """A batch of a produce request for one partition, until it is in the log."""
 
     __slots__ = (
         "allow_zstd",
@@ -76,17 +75,17 @@ class Append:
         self.origin = origin
         self.now_ms = now_ms
         self.done = done
-        self.batch: CheckedBatch | None = None  # once it is checked
+        self.batch: CheckedBatch | None = None  # set when it is checked
 
 
 class PartitionWatcher(Protocol):
-    """A reader that has seen all that a partition had for it."""
+    """A reader that has read all that the partition had for it."""
 
     def changed(self) -> None: ...
 
 
 class Replica:
-    """What the leader knows of a follower."""
+    """What the leader knows about a follower."""
 
     __slots__ = ("broker_id", "last_caught_up_ms", "log_end_offset", "log_start_offset")
 
@@ -98,7 +97,7 @@ class Replica:
 
 
 class AppendRules:
-    """What a topic asks of batches, by who checks them and where they come from."""
+    """The rules for the batches of a topic, by their checker (loop or worker) and their origin."""
 
     __slots__ = ("_every", "on_loop", "on_loop_without_zstd", "own_on_loop")
 
@@ -118,12 +117,12 @@ class AppendRules:
         self.on_loop_without_zstd = self.of(on_loop=True, allow_zstd=False)
 
     def of(self, *, on_loop: bool, allow_zstd: bool = True, from_client: bool = True) -> ProduceRules:
-        """What the broker writes itself (not `from_client`): control batches, batches without sequences."""
+        """Batches that the broker makes (not `from_client`) may be control batches and have no sequences."""
         return self._every[on_loop, allow_zstd, from_client]
 
 
 class AppendRulesTable:
-    """One AppendRules for all partitions that ask for the same, so that it is near when it is looked at."""
+    """Shares one AppendRules between the partitions with the same rules: it stays in the CPU cache."""
 
     def __init__(self) -> None:
         self._known: dict[ProduceRules, AppendRules] = {}
@@ -179,7 +178,7 @@ class Partition(LogListener):
         self.topic_id = topic_id
         self.broker_id = broker_id
         self.log: Log | None = None
-        # The folder of the log failed: nothing is read or written until the broker starts anew.
+        # The log folder failed: nothing is read or written until the broker restarts.
         self.offline = True
         self.leader_id = -1
         self.leader_epoch = -1
@@ -189,20 +188,20 @@ class Partition(LogListener):
         self.followers: dict[int, Replica] = {}
         self.rules: AppendRules | None = None
         self._rules_table = rules_table or AppendRulesTable()
-        # Called when the high watermark moved: waiting produces and fetches look again.
+        # Called when the high watermark moved: it may complete delayed produces and fetches.
         self.on_high_watermark: Callable[[Partition], None] | None = None
-        # Told once of the next change; those who read to the log end are told of appends too.
+        # Called once with the next change; those that read to the log end with the next append, too.
         self.watchers: dict[PartitionWatcher, None] = {}
         self.end_watchers: dict[PartitionWatcher, None] = {}
-        # Appends that are not answered before the disk has them: those of the flush that runs, and the next.
+        # Appends that wait for the running flush, and appends that wait for the next one.
         self.flushing: list[FlushWaiter] | None = None
         self._next_flush: list[FlushWaiter] = []
         self._worker = worker
         self._queue: deque[Append] = deque()
         self._hold: Callable[[], None] | None = None
         self._is_held = False
-        self.writing = False  # or held: in both cases later appends wait
-        # Small batches that the end of this turn of the loop appends, and their bytes.
+        self.writing = False  # or held: later appends wait in both cases
+        # Small batches to append at the end of this turn of the loop, and their bytes.
         self.unwritten: list[CheckedBatch] = []
         self._joined = bytearray()
 
@@ -215,7 +214,7 @@ class Partition(LogListener):
         return self.leader_id == self.broker_id
 
     def become_leader(self, log: Log, state: PartitionState) -> None:
-        """Lead the partition from this epoch on; everything in the log of the only replica is committed."""
+        """Lead the partition with a new epoch. If this is the only replica, its whole log is committed."""
         self.log = log
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
@@ -230,11 +229,11 @@ class Partition(LogListener):
         self.advance_high_watermark()
         self.changed()
 
-    def log_start_moved(self, log: SegmentedLog) -> None:
+    def log_start_moved(self, log: Log) -> None:
         self.changed()
 
     def changed(self) -> None:
-        """Readers would see something new here: those who watch look again, and then watch again."""
+        """Tell the watchers that readers would see something new; each has to watch again."""
         for watchers in (self.watchers, self.end_watchers):
             if watchers:
                 told = list(watchers)
@@ -244,10 +243,10 @@ class Partition(LogListener):
 
     def config_changed(self) -> None:
         assert self.log is not None
-        self.rules = self._rules_table.of(self.log.produce_rules)
+        self.rules = self._rules_table.of(self.log.appender.rules)
 
     def leader_log(self, current_leader_epoch: int = -1) -> Log:
-        """The log to serve from, if the caller's idea of the leader's epoch agrees with ours."""
+        """The log, if this broker leads the partition with the leader epoch that the caller expects."""
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             if current_leader_epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(
@@ -265,7 +264,7 @@ class Partition(LogListener):
         return self.log
 
     def follower(self, replica_id: int) -> Replica:
-        """What is known of a replica that fetches; only those the partition has may do so."""
+        """The state of a follower that fetches. KafkaError if it is no replica of the partition."""
         found = self.followers.get(replica_id)
         if found is None:
             raise NotLeaderOrFollower(f"broker {replica_id} has no replica of {self.name} to keep up")
@@ -275,12 +274,12 @@ class Partition(LogListener):
 
     @property
     def min_isr(self) -> int:
-        """How many replicas have to be in sync for acks=all: never more than there are."""
+        """How many replicas have to be in sync for acks=all: min.insync.replicas, at most all of them."""
         assert self.log is not None
         return min(self.log.config.min_insync_replicas, len(self.replicas))
 
     def check_in_sync_replicas(self) -> None:
-        """acks=all asks for enough replicas in sync before anything is written."""
+        """KafkaError if too few replicas are in sync for acks=all; nothing is written then."""
         if len(self.isr) < self.min_isr:
             raise NotEnoughReplicas(
                 f"{self.name} has {len(self.isr)} replicas in sync, "
@@ -298,69 +297,70 @@ class Partition(LogListener):
         )
 
     def can_append_in_turn(self, acks: int) -> bool:
-        """The same for `append_in_turn`: an append is answered when it is written, without a flush."""
-        return self.can_append_now(acks) and self.log is not None and self.log.flush_messages == LONG_MAX
+        """The same for `append_in_turn`, which answers after the write without a flush."""
+        log = self.log
+        return self.can_append_now(acks) and log is not None and log.config.flush_messages == LONG_MAX
 
     def can_append_own_now(self) -> bool:
-        """The same for batches that this broker made, with acks=all; they join no others."""
+        """The same for batches that this broker made, with acks=all; they are not joined with others."""
         return not self.unwritten and self.can_append_now(-1)
 
     def check_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> CheckedBatch:
-        """A client's batch, checked on the loop; a KafkaError where it is wrong, or unpacks to too much."""
+        """Check a client's batch on the loop. KafkaError if it is invalid, or too large for the loop."""
         assert self.rules is not None
         rules = self.rules.on_loop if allow_zstd else self.rules.on_loop_without_zstd
         return check_produced(data, rules, now_ms)
 
     def append_now(self, batch: CheckedBatch, now_ms: int, guard: Verification | None = None) -> AppendResult:
-        """Append a small batch in this turn of the loop; the caller has seen `can_append_now`."""
+        """Append a small batch in this turn of the loop, if `can_append_now`."""
         log = self.log
         assert log is not None
-        prepared = log.prepare(batch, self.leader_epoch, now_ms, guard=guard)
+        prepared = log.appender.prepare(batch, self.leader_epoch, now_ms, guard=guard)
         if isinstance(prepared, DuplicateBatch):
             return prepared.result
-        result = log.write(prepared, now_ms)
+        result = log.appender.write(prepared, now_ms)
         if not result.needs_flush:
             self.advance_high_watermark()
         return result
 
     def append_in_turn(self, batch: CheckedBatch) -> None:
-        """Take a small batch that `write_turn` appends, with the others of this turn of the loop.
+        """Queue a small batch for `write_turn`, which appends all of this turn of the loop together.
 
-        The caller has seen `can_append_in_turn`. One that begins a transaction is appended at once instead:
-        those behind it are checked against what it did.
+        Only if `can_append_in_turn`. A batch that begins a transaction is appended at once instead: the
+        batches after it are checked against the producer's new state.
         """
-        self._joined += batch.data  # the buffer that it came in is used for the next frame
+        self._joined += batch.data  # the network buffer is reused for the next frame
         self.unwritten.append(batch)
 
     def write_turn(self, now_ms: int) -> list[int | DuplicateBatch | KafkaError]:
-        """Append what `append_in_turn` took: the base offset of each, or what there is to say instead.
+        """Append the batches of `append_in_turn`; returns the base offset or the error of each.
 
-        KafkaError where none can be appended. `turn_written` is to follow in both cases.
+        KafkaError if none can be appended. The caller calls `turn_written` in both cases.
         """
         batches, data = self.unwritten, self._joined
         self.unwritten, self._joined = [], bytearray()
         log = self.log
         assert log is not None
         if log.closed:
-            self.leader_log()  # deleted or offline since: this says which
-        return log.append_together(batches, data, self.leader_epoch, now_ms)
+            self.leader_log()  # raises if it is deleted or offline by now
+        return log.appender.append_together(batches, data, self.leader_epoch, now_ms)
 
     def turn_written(self) -> None:
-        """Let readers see what was written, and those appends go on that came behind."""
+        """Advance the high watermark over the written batches, and continue with the queued appends."""
         self.advance_high_watermark()
         self._drain()
 
     def append_one_own_now(self, batch: memoryview, now_ms: int, version: int = 0) -> AppendResult:
-        """Append a batch that this broker made; the caller has seen `can_append_own_now`.
+        """Append a batch that this broker made, if `can_append_own_now`.
 
-        `version` is that of the transaction that a marker ends. The caller advances the high watermark.
+        `version` is the transaction version of a marker. The caller advances the high watermark.
         """
         assert self.log is not None
-        return self.log.write(self._prepare_own(self.log, batch, now_ms, version), now_ms)
+        return self.log.appender.write(self._prepare_own(self.log, batch, now_ms, version), now_ms)
 
     def _prepare_own(self, log: Log, batch: memoryview, now_ms: int, version: int) -> PendingAppend:
         assert self.rules is not None
-        prepared = log.prepare(
+        prepared = log.appender.prepare(
             check_produced(batch, self.rules.own_on_loop, now_ms),
             self.leader_epoch,
             now_ms,
@@ -373,7 +373,7 @@ class Partition(LogListener):
     def append_own_now(
         self, batches: Sequence[memoryview], now_ms: int, versions: Sequence[int]
     ) -> list[AppendResult | KafkaError]:
-        """The same for several batches, with one write. A batch that is refused is left out."""
+        """The same for several batches, with one write. An invalid batch is left out."""
         log = self.log
         assert log is not None
         outcomes: list[AppendResult | KafkaError] = []
@@ -385,20 +385,20 @@ class Partition(LogListener):
                 outcomes.append(error)
             except BaseException:
                 if pending:
-                    log.abandon(pending[0])
+                    log.appender.abandon(pending[0])
                 raise
             else:
                 outcomes.append(NOT_WRITTEN)
         if not pending:
             return outcomes
         try:
-            results = iter(log.write_all(pending, now_ms))
+            results = iter(log.appender.write_all(pending, now_ms))
         except KafkaError as failure:
             return [failure if outcome is NOT_WRITTEN else outcome for outcome in outcomes]
         return [next(results) if outcome is NOT_WRITTEN else outcome for outcome in outcomes]
 
     def submit(self, append: Append) -> None:
-        """Append with the heavy parts off the loop; `append.done` is called once, with the outcome."""
+        """Append, with checks and writes off the loop; `append.done` is called once, with the outcome."""
         if not append.heavy:
             try:
                 self._check(append)
@@ -429,7 +429,7 @@ class Partition(LogListener):
         self._drain()
 
     def hold(self, held: Callable[[], None]) -> None:
-        """Let no append begin from when `held` is called until `release`: those that come wait their turn."""
+        """Queue all appends between the call of `held` and `release`."""
         self._hold = held
         self._drain()
 
@@ -441,7 +441,7 @@ class Partition(LogListener):
 
     def _drain(self) -> None:
         if self.unwritten:
-            return  # `turn_written` goes on
+            return  # `turn_written` continues
         if self._hold is not None and not self.writing:
             held, self._hold = self._hold, None
             self._is_held = self.writing = True
@@ -458,10 +458,10 @@ class Partition(LogListener):
                     append.done(result, None)
 
     def _begin(self, append: Append) -> AppendResult | None:
-        """Append a batch whose turn it is; None where the worker writes it."""
+        """Append the batch; None if the worker writes it."""
         assert append.batch is not None
         log = self.leader_log()
-        prepared = log.prepare(
+        prepared = log.appender.prepare(
             append.batch,
             self.leader_epoch,
             append.now_ms,
@@ -472,7 +472,7 @@ class Partition(LogListener):
         if isinstance(prepared, DuplicateBatch):
             return prepared.result
         if not append.heavy:
-            return log.write(prepared, append.now_ms)
+            return log.appender.write(prepared, append.now_ms)
         self.writing = True
         self._worker.submit(prepared.write, lambda _, error: self._written(append, prepared, error))
         return None
@@ -491,15 +491,15 @@ class Partition(LogListener):
         log = self.log
         assert log is not None
         if error is not None:
-            raise log.abandon(pending, error)
+            raise log.appender.abandon(pending, error)
         if log.closed:
-            self.leader_log()  # deleted or offline since the write began: this says which
-        return log.finish(pending, append.now_ms)
+            self.leader_log()  # raises if it was deleted or went offline during the write
+        return log.appender.finish(pending, append.now_ms)
 
     # -- watermarks --------------------------------------------------------------------------------
 
     def advance_high_watermark(self) -> bool:
-        """The high watermark is the smallest log end offset of the replicas in sync; it never falls."""
+        """Move the high watermark to the smallest log end offset of the replicas in sync; it never falls."""
         assert self.log is not None
         if len(self.replicas) == 1 and self.flushing is None and not self._next_flush:
             self.log.commit_all()
@@ -512,7 +512,7 @@ class Partition(LogListener):
                 offset = min(offset, self.followers[broker_id].log_end_offset)
         if offset <= self.log.high_watermark:
             if self.end_watchers:
-                self.changed()  # followers read what is not committed yet
+                self.changed()  # followers read uncommitted records
             return False
         self.log.update_high_watermark(offset)
         if self.on_high_watermark is not None:
@@ -525,7 +525,7 @@ class Partition(LogListener):
         self._next_flush.append((base_offset, done))
 
     def begin_flush(self) -> list[FlushWaiter]:
-        """Whose appends the flush that begins now covers."""
+        """The appends that a flush beginning now includes."""
         self.flushing, self._next_flush = self._next_flush, []
         return self.flushing
 
@@ -541,7 +541,7 @@ class Partition(LogListener):
         return bool(self._next_flush)
 
     def _flushed_up_to(self, log_end_offset: int) -> int:
-        """Nobody sees a record whose producer still waits for the disk."""
+        """Where readers have to stop: before the first append that waits for its flush, or at the log end."""
         for waiters in (self.flushing, self._next_flush):
             if waiters:
                 return min(log_end_offset, waiters[0][0])
@@ -556,5 +556,5 @@ class Partition(LogListener):
         return min([self.log.log_start_offset, *starts])
 
     def delete_records_before(self, offset: int) -> int:
-        """Move the log start offset; -1 stands for the high watermark. Gives the offset that is asked for."""
+        """Move the log start offset; -1 is the high watermark. Returns the requested offset."""
         return self.leader_log().delete_records_before(offset)

@@ -1,9 +1,8 @@
-"""Delayed operations: requests that wait for something to happen to a partition, or for time to run out.
+"""Delayed operations: requests that wait for a change of a partition, or for their timeout.
 
-An operation completes exactly once, either because `try_complete` found its condition met or because its
-time is over. An operation that raises ends by itself: the append that woke it and the other operations go on.
-A purgatory costs nothing while nobody waits: keys are made when an operation is parked and go when their last
-watcher does.
+An operation completes exactly once, when `try_complete` finds its condition met or when it times out. One
+that raises fails alone: the append that checked it and the other operations continue. A purgatory costs
+nothing while no operation waits: a key exists only while an operation watches it.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ OnFailure = Callable[[Exception], None]
 
 
 class DelayedOperation:
-    """One waiting request. Subclasses say when it is done and what is then answered.
+    """A waiting request. Subclasses define its condition and its answer.
 
-    `on_failure` gets the exception where looking at the condition, or answering, raises one.
+    `on_failure` gets the exception if the check of the condition or the answer raises one.
     """
 
     __slots__ = ("_keys", "_timer", "completed", "on_failure")
@@ -33,15 +32,15 @@ class DelayedOperation:
         self._keys: tuple[Hashable, ...] = ()
 
     def try_complete(self) -> bool:
-        """Look at the condition; answer through `force_complete` and return True when it is met."""
+        """Check the condition; if it is met, answer with `force_complete` and return True."""
         raise NotImplementedError
 
     def on_complete(self) -> None:
-        """Called once, when the operation completes for whichever reason."""
+        """Called once, when the operation completes for any reason."""
         raise NotImplementedError
 
     def on_expiration(self) -> None:
-        """Called before `on_complete` when it was time that ended the wait."""
+        """Called before `on_complete` if the operation timed out."""
 
     def force_complete(self) -> bool:
         if self.completed:
@@ -51,7 +50,7 @@ class DelayedOperation:
         return True
 
     def fail(self, error: Exception) -> None:
-        """End the wait because of an exception; it goes no further than this."""
+        """End the wait with an exception, which is not raised any further."""
         self._end()
         try:
             if self.on_failure is None:
@@ -68,13 +67,13 @@ class DelayedOperation:
 
 
 class Purgatory:
-    """The operations of one kind that wait, by the keys whose changes may complete them."""
+    """The waiting operations of one kind, by the keys whose changes may complete them."""
 
     def __init__(self, name: str, scheduler: Scheduler) -> None:
         self.name = name
         self._scheduler = scheduler
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
-        # How many operations wait; looked at with every append, so it is a plain number.
+        # How many operations wait: a plain number, because every append reads it.
         self.delayed = 0
         self._closed = False
 
@@ -86,11 +85,11 @@ class Purgatory:
     def try_complete_else_watch(
         self, operation: DelayedOperation, keys: Iterable[Hashable], wait_ms: int
     ) -> bool:
-        """Complete the operation now if it can be, else park it under its keys for at most `wait_ms`."""
+        """Complete the operation now if its condition is met, else let it wait for at most `wait_ms`."""
         return operation.try_complete() or self.watch(operation, keys, wait_ms)
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], wait_ms: int) -> bool:
-        """Park an operation whose condition is not met; in a closed purgatory it completes as it stands."""
+        """Let an operation wait; in a closed purgatory it completes at once with what it has."""
         if self._closed:
             return operation.force_complete()
         operation._keys = tuple(keys)
@@ -101,7 +100,7 @@ class Purgatory:
         return False
 
     def check(self, key: Hashable) -> int:
-        """Something happened to `key`: give every operation that waits on it a chance to complete."""
+        """`key` has changed: check every operation that watches it."""
         operations = self._watchers.get(key)
         if not operations:
             return 0
@@ -121,16 +120,16 @@ class Purgatory:
             return True
 
     def complete_all(self, key: Hashable) -> int:
-        """End every wait on `key` as it stands."""
+        """Complete every operation that watches `key`, with what it has."""
         completed = 0
         for operation in list(self._watchers.get(key, ())):
-            if not operation.completed:  # the end of another may have met its condition
+            if not operation.completed:  # another one may have completed it
                 self._end(operation)
                 completed += 1
         return completed
 
     def shutdown(self) -> None:
-        """End every wait as it stands; from now on nothing waits."""
+        """Complete every operation with what it has; from now on none waits."""
         self._closed = True
         for key in list(self._watchers):
             self.complete_all(key)

@@ -1,7 +1,6 @@
-"""The partitions of this broker, and the ways through which requests reach them.
+"""ReplicaManager: the partitions of this broker, for produce, fetch and delete-records requests.
 
-Produce and fetch come in here with values and leave with values; what cannot be answered at once waits
-in a purgatory, woken when an append moves a high watermark.
+A request that cannot be answered at once waits in a purgatory, until a high watermark moves or it times out.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from tidelog.metadata.state import PartitionState
 from tidelog.partitions import PartitionKey
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.config import LogConfig
-from tidelog.storage.manager import LogManager
-from tidelog.storage.producer_state import Verification
+from tidelog.storage.log_manager import LogManager
+from tidelog.storage.producer_state_manager import Verification
 
 log = logging.getLogger("tidelog.cluster")
 
@@ -35,7 +34,7 @@ ACKS_ALL = -1
 
 
 class AppendOutcome:
-    """What became of one partition's share of a produce request."""
+    """The result of a produce request for one partition: an AppendResult or an error."""
 
     __slots__ = ("error", "result")
 
@@ -92,9 +91,9 @@ class ReplicaManager:
         is_internal: bool = False,
         is_new: bool = True,
     ) -> Partition:
-        """Open or create the log of a partition and lead it; one that is not new should have a log.
+        """Open or create the log of a partition and lead it; a partition that is not new should have a log.
 
-        Nothing is synced here where `LogManager.make_later` has made the log before.
+        Nothing is synced here if `LogCreator.create_later` has created the log.
         """
         hosted = self.topics.get(topic)
         if hosted is None:
@@ -107,16 +106,16 @@ class ReplicaManager:
             partition = Partition(topic, index, topic_id, self.broker_id, self._worker, self._append_rules)
             partition.on_high_watermark = self.high_watermark_moved
             hosted.partitions[index] = partition
-        if (topic, index) in self.logs.unmade:
+        if (topic, index) in self.logs.creator.lacking_room:
             raise KafkaStorageError(f"there is no room for the log of {topic}-{index} at present")
         log_of_partition = self.logs.get_or_create(topic, index, topic_id, config, is_new=is_new)
         partition.become_leader(log_of_partition, state)
         return partition
 
     def delete_partition(self, topic: str, index: int) -> None:
-        """Stop serving a partition and delete its files; whoever waits on it is answered.
+        """Stop serving a partition and delete its files. Requests that wait for it are answered.
 
-        A crash can bring the files back until `LogManager.sync_deletions` is done.
+        A crash can bring the files back until `LogDeletions.sync` is done.
         """
         hosted = self.topics.get(topic)
         partition = hosted.partitions.pop(index, None) if hosted is not None else None
@@ -139,7 +138,7 @@ class ReplicaManager:
                 partition.config_changed()
 
     def partitions_offline(self, lost: Iterable[PartitionKey]) -> None:
-        """The folder of these partitions failed: they answer KAFKA_STORAGE_ERROR from now on."""
+        """The log folder of these partitions failed: they answer KAFKA_STORAGE_ERROR from now on."""
         for topic, index in lost:
             hosted = self.topics.get(topic)
             partition = hosted.partitions.get(index) if hosted is not None else None
@@ -171,9 +170,9 @@ class ReplicaManager:
         return partition
 
     def _end_waits(self, partition: Partition) -> None:
-        """The partition is gone, offline or no longer led here: nobody is to wait for it."""
+        """The partition is deleted, offline or led by another broker: check the requests that wait for it."""
         partition.changed()
-        # These may wait for other partitions too, and go on with those.
+        # A request may go on waiting for its other partitions.
         key = (partition.topic, partition.index)
         self.produce_purgatory.check(key)
         self.delete_records_purgatory.check(key)
@@ -194,11 +193,11 @@ class ReplicaManager:
         release: Callable[[], None] | None = None,
         on_failure: OnFailure | None = None,
     ) -> None:
-        """Append a batch to each partition and call `done` when `acks` is satisfied or time ran out.
+        """Append a batch to each partition and call `done` when `acks` is satisfied or the request timed out.
 
-        `guards` are those of transactions that begin in a partition. `release` is called when nothing reads
-        the batches any more, before the wait for the disk and for replicas. An exception in `done` after that
-        wait goes to `on_failure`.
+        `guards` has the verifications of transactions that begin in a partition. `release` is called when the
+        batches are not needed any more, before the wait for flushes and replicas. An exception of `done`
+        after that wait goes to `on_failure`.
         """
         request = _AppendRequest(self, entries, acks, timeout_ms, done)
         request.release, request.on_failure = release, on_failure
@@ -216,8 +215,8 @@ class ReplicaManager:
     ) -> None:
         """Append a batch that this broker made itself, with acks=all.
 
-        `written` is called when it is in the log, in the order of the offsets; `done` when it is committed,
-        or with the error. Where the error comes without `written`, nothing was appended.
+        `written` is called when it is in the log, in the order of offsets; `done` when it is committed, or
+        with the error. An error without a call of `written` means that nothing was appended.
         """
 
         if len(batch) < HEAVY_BYTES and partition.can_append_own_now():
@@ -246,9 +245,9 @@ class ReplicaManager:
         timeout_ms: int,
         done: Callable[[int, KafkaError | None], None],
     ) -> None:
-        """Append markers for transactions of these versions, with one write where the partition is free.
+        """Append markers of transactions with these versions, with one write if no other append is running.
 
-        `done` is called for each, by its place, when it is committed, or with the error.
+        `done` is called for each with its index, when it is committed, or with the error.
         """
         if len(batches) > 1 and sum(map(len, batches)) < HEAVY_BYTES and partition.can_append_own_now():
             self._append_own_now(partition, batches, versions, done)
@@ -271,7 +270,7 @@ class ReplicaManager:
         written: Callable[[AppendResult], None],
         done: Callable[[KafkaError | None], None],
     ) -> None:
-        """All of it in this turn of the loop, unless the topic's flush policy asks for the disk first."""
+        """Append and answer in this turn of the loop, unless the topic asks for a flush (flush.messages)."""
         try:
             partition.check_in_sync_replicas()
             result = partition.append_one_own_now(batch, self.clock.ms(), version)
@@ -296,7 +295,7 @@ class ReplicaManager:
         versions: Sequence[int],
         done: Callable[[int, KafkaError | None], None],
     ) -> None:
-        """The same for several, with one write."""
+        """The same for several batches, with one write."""
         try:
             partition.check_in_sync_replicas()
         except KafkaError as error:
@@ -330,9 +329,9 @@ class ReplicaManager:
     def flush_then(
         self, partition: Partition, base_offset: int, done: Callable[[BaseException | None], None]
     ) -> None:
-        """Bring what was appended at `base_offset` to the disk off the loop, then go on.
+        """Flush the append at `base_offset` off the loop, then call `done`.
 
-        One flush of a partition runs at a time: what is appended meanwhile shares the next.
+        One flush of a partition runs at a time: appends during a flush share the next one.
         """
         partition.await_flush(base_offset, done)
         if not partition.flushing:
@@ -356,7 +355,7 @@ class ReplicaManager:
                 self._io_failed(partition, error)
                 error = KafkaStorageError(f"{partition.name} could not be brought to the disk: {error}")
             partition.flush_ended(waiting, error)
-            # Those who were answered may have appended again, and so begun the next flush themselves.
+            # A callback may have appended again, and begun the next flush.
             if partition.has_flush_waiters and partition.flushing is None:
                 self._flush(partition)
 
@@ -391,7 +390,7 @@ class ReplicaManager:
     # -- life --------------------------------------------------------------------------------------
 
     def end_waits(self) -> None:
-        """The broker is about to stop: readers are answered, producers still get what they wait for."""
+        """The broker is about to stop: answer the waiting fetches; produces may still complete."""
         self.fetch_purgatory.shutdown()
         self.delete_records_purgatory.shutdown()
 
@@ -402,7 +401,7 @@ class ReplicaManager:
 
 
 def _nothing_more(_: AppendResult) -> None:
-    """The log's own state changes with the append: nobody else has to know."""
+    """The default `written`: does nothing."""
 
 
 def _as_kafka_error(error: BaseException | None) -> KafkaError | None:
@@ -410,7 +409,7 @@ def _as_kafka_error(error: BaseException | None) -> KafkaError | None:
 
 
 class _AppendRequest:
-    """Collects what becomes of the partitions of one produce request."""
+    """Collects the outcomes of the partitions of one produce request."""
 
     __slots__ = (
         "_acks",
@@ -437,7 +436,7 @@ class _AppendRequest:
     ) -> None:
         self._written = written
         self._manager = manager
-        # Their batches are not kept: a request that waits for replicas needs them no more.
+        # Without the batches: a request that waits for replicas does not need them.
         self._targets = [target for target, _ in entries]
         self._acks = acks
         self._timeout_ms = timeout_ms
@@ -503,7 +502,7 @@ class _AppendRequest:
         return appended
 
     def _is_read(self) -> None:
-        """One more batch is in its log, or is refused."""
+        """Another batch was written or refused."""
         self._unread -= 1
         if not self._unread and self.release is not None:
             self.release()
@@ -515,8 +514,8 @@ class _AppendRequest:
             log.error("appending a batch failed unexpectedly", exc_info=error)
             error = UnknownServerError()
         if error is not None:
-            # The frames that it came through refer to this request and to what the batch unpacked to:
-            # with them the error would be a cycle that keeps all of it until the collector comes.
+            # The traceback refers to this request and to the unpacked batch: the error would be part of a
+            # cycle, which keeps all of it in memory until the garbage collector runs.
             error.__traceback__ = error.__cause__ = error.__context__ = None
         self._outcomes[slot] = AppendOutcome(result, error)
         self._missing -= 1

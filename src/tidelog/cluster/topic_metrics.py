@@ -1,4 +1,4 @@
-"""What goes in and out of topics: the same numbers per topic and for all of them."""
+"""Meters of bytes, messages and requests, for each topic and for all topics together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ GROUP, TYPE = "kafka.server", "BrokerTopicMetrics"
 
 
 class TopicMetrics:
-    """The meters of one topic, or of all topics together. Hot ways add to `.count` themselves."""
+    """The meters of one topic, or of all topics. Produce and fetch add to `.count` directly."""
 
     __slots__ = (
         "bytes_in",
@@ -44,7 +44,7 @@ class TopicMetrics:
 
 
 class AllTopicMetrics:
-    """The meters for all topics, and those of each topic while it is hosted."""
+    """The meters of all topics together, and of each topic on this broker."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

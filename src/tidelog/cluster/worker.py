@@ -1,7 +1,6 @@
-"""One thread beside the loop for work that releases the GIL: checks and writes of large produce frames.
+"""The append worker: a thread for work that releases the GIL, checks and writes of large produce requests.
 
-Work is done in the order in which it was given; what is to happen next is called on the loop,
-with as few wake-ups of the loop as possible.
+Tasks run in order, and their callbacks on the loop, with as few wake-ups of the loop as possible.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Worker(Protocol):
 
 
 class InlineWorker:
-    """Runs the work through the scheduler: for simulated time and tests."""
+    """Runs tasks through the scheduler, for simulated time in tests."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -58,7 +57,7 @@ class _Task(Generic[T]):
 
 
 class ThreadWorker:
-    """A daemon thread that is started with the first piece of work."""
+    """A daemon thread, started with the first task."""
 
     def __init__(self, name: str, post: Callable[[Callable[[], None]], object]) -> None:
         self._name = name
@@ -70,7 +69,7 @@ class ThreadWorker:
         self._closed = False
 
     def submit(self, work: Callable[[], T], done: Done[T]) -> None:
-        """Do the work on the thread; after `close` it is not done, and `done` gets NotLeaderOrFollower."""
+        """Run a task on the thread. After `close` it does not run, and `done` gets NotLeaderOrFollower."""
         if self._closed:
             refused = _Task(work, done)
             refused.error = NotLeaderOrFollower("this broker stops")
@@ -92,11 +91,11 @@ class ThreadWorker:
         while (task := self._tasks.get()) is not None:
             task.run()
             self._finish(task)
-            task = None  # it has the frame that it worked on, which is not to stay until the next one comes
+            task = None  # it refers to its request, which must not stay in memory until the next task
 
     def _finish(self, task: _Task[object]) -> None:
         self._finished.append(task)
-        # A false "signalled" costs a spare wake-up; a false "not signalled" cannot happen,
+        # A wrong "signalled" costs one more wake-up; a wrong "not signalled" cannot happen,
         # because the loop clears the flag before it empties the queue.
         if not self._signalled:
             self._signalled = True
@@ -109,5 +108,5 @@ class ThreadWorker:
             while finished:
                 finished.popleft().finish()
         finally:
-            if finished:  # one failed: the others are still to be told, and no later work may come to do it
+            if finished:  # a callback raised: the rest are called later, even if no other task comes
                 self._post(self._drain)

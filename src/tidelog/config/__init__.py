@@ -1,6 +1,6 @@
-"""Settings as declarations: typed keys, rules for their values, and Java's properties format.
+"""Definitions of settings: typed keys, rules for their values, and Java's properties format.
 
-Knows no setting by name; the broker's and the topics' settings are declared in the server.
+The server package defines the settings of brokers, topics and groups.
 """
 
 from tidelog.config.definition import ConfigDef, ConfigKey, Dynamic, Importance

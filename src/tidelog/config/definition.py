@@ -1,9 +1,11 @@
-"""A set of settings, declared as a table of text: one line each, read into keys when first needed.
+"""Definitions of settings, from a table of text with one line for each setting.
 
-A line is: name type default importance, then in any order a rule (see rules), per-broker or cluster-wide
-(what may change while running), `else=a,b` (settings that stand in when this one is not given),
-`kafka=VALUE` (Kafka's default where ours differs), `retired` (dropped by Kafka 4), `ours`, and `unlisted`
-(shown only where it is set).
+A line has the name, type, default and importance. Then follow in any order:
+- a rule (see rules),
+- `per-broker` or `cluster-wide`, if the setting can change while the broker runs,
+- `else=a,b`: the synonyms, which count if this setting has no value,
+- `kafka=VALUE`: Kafka's default, if ours differs,
+- `retired` (removed in Kafka 4), `ours` (not in Kafka), `unlisted` (shown only if it is set).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ class Importance(Enum):
 
 
 class Dynamic(Enum):
-    """Who may change a setting while the broker runs."""
+    """Whether a setting can change while the broker runs: for one broker, or also for all brokers."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -58,7 +60,7 @@ class ConfigKey:
         return self.name.replace(".", "_")
 
     def parse(self, text: str | None) -> ConfigValue:
-        """The typed value of `text`, checked; raises ConfigError."""
+        """The typed value of `text`. Raises ConfigError if it is invalid."""
         if text is None:
             return None
         try:
@@ -110,7 +112,7 @@ class ConfigDef(Mapping[str, ConfigKey]):
     __slots__ = ("_keys",)
 
     def __init__(self, served: str, not_served: Mapping[str, str] | None = None) -> None:
-        """`served` is a table; `not_served` maps a reason to the table it holds for."""
+        """`served` is a table; `not_served` has tables by the reason why their settings change nothing."""
         keys = [parse_key(line) for line in served.splitlines() if line]
         for reason, table in (not_served or {}).items():
             keys += [parse_key(line, reason) for line in table.splitlines() if line]

@@ -1,4 +1,4 @@
-"""Java's properties format, which `server.properties` is written in: comments, escapes, continued lines."""
+"""Reads Java's properties format, as in `server.properties`: comments, escapes and continued lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(path: str | Path) -> dict[str, str]:
-    """The settings of a file; the last of two equal names holds."""
+    """The settings of a file; if a name occurs twice, the last value counts. Raises ConfigError."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
@@ -25,7 +25,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blanks, with continued ones joined."""
+    """The lines without comments and blank lines; continued lines are joined."""
     pending = ""
     continued = False
     for natural in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):

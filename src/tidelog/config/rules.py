@@ -1,7 +1,8 @@
-"""Rules for values, written in a short notation beside the setting they belong to.
+"""Rules for the values of settings, in a short notation.
 
-`>=1`, `1..9`, `1..9|-1`: numbers; `in(a,b)`, `anycase(a,b)`: one of; `each(a,b)`: a list of these;
-and texts with a shape: `nonempty`, `replicas`, `hosts`, `address`, `version`, `levels`, `assignors`.
+- Numbers: `>=1`, `1..9`, `1..9|-1`.
+- One of some texts: `in(a,b)`, `anycase(a,b)`. A list of some texts: `each(a,b)`.
+- Texts with a pattern: `nonempty`, `replicas`, `hosts`, `address`, `version`, `levels`, `assignors`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from tidelog.config.values import ConfigValue
 
 class Rule(Protocol):
     def problem(self, value: ConfigValue) -> str | None:
-        """What is wrong with `value`, in words that say what would be right; None when it is fine."""
+        """A text that says what is expected if `value` is invalid, else None."""
 
     def allowed(self) -> str:
-        """What the rule allows, for the documentation."""
+        """The allowed values, for the documentation."""
 
 
 class Range:
-    """Numbers from `low` to `high`, and the few in `also` outside of it."""
+    """Numbers from `low` to `high`, and the numbers in `also`."""
 
     __slots__ = ("also", "high", "low")
 
@@ -34,7 +35,7 @@ class Range:
     def problem(self, value: ConfigValue) -> str | None:
         if not isinstance(value, int | float) or value in self.also:
             return None
-        # Written so that NaN passes, as it does in Kafka.
+        # As in Kafka, NaN passes these comparisons.
         if value < self.low or (self.high is not None and value > self.high):
             return f"expected {self.allowed()}"
         return None
@@ -81,7 +82,7 @@ class EachOf:
 
 
 class Shape:
-    """A text, or every item of a list, that has to match a pattern."""
+    """A pattern that a text, or every item of a list, has to match."""
 
     __slots__ = ("_description", "_pattern")
 
@@ -105,7 +106,7 @@ _SHAPES = {
     "hosts": (r"(?:[^,]*[^,\s]:\s*[0-9]+\s*(?:,\s*(?!$)|$))*", "a list of host:count"),
     "address": (r".*:[0-9]{1,5}", "host:port"),
     "version": (r"[0-9]+(?:\.[0-9]+)+(?:-IV[0-9]+)?", "a version of Kafka such as 3.9 or 3.9-IV0"),
-    # Kafka 3.9 names them by their classes.
+    # Kafka 3.9 has the names of their classes.
     "assignors": (
         r"uniform|range|org\.apache\.kafka\.coordinator\.group\.assignor\.(?:Uniform|Range)Assignor",
         "uniform or range",

@@ -1,4 +1,4 @@
-"""The types a setting can have: text to value and back, with Kafka's rules for spaces, signs and case."""
+"""The types of settings: parses and renders values with Kafka's rules for spaces, signs and case."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 _WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
-# What Java reads as a double: a trailing f or d is part of the notation there.
+# Java's notation of a double, which may end with f or d.
 _DOUBLE = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?", re.ASCII)
 _DOUBLE_WORDS = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class ConfigType(IntEnum):
-    """The numbers are those of DescribeConfigs on the wire."""
+    """The type of a setting, with its number in DescribeConfigs."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -31,11 +31,11 @@ class ConfigType(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> ConfigType:
-        return cls.UNKNOWN  # of a broker that is newer than this program
+        return cls.UNKNOWN  # a newer broker may have more types
 
 
 class Password:
-    """A secret that does not show itself in a log line or a traceback."""
+    """A secret; log lines and tracebacks show it as [hidden]."""
 
     __slots__ = ("secret",)
 
@@ -56,7 +56,7 @@ ConfigValue = bool | int | float | str | tuple[str, ...] | Password | None
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used: names it, shows its value and says what would be right."""
+    """A setting is invalid; the message has its name and value, and says what is expected."""
 
     def __init__(self, name: str, value: str | None, problem: str) -> None:
         self.name = name
@@ -69,7 +69,7 @@ _BITS = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
 
 
 def parse_value(name: str, kind: ConfigType, text: str) -> ConfigValue:
-    """The typed value of `text`; spaces around it do not count."""
+    """The typed value of `text`, without spaces around it. Raises ConfigError."""
     text = text.strip()
     if kind in _BITS:
         return _parse_whole(name, kind, text)
@@ -106,7 +106,7 @@ def _parse_double(name: str, text: str) -> float:
 
 
 def render_value(value: ConfigValue) -> str | None:
-    """A value as Kafka's tools show it; secrets become None."""
+    """The text of a value as in Kafka's tools; None for a secret."""
     if value is None or isinstance(value, Password):
         return None
     if isinstance(value, bool):
@@ -119,7 +119,7 @@ def render_value(value: ConfigValue) -> str | None:
 
 
 def _render_double(value: float) -> str:
-    """Java's way: shortest digits, an exponent below 0.001 and from 10 million."""
+    """The text of a double as in Java: shortest digits, an exponent below 0.001 and from 10 million on."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

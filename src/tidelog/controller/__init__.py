@@ -1,1 +1,1 @@
-"""Who decides about topics, leaders and settings, and how the decisions reach tree, brokers and logs."""
+"""The controller: decides about topics, leaders and settings, and writes the decisions to the tree."""

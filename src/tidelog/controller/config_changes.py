@@ -1,4 +1,4 @@
-"""From changes of settings to the settings after them, as a pure rule."""
+"""Applies a request that alters settings to the present settings. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.errors import InvalidConfig, InvalidRequest, UnknownServerError
 
 
 def replaced(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """All settings anew."""
+    """Replace all settings."""
     _refuse_twice([name for name, _ in configs])
     for name, value in configs:
         if value is None:
@@ -21,7 +21,7 @@ def replaced(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
 def changed(
     present: Mapping[str, str], changes: Sequence[ConfigChange], entity: ConfigEntity, rules: ConfigRules
 ) -> dict[str, str]:
-    """The present settings with some of them set, taken away, or with their lists added to and taken from."""
+    """Set or delete single settings, and append to or subtract from lists."""
     _refuse_twice([change.name for change in changes])
     result = dict(present)
     for change in changes:
@@ -34,7 +34,7 @@ def _apply(result: dict[str, str], change: ConfigChange, entity: ConfigEntity, r
         result.pop(change.name, None)
         return
     if change.operation not in (ConfigOperation.SET, ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
-        # Kafka's broker stumbles over it and tells its clients no more than this.
+        # Kafka's broker fails here with an unexpected exception, and answers no more than this.
         raise UnknownServerError(f"Unknown operation {change.operation} on {change.name}")
     if change.value is None:
         raise InvalidRequest(f"Null value not supported for {change.name}")

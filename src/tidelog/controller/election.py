@@ -1,4 +1,4 @@
-"""Who leads a partition, as a pure rule over its state and the brokers that live."""
+"""Elects the leader of a partition from its state and the live brokers. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def first_state(replicas: list[int], live: Set[int], controller_epoch: int) -> P
 def elect(
     state: PartitionState, live: Set[int], controller_epoch: int, *, unclean: bool = False
 ) -> PartitionState | None:
-    """The state after an election, or None where the present leader lives and nothing changes.
+    """The state after an election; None if the present leader is alive and nothing changes.
 
-    A leader comes from the in-sync replicas, in the order of the assignment; from the others only
-    where `unclean` allows to lose what they have not copied. Without any, the partition is offline:
-    it keeps its in-sync replicas, so that one of those leads when it comes back.
+    The leader is the first live in-sync replica in the order of the assignment; another replica only if
+    `unclean` allows to lose the records that it has not copied. Without a leader the partition is offline and
+    keeps its in-sync replicas, so that one of them leads when it comes back.
     """
     if state.leader in live:
         return None
@@ -39,9 +39,9 @@ def elect(
 
 
 def lead_anew(state: PartitionState, broker_id: int, controller_epoch: int) -> PartitionState | None:
-    """The state after the leader may have lost the end of its log; None where `broker_id` does not lead.
+    """The state after the leader may have lost the end of its log; None if `broker_id` does not lead.
 
-    Other records may get the offsets of those that were lost: the epoch tells the ones from the others.
+    New records may get the offsets of lost ones: the leader epoch distinguishes them.
     """
     if state.leader != broker_id:
         return None
@@ -49,7 +49,7 @@ def lead_anew(state: PartitionState, broker_id: int, controller_epoch: int) -> P
 
 
 def go_offline(state: PartitionState, broker_id: int, controller_epoch: int) -> PartitionState | None:
-    """The state after the only live replica, on `broker_id`, lost its log; None where it did not lead."""
+    """The state after the only live replica, on `broker_id`, lost its log; None if it did not lead."""
     if state.leader != broker_id:
         return None
     epoch = state.leader_epoch + 1

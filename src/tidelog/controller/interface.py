@@ -1,7 +1,7 @@
-"""What a broker asks of the controller, whoever it is, and what the controller asks of the broker.
+"""The interfaces between a broker and its controller: Controller, and the Host that it calls.
 
-All methods of Controller are coroutines of the broker's loop. When one returns without an error the change
-is durable in the tree, the partitions concerned are led (or gone), and `state` shows it.
+All methods of Controller are coroutines of the broker's loop. When one returns without an error, the change
+is durable in the tree, its partitions are led (or deleted), and `state` includes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ZERO_ID = bytes(16)
 
 
 class LogsOfTopic(NamedTuple):
-    """Partitions of a topic that are to have logs."""
+    """Partitions of a topic that need logs."""
 
     topic: str
     topic_id: bytes
@@ -28,40 +28,40 @@ class LogsOfTopic(NamedTuple):
 
 
 class PartitionHost(Protocol):
-    """The broker's side: it holds logs and answers requests. All calls are made on the loop."""
+    """The broker that has the logs and answers requests. All calls are made on the loop."""
 
     async def make_logs(self, topics: Sequence[LogsOfTopic]) -> set[tuple[str, int]]:
-        """Make the logs that are missing, durably, while others are served.
+        """Create the missing logs durably, without blocking the loop.
 
-        What goes wrong is told by `become_leader`. Gives the partitions that can be asked for again, because
-        what their logs lack, such as room on the disk, may come back.
+        `become_leader` raises the errors. Returns the partitions to retry: their logs could not be created
+        because of a full disk or another transient error.
         """
 
     def become_leader(self, topic: str, topic_id: bytes, partition: int, state: PartitionState) -> None:
-        """Lead a partition from now on; its log was made by `make_logs`.
+        """Lead a partition from now on; `make_logs` has created its log.
 
-        Called again with the same state it changes nothing. Raises KafkaStorageError where no log can be
-        had; the controller then takes the partition offline.
+        A second call with the same state changes nothing. KafkaStorageError if there is no log; the
+        controller then takes the partition offline.
         """
 
     def delete_partition(self, topic: str, partition: int) -> None:
         """Stop serving a partition and remove its log; a crash may bring it back until `sync_deletions`.
 
-        Nothing happens where there is none. Raises KafkaStorageError where it could not be removed; it is
-        tried again at the next start.
+        Nothing happens if there is none. KafkaStorageError if the log cannot be removed; the next start tries
+        it again.
         """
 
     async def sync_deletions(self) -> None:
-        """Bring the deletions so far to the disk, while others are served.
+        """Make the deletions so far durable, without blocking the loop.
 
-        Raises KafkaStorageError where that fails; the deletions are tried again at the next start.
+        KafkaStorageError if that fails; the next start tries the deletions again.
         """
 
     def update_topic_config(self, topic: str, overrides: dict[str, str]) -> None:
-        """The settings that a topic overrides are now these, and no others."""
+        """Replace the settings that a topic overrides."""
 
     def metadata_changed(self, state: ClusterState) -> None:
-        """This is what the cluster looks like now. Comes after the calls above that belong to the change."""
+        """Publish the new state of the cluster, after the calls above for the same change."""
 
 
 class ConfigKind:
@@ -77,10 +77,10 @@ class ConfigKind:
 
 
 class ConfigEntity(NamedTuple):
-    """Something with settings: ConfigEntity(ConfigKind.TOPIC, "demo").
+    """An entity with settings: ConfigEntity(ConfigKind.TOPIC, "demo").
 
-    The name of the entity that holds for all others of its kind is "<default>"
-    (tidelog.metadata.state.DEFAULT_ENTITY), which requests write as an empty name.
+    The default entity of a kind has the name "<default>" (tidelog.metadata.state.DEFAULT_ENTITY), in requests
+    an empty name.
     """
 
     kind: str
@@ -88,23 +88,23 @@ class ConfigEntity(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Its path below /config, as ClusterState.entity_configs names it."""
+        """Its path below /config, the key in ClusterState.entity_configs."""
         return entity_path(self.kind, self.name)
 
 
 class ConfigRules(Protocol):
-    """What settings an entity may have. Given by the server, which knows them all."""
+    """The settings that an entity may have. The server implements it: it knows all settings."""
 
     def validate(self, entity: ConfigEntity, overrides: Mapping[str, str]) -> None:
-        """Raise InvalidConfig (or InvalidRequest, PolicyViolation) unless these may be its settings."""
+        """InvalidConfig, InvalidRequest or PolicyViolation unless the entity may have these settings."""
 
     def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
-        """For a setting that is a list, its value where the entity does not override it; None for others."""
+        """The default of a setting that is a list; None for other settings."""
 
 
 class EntityConfigListener(Protocol):
     def __call__(self, entity: ConfigEntity, overrides: dict[str, str]) -> None:
-        """The settings of an entity other than a topic are now these. Called on the loop."""
+        """Called on the loop with the new settings of an entity other than a topic."""
 
 
 class ConfigOperation(IntEnum):
@@ -116,7 +116,7 @@ class ConfigOperation(IntEnum):
 
 @dataclass(slots=True)
 class ConfigChange:
-    """One step of an incremental change. `operation` is as it came, so that an unknown one can be refused."""
+    """One change of IncrementalAlterConfigs. `operation` is not checked yet."""
 
     name: str
     operation: int
@@ -125,7 +125,7 @@ class ConfigChange:
 
 @dataclass(slots=True)
 class NewTopic:
-    """A topic to be made: -1 for the defaults, or the brokers of each partition by hand."""
+    """A topic to create: -1 stands for a default; `assignments` may give the brokers of each partition."""
 
     name: str
     num_partitions: int = -1
@@ -136,7 +136,7 @@ class NewTopic:
 
 @dataclass(slots=True)
 class TopicResult:
-    """What became of a NewTopic: its numbers and settings, or -1 and none with an error."""
+    """The result of a NewTopic: its counts and settings, or the error with -1 and no settings."""
 
     name: str
     topic_id: bytes = ZERO_ID
@@ -148,7 +148,7 @@ class TopicResult:
 
 @dataclass(slots=True)
 class TopicToDelete:
-    """A topic named by name or by id; the other is None and ZERO_ID."""
+    """A topic by name or by id; the other one is None or ZERO_ID."""
 
     name: str | None = None
     topic_id: bytes = ZERO_ID
@@ -163,7 +163,7 @@ class DeletedTopic:
 
 @dataclass(slots=True)
 class NewPartitions:
-    """More partitions for a topic: the new total, and by hand the brokers of each one that is added."""
+    """More partitions for a topic: the new total, and optionally the brokers of each new partition."""
 
     name: str
     count: int
@@ -179,54 +179,54 @@ class PartitionsResult:
 class Controller(Protocol):
     @property
     def state(self) -> ClusterState:
-        """The cluster as of the last change; a snapshot that is never changed."""
+        """The cluster after the last change, an immutable snapshot."""
 
     async def load(self) -> ClusterState:
-        """First: become the controller, read the tree, and choose leaders where there are none."""
+        """First: become the controller, read the tree, and elect leaders for partitions without one."""
 
     async def raise_leader_epochs(self, partitions: Collection[tuple[str, int]]) -> None:
-        """Lead these with a new leader epoch, because their logs may have lost their ends in a crash.
+        """Give these partitions a new leader epoch: their logs may have lost their ends in a crash.
 
-        A client that knows the old epoch then asks where it ended, and notices what is gone.
+        A client with the old epoch asks for its end offset, and notices the lost records.
         """
 
     async def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> BrokerRegistration:
-        """Second: make this broker known under its advertised addresses."""
+        """Second: register this broker with its advertised addresses."""
 
     async def activate(self, host: PartitionHost) -> None:
-        """Third: have the host lead its partitions, and finish deletions that were begun before a crash."""
+        """Third: let the host lead its partitions, and complete deletions that a crash interrupted."""
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """Make topics, each on its own; one result per name, in the order of the request.
+        """Create topics independently of each other; one result for each name, in the order of the request.
 
-        With `validate_only` nothing is made, and the results are those that would come.
+        With `validate_only` the results are the same, but nothing is created.
         """
 
     async def delete_topics(self, topics: Sequence[TopicToDelete]) -> list[DeletedTopic]:
-        """Delete topics, each on its own, with their data."""
+        """Delete topics with their data, independently of each other."""
 
     async def create_partitions(
         self, topics: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[PartitionsResult]:
-        """Give topics more partitions, each on its own."""
+        """Add partitions to topics, independently of each other."""
 
     async def alter_configs(
         self, entity: ConfigEntity, configs: Sequence[tuple[str, str | None]], *, validate_only: bool = False
     ) -> None:
-        """Replace all settings of an entity. Raises the KafkaError where that may not be."""
+        """Replace all settings of an entity. KafkaError if they are refused."""
 
     async def incremental_alter_configs(
         self, entity: ConfigEntity, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> None:
-        """Change some settings of an entity. Raises the KafkaError where that may not be."""
+        """Change some settings of an entity. KafkaError if they are refused."""
 
     async def allocate_producer_ids(self) -> range:
-        """Ids for new producers, never given before."""
+        """A block of producer ids that was never allocated before."""
 
     async def partitions_offline(self, partitions: Sequence[tuple[str, int]]) -> None:
         """The log folder of these partitions failed: they have no leader until the next start."""
 
     async def close(self) -> None:
-        """Finish what is being done and stop. The tree stays open for whoever opened it."""
+        """Complete the running change and stop. The tree stays open."""

@@ -1,9 +1,9 @@
-"""Which brokers a partition is put on: in turn over brokers, and over racks before brokers.
+"""Assigns the replicas of partitions to brokers, spread over racks and brokers.
 
-The first replicas (the preferred leaders) go round the brokers; the others follow at a distance that grows
-by one with each round, so that the partitions of a lost broker are spread over all that stay.
-With racks the brokers stand in an order that alternates between racks, and a rack or broker is
-used a second time for a partition only when each has been used once.
+The first replicas (the preferred leaders) go round-robin over the brokers. The other replicas follow at a
+distance that grows by one with each round, so that the partitions of a lost broker are spread over all
+others. With racks the order of the brokers alternates between racks, and a partition has a second replica on
+a rack or broker only if every rack or broker has one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def place_partitions(
     shift: int | None = None,
     rng: random.Random | None = None,
 ) -> dict[int, list[int]]:
-    """The replicas of `count` partitions from `first_partition` on, over brokers given with their racks.
+    """The replicas of `count` partitions from `first_partition` on. `brokers` has the rack of each broker.
 
-    `start` and `shift` say where the round begins; drawn at random where not given, so that the first
-    partitions of many small topics do not all meet on one broker. Racks count when every broker has one.
+    `start` and `shift` are the first broker and the first distance, by default random: the first partitions
+    of many small topics must not be on the same broker. Racks are used if every broker has one.
     """
     _check_counts(len(brokers), count, replication_factor)
     draw = rng or random
@@ -58,7 +58,7 @@ def _replicas(
     order: Sequence[int], racks: Mapping[int, str | None], first: int, shift: int, replication_factor: int
 ) -> list[int]:
     size = len(order)
-    # The rest of the brokers, each once, beginning `shift` places after the leader.
+    # The other brokers, each once, beginning `shift` positions after the leader.
     others = [order[(first + 1 + (shift + i) % (size - 1)) % size] for i in range(size - 1)]
     chosen = [order[first]]
     while len(chosen) < replication_factor:
@@ -79,7 +79,7 @@ def _count_racks(chosen: Sequence[int], racks: Mapping[int, str | None]) -> dict
 
 
 def _alternate_racks(brokers: Mapping[int, str | None]) -> list[int]:
-    """Brokers so that neighbours are on different racks, as far as the racks are of a size."""
+    """The brokers in an order that alternates between the racks."""
     by_rack: dict[str | None, list[int]] = {}
     for broker in sorted(brokers):
         by_rack.setdefault(brokers[broker], []).append(broker)

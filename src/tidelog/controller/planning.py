@@ -1,7 +1,7 @@
-"""What requests about topics would lead to, worked out on a snapshot: results for clients, states to write.
+"""Plans requests about topics on a snapshot of the cluster: results for the client, states to write.
 
-Pure: nothing is changed, so checking alone (validate only) and doing it go the same way. Plans are worked out
-in slices, because a request may name many topics; the controller lets no other change in meanwhile.
+Nothing is changed here, so a request that only validates takes the same way. A plan is made in slices,
+because a request may have many topics; the controller makes no other change meanwhile.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tidelog.slices import Slices, mapped
 
 @dataclass(slots=True)
 class ControllerSettings:
-    """The broker settings that the controller goes by; read anew for each change, so they may be changed."""
+    """The broker settings of the controller, read for each change."""
 
     num_partitions: int = 1
     default_replication_factor: int = 1
@@ -50,7 +50,7 @@ class ControllerSettings:
 
 @dataclass(slots=True)
 class Planner:
-    """The plans for one request. `deleting` are topics whose deletion has begun."""
+    """Makes the plan of one request. `deleting` has the topics whose deletion has begun."""
 
     state: ClusterState
     deleting: Set[str]
@@ -61,7 +61,7 @@ class Planner:
     # --- making topics
 
     def topics(self, topics: Sequence[NewTopic]) -> Slices[tuple[list[TopicResult], list[TopicState]]]:
-        """A result for each name, and the states of the topics that may be made."""
+        """A result for each name, and the states of the topics to create."""
         results: dict[str, TopicResult] = {}
         made: list[TopicState] = []
         times = Counter(topic.name for topic in topics)
@@ -113,7 +113,7 @@ class Planner:
     def growth(
         self, topics: Sequence[NewPartitions]
     ) -> Slices[tuple[list[PartitionsResult], list[TopicState]]]:
-        """A result for each name, and the states with the added partitions of the topics that may grow."""
+        """A result for each name, and the states of the topics with their new partitions."""
         results: dict[str, PartitionsResult] = {}
         grown: list[TopicState] = []
         times = Counter(topic.name for topic in topics)
@@ -144,7 +144,7 @@ class Planner:
         return replace(topic, partitions=topic.partitions | added)
 
     def _continue_round(self, topic: TopicState, added: int) -> dict[int, list[int]]:
-        """Go on round the brokers from where the topic's first partition began."""
+        """Continue the round-robin that began with the topic's first partition."""
         racks = self._racks()
         order = sorted(racks)
         first = topic.partitions[0].replicas[0]
@@ -158,7 +158,7 @@ class Planner:
     def deletions(
         self, topics: Sequence[TopicToDelete]
     ) -> Slices[tuple[list[DeletedTopic], list[TopicState]]]:
-        """A result for each topic of the request, one for those named twice, and the states to be deleted."""
+        """A result for each topic of the request, one for duplicates, and the states to delete."""
         results: dict[tuple[str | None, bytes], DeletedTopic] = {}
         doomed: list[TopicState] = []
         found = yield from mapped(self._named, topics)
@@ -196,5 +196,5 @@ class Planner:
 
 
 def _is_twice(state: TopicState | None, times: Counter[str]) -> bool:
-    """Whether a request names a topic once by its name and once by its id."""
+    """Whether a request has a topic twice, by name and by id."""
     return state is not None and times[state.name] > 1

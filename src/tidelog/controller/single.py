@@ -1,9 +1,8 @@
-"""The controller of a broker that is alone: it decides, writes the tree, and tells the one broker.
+"""SingleController: the controller of a cluster with one broker.
 
-Changes are made one after the other. Each is checked against the snapshot on the loop, written to the tree
-in a worker thread (a disk sync takes longer than a request), then shown to the host, which also makes logs
-and brings deletions to the disk off the loop.
-A client that goes away does not stop a change that has begun.
+Changes are made one after the other. Each is checked against the snapshot on the loop, written to the tree in
+a worker thread (a disk sync takes longer than a request), then passed to the host, which creates logs and
+syncs deletions off the loop. A change that has begun is completed even if its client disconnects.
 """
 
 from __future__ import annotations
@@ -63,17 +62,17 @@ T = TypeVar("T")
 _log = logging.getLogger("tidelog.controller")
 
 SECONDS_A_TURN = 0.005
-"""How long logs are made or deleted, of however many topics, before other requests get a turn of the loop."""
+"""How long the creation or deletion of topics may keep the loop from other requests at a time."""
 
 
 HAVE_DEFAULTS = (ConfigKind.BROKER, ConfigKind.CLIENT, ConfigKind.USER, ConfigKind.IP)
-"""Kinds whose default entity holds for all of them."""
+"""Kinds that have a default entity."""
 
 
 class SingleController:
-    """Implements tidelog.controller.interface.Controller, where the docs of the public methods are."""
+    """Implements tidelog.controller.interface.Controller, which documents the public methods."""
 
-    retry_seconds = 5.0  # how long a partition waits whose log lacked room on the disk
+    retry_seconds = 5.0  # the wait before a log that lacked room on the disk is created again
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class SingleController:
         self._running: set[asyncio.Task[object]] = set()
         self._without_log: set[tuple[str, int]] = set()
         self._retry: asyncio.TimerHandle | None = None
-        # One thread: the tree takes one change at a time anyway. It starts with the first call.
+        # One thread, because the tree takes one change at a time. It starts with the first call.
         self._worker = ThreadPoolExecutor(1, "tidelog-controller")
 
     @property
@@ -120,7 +119,7 @@ class SingleController:
         epoch = self._store.elect(self.broker_id)
         topics = self._store.read_topics()
         marked = self._store.marked_for_deletion()
-        # A mark without a topic is what a crash between the last two steps of another controller leaves.
+        # A deletion mark without a topic is left by a crash between the last two steps of a deletion.
         deleting = {name: topics.pop(name, TopicState(name, ZERO_ID, {})) for name in marked}
         for topic in topics.values():
             self._elect_leaders(topic, epoch)
@@ -129,7 +128,7 @@ class SingleController:
         return empty.with_topics(topics.values()), deleting
 
     def _elect_leaders(self, topic: TopicState, epoch: int) -> None:
-        """Choose leaders for partitions that never had one, or whose leader is not this broker."""
+        """Elect leaders for partitions that never had one, or whose leader is another broker."""
         live = {self.broker_id}
         chosen: dict[int, PartitionState] = {}
         for index, state in topic.partitions.items():
@@ -217,14 +216,14 @@ class SingleController:
         error = await self._write(lambda: self._store.mark_for_deletion(names))
         if error is not None:
             return [replace(r, error=r.error or error) for r in results]
-        # Marked: now nothing can bring the topics back, so clients may be told before the files are gone.
+        # Nothing can bring marked topics back, so clients get their answer before the files are deleted.
         self._deleting.update((topic.name, topic) for topic in doomed)
         self._publish(self._state.with_topics(removed=names))
         await self._finish_deletions(doomed)
         return results
 
     async def _finish_deletions(self, topics: Sequence[TopicState]) -> None:
-        """Remove logs, then nodes. What fails is tried again at the next start, by the marks in the tree."""
+        """Remove logs, then nodes. Marks of failed deletions stay in the tree for the next start."""
         assert self._host is not None
         gone = [topic.name for topic in topics if await self._delete_logs(topic)]
         if not gone:
@@ -238,7 +237,7 @@ class SingleController:
             await self._remove_nodes(name)
 
     async def _delete_logs(self, topic: TopicState) -> bool:
-        """Whether all of them could be removed."""
+        """Remove the logs of a topic; returns whether all of them are removed."""
         assert self._host is not None
         failed: list[int] = []
         for index in topic.partitions:
@@ -357,7 +356,7 @@ class SingleController:
             self._publish(self._state)
 
     async def _replace_states(self, topic: TopicState, states: dict[int, PartitionState]) -> None:
-        """Partitions without their disk are offline whether or not the tree can still be told so."""
+        """The partitions are offline, even if the tree cannot be written."""
         error = await self._write(lambda: self._store.write_partitions(topic.name, states))
         if error is not None:
             _log.error("offline partitions %s of %s stay so in memory only", list(states), topic.name)
@@ -367,7 +366,7 @@ class SingleController:
     # --- how changes are made
 
     async def _lead(self, topics: Mapping[str, Mapping[int, PartitionState]]) -> None:
-        """Have the host lead those of the partitions that this broker leads."""
+        """Let the host lead the partitions whose leader is this broker."""
         if self._host is None:
             return
         ours = {
@@ -387,7 +386,7 @@ class SingleController:
     async def _lead_topic(
         self, topic: TopicState, partitions: Mapping[int, PartitionState]
     ) -> dict[int, PartitionState]:
-        """Gives the states of those that could not be led."""
+        """Lead partitions; returns the states of those that failed."""
         assert self._host is not None
         failed: dict[int, PartitionState] = {}
         for index, state in partitions.items():
@@ -402,7 +401,7 @@ class SingleController:
         return failed
 
     def _lead_later(self, without_log: Collection[tuple[str, int]]) -> None:
-        """There was no room for the logs of these: they are offline, but not until the next start."""
+        """The logs of these lacked room on the disk: they are offline until a retry succeeds."""
         self._without_log.update(without_log)
         if self._without_log and self._retry is None:
             again = asyncio.get_running_loop().call_later
@@ -418,7 +417,7 @@ class SingleController:
             leading = elect(state, {self.broker_id}, self._state.controller_epoch) if state else None
             if leading is not None:
                 elected.setdefault(name, {})[index] = leading
-        # First the log, so that the tree hears only of those that can be led.
+        # First the log: only partitions that can be led are written to the tree.
         still = await self._host.make_logs(self._logs_of(elected))
         led: dict[str, dict[int, PartitionState]] = {}
         for name, states in elected.items():
@@ -445,7 +444,7 @@ class SingleController:
         return Planner(self._state, self._deleting.keys(), self.settings, self._rules, self._rng)
 
     async def _one_at_a_time(self, change: Coroutine[object, object, T]) -> T:
-        """Make a change when those before are done, and to its end even if the caller is cancelled."""
+        """Make a change after the earlier ones. It is completed even if the caller is cancelled."""
         return await asyncio.shield(self._begin(change))
 
     def _begin(self, change: Coroutine[object, object, T]) -> asyncio.Task[T]:
@@ -461,13 +460,13 @@ class SingleController:
     def _finished(self, task: asyncio.Task[T]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # seen here, in case the caller has gone
+            task.exception()  # retrieved here, because the caller may be cancelled
 
     async def _in_worker(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     async def _changed(self, work: Callable[[], T]) -> T:
-        """Change the tree; raises the error for clients where nothing was changed."""
+        """Change the tree; raises the client's error if nothing was changed."""
         try:
             return await self._in_worker(work)
         except Fenced as error:
@@ -480,7 +479,7 @@ class SingleController:
             raise UnknownServerError(f"The tree is not as expected: {error}") from error
 
     async def _write(self, work: Callable[[], None]) -> KafkaError | None:
-        """Change the tree; gives the error for clients where nothing was changed."""
+        """Change the tree; returns the client's error if nothing was changed."""
         try:
             await self._changed(work)
         except KafkaError as error:

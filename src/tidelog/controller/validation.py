@@ -1,4 +1,4 @@
-"""The rules for topics and partitions that clients ask for; the first one broken raises its Kafka error."""
+"""Validates the topics and partitions of requests; raises the KafkaError of the first rule that is broken."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tidelog.errors import (
 from tidelog.metadata.state import TopicState
 
 MAX_NAME_LENGTH = 249
-"""A folder is named <topic>-<partition>, and while it is deleted <name>.<32 digits>-delete: 255 at most."""
+"""A folder name has at most 255 characters: <topic>-<partition>, for deletion with .<32 digits>-delete."""
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
-"""As in Kafka: more at once would hold up the controller."""
+"""As in Kafka: more in one request would block the controller."""
 
 METADATA_TOPIC = "__cluster_metadata"
 
@@ -45,14 +45,14 @@ def check_topic_name(name: str) -> None:
 
 
 def flat_name(name: str) -> str:
-    """The name in which metrics cannot tell '.' from '_'."""
+    """The name with '.' replaced by '_', as metrics use it."""
     return name.replace(".", "_")
 
 
 def check_new_name(
     name: str, existing: Mapping[str, TopicState], deleting: Set[str], flat_names: Mapping[str, str]
 ) -> None:
-    """A new topic must not exist, nor be the same as another one but for '.' and '_'.
+    """A new topic must not exist, nor differ from another one only by '.' and '_'.
 
     `flat_names` are the existing topics by their flat names.
     """
@@ -69,7 +69,7 @@ def check_new_name(
 
 
 def check_configs(configs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """The settings of a new topic by name; where one is named twice, the last counts."""
+    """The settings of a new topic by name; of duplicates the last counts."""
     checked: dict[str, str] = {}
     for name, value in configs:
         if value is None:
@@ -79,7 +79,7 @@ def check_configs(configs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
 
 
 def check_counts(topic: NewTopic) -> None:
-    """Numbers below 1 other than -1, which stands for the default."""
+    """Refuse numbers below 1, except -1 for the default."""
     if topic.replication_factor < -1 or topic.replication_factor == 0:
         raise InvalidReplicationFactor(
             f"Replication factor is {topic.replication_factor}; it has to be above 0, or -1 for the default."
@@ -98,7 +98,7 @@ def check_total(partitions: int) -> None:
 
 
 def check_assignments(topic: NewTopic, brokers: Set[int]) -> dict[int, list[int]]:
-    """The replicas by partition that a client laid out itself for a new topic."""
+    """The replicas by partition from the manual assignment of a new topic."""
     if topic.replication_factor != -1:
         raise InvalidRequest("Partitions are assigned by hand, so the replication factor has to be -1.")
     if topic.num_partitions != -1:
@@ -134,7 +134,7 @@ def check_same_factor(assignments: Iterable[Sequence[int]]) -> None:
 def check_new_partitions(
     request: NewPartitions, topic: TopicState, brokers: Set[int]
 ) -> list[list[int]] | None:
-    """The replicas of the partitions to be added, where the client laid them out; None where it did not."""
+    """The replicas of the new partitions from a manual assignment; None without one."""
     present = len(topic.partitions)
     if request.count == present:
         raise InvalidPartitions(f"Topic '{topic.name}' already has {present} partition(s).")

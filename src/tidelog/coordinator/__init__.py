@@ -1,1 +1,1 @@
-"""Who keeps groups and transactions: state machines over the records of internal topics."""
+"""Coordinators of groups and transactions: state machines over the records of internal topics."""

@@ -1,8 +1,8 @@
-"""What every coordinator stands on: the partitions of its internal topic that this broker leads.
+"""CoordinatorRuntime: the partitions of a coordinator's internal topic that this broker leads.
 
-A shard is the state of one partition: what its records say. Only records that are in the log change it, by
-`replay`, whether they were just appended or are loaded after a restart. Both give the same state. A caller
-gets its answer once its append is committed, as with acks=all.
+A shard is the state of one partition. Only records in the log change it, by `replay`, both after an append
+and when the partition is loaded: both give the same state. A caller gets its answer when its append is
+committed, as with acks=all.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 log = logging.getLogger("tidelog.coordinator")
 
-# How long the records of a chunk are replayed before requests have their turn again.
+# How long the replay of a chunk may keep the loop from requests at a time.
 SECONDS_A_TURN = 0.003
 
-# How many partitions are loaded at a time: each has a chunk of its log in memory meanwhile.
+# How many partitions are loaded at a time: each has a chunk of its log in memory.
 LOADS_AT_ONCE = 4
 
-# Records that need not be one batch are appended in batches of at most this many bytes.
+# Records that need not be in one batch are appended in batches of at most this many bytes.
 PART_BYTES = 32 * 1024
-# More than the fields of a record take beside its key and value, as varints.
+# An upper bound for the bytes of a record without its key and value.
 RECORD_OVERHEAD = 32
 
 Done = Callable[[KafkaError | None], None]
 
 
 class NewRecord(NamedTuple):
-    """What is to be appended: a value of None deletes the key."""
+    """A record to append: a value of None deletes the key."""
 
     key: bytes
     value: bytes | None
@@ -82,23 +82,23 @@ class Shard(Protocol):
         producer_id: int,
         producer_epoch: int,
     ) -> None:
-        """Take over a record. `producer_id` is -1 unless the record is part of a transaction."""
+        """Apply a record. `producer_id` is -1 unless the record is part of a transaction."""
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
-        """A marker came: what this producer wrote in its transaction holds, or never was."""
+        """Apply a marker: the records of the producer's transaction are committed or aborted."""
 
     def loaded(self) -> None:
-        """Every record was replayed: timers may start, requests come from now on."""
+        """All records are replayed: start timers; requests come from now on."""
 
     def unload(self) -> None:
-        """Another broker, or nobody, has the partition from now on: stop timers, end every wait."""
+        """This broker does not lead the partition any more: stop timers, and answer all waiting requests."""
 
 
 S = TypeVar("S", bound=Shard)
 
 
 class _Hosted(Generic[S]):
-    """A partition that this broker leads: its shard, and what waits for the append under way."""
+    """A partition that this broker leads: its shard, and the operations that wait for its appends."""
 
     __slots__ = ("is_loaded", "leader_epoch", "partition", "shard", "unreplayed", "waiting")
 
@@ -107,7 +107,7 @@ class _Hosted(Generic[S]):
         self.shard = shard
         self.leader_epoch = partition.leader_epoch
         self.is_loaded = False
-        # Appends that the shard has not seen yet: decisions on its state wait for them.
+        # Appends that are not replayed yet: operations on the shard wait for them.
         self.unreplayed = 0
         self.waiting: deque[tuple[Callable[[S], None], Callable[[KafkaError], None]]] = deque()
 
@@ -124,7 +124,7 @@ class CoordinatorRuntime(Generic[S]):
         append_timeout_ms: Callable[[], int],
         load_buffer_size: int = 5 << 20,
     ) -> None:
-        """`make_shard(partition, leader_epoch)` makes the empty state of a partition."""
+        """`make_shard(partition, leader_epoch)` creates the empty state of a partition."""
         self.topic = topic
         self._replicas = replicas
         self._metadata = metadata
@@ -140,14 +140,14 @@ class CoordinatorRuntime(Generic[S]):
     # -- which shard -------------------------------------------------------------------------------
 
     def partition_for(self, key: str) -> int:
-        """The partition that a group or a transactional id belongs to, by the topic's real size."""
+        """The partition of a group or a transactional id, by the real number of partitions of the topic."""
         topic = self._metadata.snapshot.topics.get(self.topic)
         if topic is None or not topic.partitions:
             raise CoordinatorNotAvailable(f"the topic {self.topic} does not exist yet")
         return partition_for_id(key, len(topic.partitions))
 
     def shard(self, partition: int) -> S:
-        """The loaded state of a partition; NotCoordinator or CoordinatorLoadInProgress otherwise."""
+        """The shard of a partition; NotCoordinator or CoordinatorLoadInProgress if it is not loaded."""
         return self._loaded(partition).shard
 
     def shard_for(self, key: str) -> S:
@@ -179,9 +179,9 @@ class CoordinatorRuntime(Generic[S]):
     def run(
         self, partition: int, operation: Callable[[S], None], failed: Callable[[KafkaError], None]
     ) -> None:
-        """Call `operation` with a shard that has seen every append so far: at once, nearly always.
+        """Call `operation` with a shard that has replayed all appends so far: nearly always at once.
 
-        `failed` is called instead where the partition is not led here, or not loaded.
+        `failed` is called instead if the partition is not led here or not loaded.
         """
         try:
             hosted = self._loaded(partition)
@@ -194,7 +194,7 @@ class CoordinatorRuntime(Generic[S]):
             operation(hosted.shard)
 
     def settled(self, partition: int) -> S | None:
-        """A shard that has seen every append so far; None where `run` would have to wait, or would fail."""
+        """A shard that has replayed all appends so far; None if `run` would wait or fail."""
         hosted = self._hosted.get(partition)
         if hosted is None or not hosted.is_loaded or hosted.unreplayed or hosted.waiting:
             return None
@@ -212,8 +212,8 @@ class CoordinatorRuntime(Generic[S]):
     ) -> None:
         """Append records as one batch and replay them; `done` when they are committed, or with the error.
 
-        With a producer id they are part of its transaction. Call it from `run`, where the decision is made.
-        `take` replaces the replay. A caller that knows what the records say spares decoding them with it.
+        With a producer id they are part of its transaction. Call it from the operation of `run` that decides.
+        `take` replaces the replay, for a caller that knows the contents and need not decode them.
         """
         if not records:
             done(None)
@@ -243,10 +243,10 @@ class CoordinatorRuntime(Generic[S]):
         self._append(partition, batch, replay, done)
 
     def append_parts(self, partition: int, records: Sequence[NewRecord], done: Done) -> None:
-        """Append records that need not be written together, in order, in as many batches as it takes.
+        """Append records in order, in as many batches as they need.
 
-        `done` is called once: when all are committed, or with the first error. The records of other
-        batches may have been written then.
+        `done` is called once: when all are committed, or with the first error. Other batches may be written
+        then.
         """
         try:
             log = self._loaded(partition).partition.leader_log()
@@ -334,20 +334,20 @@ class CoordinatorRuntime(Generic[S]):
         )
 
     def _seen(self, hosted: _Hosted[S]) -> None:
-        """One append less to wait for: those who waited decide now, each on what the one before has left."""
+        """An append is replayed: run the waiting operations, each on the state after the one before."""
         hosted.unreplayed -= 1
         while hosted.waiting and not hosted.unreplayed:
             operation, failed = hosted.waiting.popleft()
             try:
                 operation(hosted.shard)
-            except Exception:  # which is no matter of the append that it waited for, nor of the next in turn
+            except Exception:  # it concerns neither the append that was waited for nor the next operation
                 log.exception("%s: a request that waited for an append failed", hosted.partition.name)
                 failed(UnknownServerError())
 
     # -- leadership --------------------------------------------------------------------------------
 
     def elected(self, partition: Partition) -> None:
-        """This broker leads a partition from its present epoch on: load it."""
+        """This broker leads a partition with a new epoch: load it."""
         before = self._hosted.get(partition.index)
         if before is not None and before.leader_epoch == partition.leader_epoch:
             return
@@ -358,14 +358,14 @@ class CoordinatorRuntime(Generic[S]):
         self._load_more()
 
     def _load_anew(self, hosted: _Hosted[S]) -> None:
-        """The state of the shard is not what its log says: forget it, and learn it from the log."""
+        """The state of the shard differs from its log: load the partition again."""
         if self.is_hosted(hosted):
             self.resigned(hosted.partition.index)
             self.elected(hosted.partition)
 
     def _load_more(self) -> None:
         if self._is_starting_loads:
-            return  # one that ended at once: whoever starts them goes on
+            return  # the load ended at once: the caller starts the next one
         self._is_starting_loads = True
         while self._to_load and self._loads < LOADS_AT_ONCE:
             hosted = self._to_load.popleft()
@@ -381,12 +381,12 @@ class CoordinatorRuntime(Generic[S]):
         self._is_starting_loads = False
 
     def load_ended(self) -> None:
-        """A partition is loaded, or will not be: the next one."""
+        """A load has ended: start the next one."""
         self._loads -= 1
         self._load_more()
 
     def resigned(self, partition: int) -> None:
-        """The partition is no longer led here, or gone."""
+        """This broker does not lead the partition any more, or it is deleted."""
         hosted = self._hosted.pop(partition, None)
         if hosted is None:
             return
@@ -412,7 +412,7 @@ class CoordinatorRuntime(Generic[S]):
 
 
 class _Loading(Generic[S]):
-    """Reads a partition from its start, chunks off the loop, and replays them in turns of a few ms."""
+    """Loads a partition: reads chunks off the loop, and replays them on the loop in turns of a few ms."""
 
     def __init__(self, runtime: CoordinatorRuntime[S], hosted: _Hosted[S], source: Log, chunk: int) -> None:
         self._runtime = runtime
@@ -440,7 +440,7 @@ class _Loading(Generic[S]):
             self._failed(error)
             return
         if found.slice is None:
-            self._finish()  # what is left up to the end was cleaned away
+            self._finish()  # the records up to the end were removed by the cleaner
             return
         self._runtime.scheduler.run_blocking(found.slice.read, self._read)
 
@@ -467,7 +467,7 @@ class _Loading(Generic[S]):
         self.go_on()
 
     def _batches(self, data: bytes) -> Iterator[None]:
-        """Replay whole batches; a step is at most a hundred records."""
+        """Replay whole batches, at most a hundred records in a step."""
         shard = self._hosted.shard
         before = self._offset
         for position, header in iter_batches(data):
@@ -495,7 +495,7 @@ class _Loading(Generic[S]):
             self._offset = header.next_offset
             yield
         if self._offset == before:
-            self._offset = self._end  # nothing whole was read: the log ends here
+            self._offset = self._end  # no whole batch was read: the log ends here
 
     def _finish(self) -> None:
         hosted = self._hosted
@@ -516,7 +516,7 @@ class _Loading(Generic[S]):
         self._runtime.load_ended()
 
     def _failed(self, error: BaseException | None) -> None:
-        """Nobody can be answered from half a partition: say so, and go on refusing."""
+        """The load failed: log it, and answer no requests for this partition."""
         if self._runtime.is_hosted(self._hosted):
             log.error("%s cannot be loaded", self._hosted.partition.name, exc_info=error)
             self._runtime.resigned(self._hosted.partition.index)
@@ -524,7 +524,7 @@ class _Loading(Generic[S]):
 
 
 def in_parts(records: Sequence[NewRecord], most_bytes: int) -> list[list[NewRecord]]:
-    """The records in order, in lists that make batches of at most so many bytes; a larger record is alone."""
+    """Split the records into lists of at most so many bytes, in order; a larger record is alone."""
     parts: list[list[NewRecord]] = [[]]
     room = most_bytes = most_bytes - HEADER_SIZE
     for record in records:
@@ -538,7 +538,7 @@ def in_parts(records: Sequence[NewRecord], most_bytes: int) -> list[list[NewReco
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
-    """What a client of the coordinator is told where the append of its records failed."""
+    """The error for a client of the coordinator whose records could not be appended."""
     if isinstance(
         error, UnknownTopicOrPartition | NotEnoughReplicas | NotEnoughReplicasAfterAppend | RequestTimedOut
     ):

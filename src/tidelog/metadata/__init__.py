@@ -1,1 +1,1 @@
-"""What the cluster knows about itself: the tree of nodes, the JSON in them, and the picture made of it."""
+"""Metadata of the cluster: the tree of nodes, the JSON in them, and the snapshot made of it."""

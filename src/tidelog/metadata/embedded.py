@@ -1,12 +1,11 @@
-"""The tree in one SQLite file, for a broker that is alone on its machine.
+"""EmbeddedTree: the tree in an SQLite file, for a broker without ZooKeeper.
 
-Every change is one transaction, synced before the call returns, so that after `kill -9` or a power cut
-each change is there as a whole or not at all. One process at a time has the file open; a second is told so.
-Ephemeral nodes belong to the session between opening and closing: the next opening removes what a
-process left behind when it died.
+Every change is a transaction that is synced before the call returns: after `kill -9` or a power cut it exists
+as a whole or not at all. Only one process can open the file. A session lasts from opening to closing the
+file; the next opening removes ephemeral nodes of a process that died.
 
-The file lies in the first log folder as `__tree.sqlite` (with `-wal` beside it while open). Kafka reads only
-folders there, and passes over plain files.
+The file is `__tree.sqlite` in the first log folder, with a `-wal` file while it is open. Kafka ignores plain
+files there.
 """
 
 from __future__ import annotations
@@ -53,17 +52,17 @@ CREATE TABLE node (
   PRIMARY KEY (parent, name)
 ) WITHOUT ROWID;
 """
-# `created` counts the children ever made below a node: the next number of a sequential one, as in ZooKeeper.
+# `created` counts all children ever created: the next sequence number, as in ZooKeeper.
 
 _COLUMNS = "czxid, mzxid, ctime, mtime, version, created, owner, data"
 _Row = tuple[int, int, int, int, int, int, int, bytes]
 
 
 class EmbeddedTree:
-    """A Tree kept in one SQLite file. Use as a context manager, or close it."""
+    """A Tree in an SQLite file. Use it as a context manager, or close it."""
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock | None = None) -> None:
-        """Open or make the file at `path`. Raises TreeUnavailable with the reason where that cannot be."""
+        """Open or create the file at `path`. TreeUnavailable with the reason if that fails."""
         self.path = Path(path)
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
@@ -97,7 +96,7 @@ class EmbeddedTree:
         return f"cannot read the tree in {self.path}: {error}"
 
     def _open(self) -> None:
-        # An exclusive write-ahead log costs one fsync a change and needs no shared memory beside the file.
+        # An exclusive write-ahead log needs one fsync for a change, and no shared-memory file.
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
@@ -250,7 +249,7 @@ class EmbeddedTree:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
         except sqlite3.Error:
-            pass  # the error that led here is the one to tell; the next BEGIN fails if this one matters
+            pass  # the caller gets the first error; if the rollback failed, the next BEGIN fails too
 
     def _apply(self, operation: Operation, now: int) -> Result:
         match operation:
@@ -342,7 +341,7 @@ class EmbeddedTree:
             self._delete(f"/{name}" if parent == "/" else f"{parent}/{name}", ANY_VERSION)
 
     def close(self) -> None:
-        """End the session: its ephemeral nodes go, and the write-ahead log is folded into the file."""
+        """End the session: remove its ephemeral nodes and merge the write-ahead log into the file."""
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
@@ -350,7 +349,7 @@ class EmbeddedTree:
                 self._write_store()
                 self._db.execute("COMMIT")
             except sqlite3.Error:
-                pass  # closed before, or the disk is gone: the next opening removes them
+                pass  # closed already, or the disk failed: the next opening removes them
             self._events.clear()
             self._data_watches.clear()
             self._child_watches.clear()
@@ -373,7 +372,7 @@ def _add_watch(watches: dict[str, list[Watch]], path: str, watch: Watch | None) 
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the file's own name durable; SQLite does it for its journals alone."""
+    """Make the directory entry of the file durable; SQLite does that only for its journals."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,7 @@
-"""A tree written into another one, so that Kafka 3.9 on a ZooKeeper can take over what we kept.
+"""Exports a tree into another one, such as a ZooKeeper for Kafka 3.9.
 
-Ephemeral nodes are left out: they belong to processes, and Kafka makes its own. So are notices that
-brokers have read. A target that holds a cluster already is refused, or replaced where the caller insists;
-one in which brokers are alive is always refused.
+Ephemeral nodes are left out, because they belong to processes, and so are notifications that brokers have
+read. A target with a cluster is refused, or replaced with `force`; one with live brokers is always refused.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ TOP_LEVEL = (
     "latest_producer_id_block",
     "log_dir_event_notification",
 )
-"""What belongs to Kafka in a ZooKeeper that it may share with others."""
+"""Kafka's root nodes in a ZooKeeper that others may use, too."""
 
 NOTICES = (paths.CONFIG_CHANGES, paths.ISR_CHANGES, paths.LOG_DIR_EVENTS)
 
 OnProgress = Callable[[int, int], None]
-"""Called with the nodes written so far and those there are."""
+"""Called with the number of nodes written and the total."""
 
 
 class ExportRefused(Exception):
-    """The target is not one to write into; the message says why."""
+    """The target must not be written; the message says why."""
 
 
 @dataclass(slots=True)
 class Exported:
-    """How much was written."""
+    """How many nodes were written, and how many topics they hold."""
 
     nodes: int
     topics: int
@@ -53,9 +52,9 @@ class Exported:
 def export_tree(
     source: Tree, target: Tree, *, force: bool = False, progress: OnProgress | None = None
 ) -> Exported:
-    """Write what `source` holds into `target`. Raises ExportRefused before anything is changed.
+    """Write the nodes of `source` into `target`. ExportRefused before anything is changed.
 
-    An export that was cut short leaves a target that holds a cluster: do it again with `force`.
+    An interrupted export leaves a target with a cluster: repeat it with `force`.
     """
     if source.exists(paths.CLUSTER_ID) is None:
         raise ExportRefused(
@@ -87,7 +86,7 @@ def _check_target(target: Tree, force: bool) -> None:
 
 
 def _nodes_to_write(source: Tree) -> list[tuple[str, bytes, int]]:
-    """Path, data and version of each node, the cluster id first: it marks the target as taken."""
+    """Path, data and version of each node; the cluster id first, which marks the target as used."""
     found: list[tuple[str, bytes, int]] = []
     for name in ("cluster", *(name for name in TOP_LEVEL if name != "cluster")):
         for path, data, stat in walk(source, child_of("/", name)):
@@ -97,7 +96,7 @@ def _nodes_to_write(source: Tree) -> list[tuple[str, bytes, int]]:
 
 
 def _clear(target: Tree, path: str) -> None:
-    """Node by node: all of a large cluster in one step would be more than ZooKeeper takes at once."""
+    """Write node by node: a large cluster does not fit into one ZooKeeper transaction."""
     doomed = [node for node, _, _ in walk(target, path)]
     for node in reversed(doomed):
         target.delete(node)
@@ -109,7 +108,7 @@ def _write(target: Tree, path: str, data: bytes, version: int) -> None:
     except NodeExists:
         target.set(path, data)
     if path == paths.BROKER_SEQUENCE:
-        # The node's version is what the next generated broker id is made of.
+        # The next generated broker id is computed from the node's version.
         for _ in range(version):
             target.set(path, b"")
 

@@ -1,7 +1,7 @@
-"""The JSON in the nodes of the tree, both ways: what Kafka 3.9 writes, and everything since version 1 read.
+"""The JSON of the tree's nodes: written as Kafka 3.9 does, read in every version since 1.
 
-Keys stand in the order Kafka writes them, so that a tree can be compared as text.
-A node that cannot be understood raises BadNode, which says what was expected.
+Keys have the order in which Kafka writes them, so that trees can be compared as text. BadNode for data that
+cannot be decoded, with what was expected.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 class BadNode(ValueError):
-    """The data of a node is not what belongs there."""
+    """The data of a node cannot be decoded."""
 
 
 def topic_id_text(topic_id: bytes | bytearray) -> str:
-    """16 bytes as the 22 characters that Kafka shows."""
+    """A UUID of 16 bytes as the 22 characters that Kafka shows."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
@@ -39,10 +39,10 @@ def topic_id_from_text(text: str) -> bytes:
 
 
 def random_id() -> bytes:
-    """A new id for a topic or cluster; none that starts with a dash, which command lines take for a flag."""
+    """A random id for a topic or cluster; never with a leading dash, which command lines take for a flag."""
     while True:
         made = bytearray(os.urandom(16))
-        made[6] = made[6] & 0x0F | 0x40  # a UUID of version 4, the random one
+        made[6] = made[6] & 0x0F | 0x40  # a random UUID, version 4
         made[8] = made[8] & 0x3F | 0x80
         if not topic_id_text(made).startswith("-"):
             return bytes(made)
@@ -52,7 +52,7 @@ def random_id() -> bytes:
 
 
 class Fields:
-    """The members of one JSON object, each read with the type it must have."""
+    """Reads the members of a JSON object with their expected types."""
 
     __slots__ = ("_values",)
 
@@ -68,7 +68,7 @@ class Fields:
     def integer(self, name: str, default: int | None = None) -> int:
         value = self._values.get(name)
         if isinstance(value, str):
-            # Times and block bounds are written as text.
+            # Times and bounds of blocks are written as strings.
             try:
                 value = int(value)
             except ValueError:
@@ -88,7 +88,7 @@ class Fields:
         raise BadNode(f"{name} has to be text, not {value!r}")
 
     def object(self, name: str) -> dict[str, Json]:
-        """The object under a name; empty where there is none."""
+        """The object under a name; empty if there is none."""
         value = self._values.get(name)
         if value is None:
             return {}
@@ -117,7 +117,7 @@ class Fields:
         return {key: _as_text(f"{name}.{key}", value) for key, value in self.object(name).items()}
 
     def replica_map(self, name: str) -> dict[int, list[int]]:
-        """{"0":[1,2]}: partitions with the brokers they are on, in the order of their numbers."""
+        """{"0":[1,2]}: the replicas of each partition, ordered by partition."""
         found = {_as_partition(key): _integers(name, value) for key, value in self.object(name).items()}
         return dict(sorted(found.items()))
 
@@ -181,7 +181,7 @@ class BrokerNode:
     version: int = 5
 
     def encode(self) -> bytes:
-        # Host and port beside the endpoints are for readers older than listeners: the plaintext one, if any.
+        # Host and port, of the plaintext listener if any, are for readers older than listeners.
         plain = next((point for point in self.endpoints if point.security_protocol == "PLAINTEXT"), None)
         protocols = {point.listener: point.security_protocol for point in self.endpoints}
         urls = [f"{point.listener}://{bracketed(point.host)}:{point.port}" for point in self.endpoints]
@@ -230,7 +230,7 @@ def parse_endpoint(url: str, protocols: Mapping[str, str]) -> Endpoint:
 
 @dataclass(slots=True)
 class ControllerNode:
-    """/controller: which broker is the controller, and since when."""
+    """/controller: the broker that is the controller, and since when."""
 
     broker_id: int
     timestamp: int
@@ -246,7 +246,7 @@ class ControllerNode:
 
 
 def encode_number(number: int) -> bytes:
-    """A node that holds one number as text: /controller_epoch, a consumer's offset."""
+    """A node with a number as text, such as /controller_epoch or a consumer's offset."""
     return str(number).encode()
 
 
@@ -263,7 +263,7 @@ def encode_feature() -> bytes:
 
 @dataclass(slots=True)
 class ProducerIdBlock:
-    """/latest_producer_id_block: the ids that were handed to a broker last, both ends included."""
+    """/latest_producer_id_block: the last allocated producer ids, both ends included."""
 
     broker_id: int
     first: int
@@ -284,7 +284,7 @@ class ProducerIdBlock:
 
 @dataclass(slots=True)
 class TopicNode:
-    """/brokers/topics/<topic>: which brokers hold each partition. Versions below 3 have no topic id."""
+    """/brokers/topics/<topic>: the replicas of each partition. Versions below 3 have no topic id."""
 
     partitions: dict[int, list[int]]
     topic_id: bytes | None = None
@@ -342,7 +342,7 @@ def decode_partitions(data: bytes) -> list[tuple[str, int]]:
 
 
 def encode_reassignment(assignment: Mapping[tuple[str, int], Sequence[int]]) -> bytes:
-    """/admin/reassign_partitions: the brokers that partitions shall be on."""
+    """/admin/reassign_partitions: the new replicas of partitions."""
     items = [
         {"topic": topic, "partition": partition, "replicas": list(replicas)}
         for (topic, partition), replicas in assignment.items()
@@ -375,17 +375,17 @@ def encode_config(configs: Mapping[str, str]) -> bytes:
 
 
 def decode_config(data: bytes) -> dict[str, str]:
-    """No data is no settings, as for a user that is there only for the sake of its clients."""
+    """No data means no settings, as for a user node that only has client nodes below it."""
     return Fields(data).text_map("config") if data else {}
 
 
 def encode_config_change(encoded_entity_path: str) -> bytes:
-    """/config/changes/config_change_<seq>: which entity's settings changed, e.g. topics/demo."""
+    """/config/changes/config_change_<seq>: the entity whose settings changed, such as topics/demo."""
     return dump_json({"version": 2, "entity_path": encoded_entity_path})
 
 
 def decode_config_change(data: bytes) -> str:
-    """The entity's path below /config; version 1 named kind and entity apart."""
+    """The entity's path below /config; version 1 has kind and entity separately."""
     fields = Fields(data)
     if fields.integer("version") == 1:
         return f"{fields.text('entity_type')}/{fields.text('entity_name')}"
@@ -397,7 +397,7 @@ def decode_config_change(data: bytes) -> str:
 
 @dataclass(slots=True)
 class ConsumerNode:
-    """/consumers/<group>/ids/<consumer>: which topics a consumer wants, with how many streams each."""
+    """/consumers/<group>/ids/<consumer>: the topics of a consumer, with the number of streams of each."""
 
     subscription: dict[str, int]
     pattern: str

@@ -1,4 +1,4 @@
-"""Where things are in the tree: Kafka's paths, and how names become parts of them."""
+"""Kafka's paths in the tree, and the encoding of names in them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOKENS = "/delegation_token/tokens"
 TOKEN_CHANGE_PREFIX = "/delegation_token/token_changes/token_change_"
 
 ENTITY_TYPES = ("topics", "clients", "users", "brokers", "ips")
-"""The kinds of entity that have settings. More (groups, client-metrics) are made when first set."""
+"""The kinds of entities with settings. Nodes of others (groups, client-metrics) are created when needed."""
 
 PARENTS = (
     CONSUMERS,
@@ -47,7 +47,7 @@ PARENTS = (
     PRODUCER_IDS,
     LOG_DIR_EVENTS,
 )
-"""Made without data at the first start."""
+"""Created without data at the first start."""
 
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9._-]")
@@ -78,7 +78,7 @@ def deleted_topic(name: str) -> str:
 
 
 def entity_config(entity_path: str) -> str:
-    """The node of an entity's settings; `entity_path` as the function of that name makes it."""
+    """The node of an entity's settings; `entity_path` is the result of the function with that name."""
     return f"{CONFIG}/{entity_path}"
 
 
@@ -95,10 +95,10 @@ def consumer_offset(group: str, topic_name: str, index: int) -> str:
 
 
 def encode_name(name: str) -> str:
-    """An entity's name as part of a path: URL-encoded, except the default entity."""
+    """An entity's name in a path: URL-encoded, except the default entity."""
     if name == DEFAULT_ENTITY or not _UNSAFE.search(name):
         return name
-    from urllib.parse import quote  # names that need it are rare, and a start should not pay for them
+    from urllib.parse import quote  # few names need it, and importing it would delay each start
 
     # Java's encoder, which Kafka uses, also encodes the tilde.
     return quote(name, safe="").replace("~", "%7E")
@@ -113,5 +113,5 @@ def decode_name(name: str) -> str:
 
 
 def entity_path(*parts: str) -> str:
-    """The path below /config, from kinds and plain names in turn: ("users", "alice", "clients", "app")."""
+    """The path below /config, from alternating kinds and names: ("users", "alice", "clients", "app")."""
     return "/".join(encode_name(part) if i % 2 else part for i, part in enumerate(parts))

@@ -1,4 +1,4 @@
-"""The JSON of access rules and delegation tokens in the tree, as Kafka 3.9 writes it."""
+"""The JSON of ACLs and delegation tokens in the tree, as Kafka 3.9 writes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog.metadata.paths import decode_name, encode_name
 
 @dataclass(slots=True, frozen=True)
 class AclEntry:
-    """One rule of a resource: "User:alice", "Allow", "Read", "*"."""
+    """An access control entry: "User:alice", "Allow", "Read", "*"."""
 
     principal: str
     permission: str
@@ -20,7 +20,7 @@ class AclEntry:
 
 
 def encode_acls(entries: Sequence[AclEntry]) -> bytes:
-    """/kafka-acl/<type>/<name>: all rules of a resource."""
+    """/kafka-acl/<type>/<name>: the ACL of a resource."""
     acls = [
         {
             "principal": entry.principal,
@@ -44,14 +44,14 @@ def decode_acls(data: bytes) -> list[AclEntry]:
 
 @dataclass(slots=True, frozen=True)
 class AclChange:
-    """Which resource's rules changed: type and pattern in capitals, as TOPIC and LITERAL or PREFIXED."""
+    """The resource whose ACL changed: type and pattern in capitals, such as TOPIC and LITERAL or PREFIXED."""
 
     resource_type: str
     name: str
     pattern_type: str = "LITERAL"
 
     def encode(self) -> bytes:
-        """A change of a literal rule is told in /kafka-acl-changes, of another in its extended twin."""
+        """Changes of literal patterns are in /kafka-acl-changes, others in /kafka-acl-extended-changes."""
         if self.pattern_type == "LITERAL":
             return f"{self.resource_type}:{self.name}".encode()
         value = {"version": 1, "resourceType": self.resource_type, "name": self.name}

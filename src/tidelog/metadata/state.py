@@ -1,7 +1,7 @@
-"""The picture of the cluster that requests are answered from.
+"""ClusterState: a snapshot of the cluster, from which requests are answered.
 
-A ClusterState is a snapshot: once published it is never changed, a change makes a new one that shares
-what stayed the same. Whoever holds one may read it for as long as it likes, from any thread.
+A published ClusterState is never changed: a change makes a new one that shares the unchanged parts. It can be
+read from any thread.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ NO_LEADER = -1
 """The leader of a partition whose replicas are all offline."""
 
 DEFAULT_ENTITY = "<default>"
-"""The name of the entity whose settings hold for all of its kind that have none of their own."""
+"""The name of the default entity, whose settings hold for all entities of its kind."""
 
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 
 @dataclass(slots=True)
 class PartitionState:
-    """Who holds a partition and who leads it.
+    """The replicas of a partition, its leader and in-sync replicas.
 
     `partition_epoch` counts the changes of leader and in-sync replicas (the node's version in the tree);
-    `controller_epoch` is that of the controller which made the last one.
-    `adding` and `removing` name the replicas of a reassignment under way.
+    `controller_epoch` is the epoch of the controller that made the last change. `adding` and `removing` are
+    the replicas of a running reassignment.
     """
 
     replicas: list[int]
@@ -56,7 +56,7 @@ class TopicState:
 
 @dataclass(slots=True)
 class BrokerRegistration:
-    """A live broker. `epoch` tells one registration of the same id from the next."""
+    """A live broker. `epoch` is different for each registration of an id."""
 
     broker_id: int
     endpoints: list[Endpoint]
@@ -72,7 +72,7 @@ class BrokerRegistration:
 
 @dataclass(slots=True)
 class ClusterState:
-    """Everything a broker says about the cluster, as of one moment.
+    """The state of the cluster at one moment.
 
     `entity_configs` holds the settings of everything but topics by their path below /config, names
     URL-encoded: "brokers/1", "brokers/<default>", "clients/app", "users/alice/clients/app".
@@ -96,12 +96,12 @@ class ClusterState:
         return None if state is None else state.partitions.get(partition)
 
     def broker_configs(self, broker_id: int | None) -> dict[str, str]:
-        """The settings of one broker, or those of all brokers for None; empty where none were made."""
+        """The settings of one broker, or for None the defaults of all brokers."""
         name = DEFAULT_ENTITY if broker_id is None else str(broker_id)
         return self.entity_configs.get(f"brokers/{name}", {})
 
     def with_topics(self, changed: Iterable[TopicState] = (), removed: Iterable[str] = ()) -> ClusterState:
-        """The next snapshot, in which `changed` topics replace or join those here and `removed` are gone."""
+        """The next snapshot, with `changed` topics added or replaced and `removed` ones deleted."""
         topics = dict(self.topics)
         names = dict(self.names_by_id)
         for name in removed:
@@ -117,7 +117,7 @@ class ClusterState:
         return self._with(topics=topics, names_by_id=names)
 
     def with_entity_configs(self, entity_path: str, configs: dict[str, str]) -> ClusterState:
-        """The next snapshot, with the settings of one entity; none left means the entity is gone from it."""
+        """The next snapshot, with new settings of an entity; without any the entity is removed."""
         entities = dict(self.entity_configs)
         if configs:
             entities[entity_path] = configs

@@ -1,8 +1,8 @@
-"""The tree in the words of a cluster: brokers, topics, settings, elections instead of paths and bytes.
+"""MetadataStore: brokers, topics, settings and elections in the tree.
 
-Everything that must hold together is written in one step, so a reader (or the next start after a crash)
-never sees half of a topic. Once elected, each change is bound to the controller epoch: of two
-controllers the older one can write nothing, and gets Fenced. Calls block, as those of the tree do.
+A change of several nodes is written in one step, so that a reader (or the next start after a crash) never
+sees half of a topic. Each change checks the controller epoch: a controller that was replaced gets Fenced and
+writes nothing. Calls block, as the tree does.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tidelog.metadata.tree import (
 )
 
 PRODUCER_ID_BLOCK = 1000
-"""How many producer ids a broker gets at a time, as in Kafka."""
+"""The size of a block of producer ids, as in Kafka."""
 
 MAX_PRODUCER_ID = 2**63 - 1
 
 CHANGE_EXPIRY_MS = 15 * 60 * 1000
-"""How long a notice of changed settings stays for brokers that have not read it, as in Kafka."""
+"""How long notifications of changed settings stay, as in Kafka."""
 
 NO_STATE_NODE = -1
 """The partition epoch of a partition whose leader was never written."""
 
 
 class Fenced(Exception):
-    """Another controller was elected since; what this one wanted to write was not written."""
+    """Another controller was elected; nothing was written."""
 
 
 class MetadataStore:
@@ -52,14 +52,14 @@ class MetadataStore:
     # --- the cluster and this broker
 
     def prepare(self) -> None:
-        """Make the nodes that everything else hangs on, unless they are there."""
+        """Create the root nodes, unless they exist."""
         for path in paths.PARENTS:
             ensure_path(self.tree, path)
         if self.tree.exists(paths.FEATURE) is None:
             self.tree.create(paths.FEATURE, nodes.encode_feature())
 
     def cluster_id(self, preferred: str | None = None) -> str:
-        """The id of the cluster; at the first call `preferred` (that of data found) or a random one."""
+        """The cluster id. The first call sets it to `preferred` (of the log folders) or a random id."""
         made = preferred or nodes.topic_id_text(nodes.random_id())
         try:
             self.tree.create(paths.CLUSTER_ID, nodes.encode_cluster_id(made), make_parents=True)
@@ -69,18 +69,18 @@ class MetadataStore:
             return decode(paths.CLUSTER_ID, nodes.decode_cluster_id, data)
 
     def generate_broker_id(self, reserved_max: int = 1000) -> int:
-        """A broker id that no broker of this tree was given before, from `reserved.broker.max.id` + 1 on."""
+        """A broker id above `reserved.broker.max.id` that was never generated before."""
         ensure_path(self.tree, paths.BROKER_SEQUENCE)
         return reserved_max + self.tree.set(paths.BROKER_SEQUENCE, b"").version
 
     def register_broker(self, broker_id: int, node: nodes.BrokerNode) -> BrokerRegistration:
-        """Make the broker's ephemeral node. Raises NodeExists while another holds the id."""
+        """Create the broker's ephemeral node. NodeExists while another broker has the id."""
         path = paths.broker(broker_id)
         self.tree.create(path, node.encode(), ephemeral=True, make_parents=True)
         return node.state(broker_id, self.tree.get(path)[1].czxid)
 
     def elect(self, broker_id: int) -> int:
-        """Become the controller; gives the new controller epoch. Raises NodeExists while there is another."""
+        """Become the controller; returns the new controller epoch. NodeExists while there is another one."""
         if self.tree.exists(paths.CONTROLLER_EPOCH) is None:
             self.tree.create(paths.CONTROLLER_EPOCH, nodes.encode_number(0))
         data, stat = self.tree.get(paths.CONTROLLER_EPOCH)
@@ -107,7 +107,7 @@ class MetadataStore:
     # --- topics
 
     def read_topics(self) -> dict[str, TopicState]:
-        """Every topic with its settings, the ones marked for deletion too.
+        """All topics with their settings, including those marked for deletion.
 
         A partition without a state node has no leader and NO_STATE_NODE as its partition epoch.
         A topic written before topics had ids gets one, here and in the tree.
@@ -147,7 +147,7 @@ class MetadataStore:
         )
 
     def create_topics(self, topics: Iterable[TopicState]) -> None:
-        """Write topics with their settings, assignment and leaders; all of them or none."""
+        """Write new topics with their settings, assignments and leaders; all of them or none."""
         operations: list[Operation] = []
         for topic in topics:
             operations.append(self._put_config(paths.entity_path("topics", topic.name), topic.configs))
@@ -158,7 +158,7 @@ class MetadataStore:
         self._change(operations)
 
     def add_partitions(self, topics: Iterable[TopicState]) -> None:
-        """Write topics that have more partitions than the tree knows; what it knows stays as it is."""
+        """Write the new partitions of topics; existing ones are not changed."""
         operations: list[Operation] = []
         for topic in topics:
             operations.append(SetData(paths.topic(topic.name), _topic_node(topic).encode()))
@@ -169,9 +169,9 @@ class MetadataStore:
         self._change(operations)
 
     def write_partitions(self, topic: str, partitions: Mapping[int, PartitionState]) -> None:
-        """Write new leaders and in-sync replicas, and count up `partition_epoch` of the states given.
+        """Write leaders and in-sync replicas, and increment `partition_epoch` of the given states.
 
-        Each must still be at the partition epoch its state names, else BadVersion and nothing is written.
+        BadVersion, and nothing is written, if a partition has another partition epoch than its state.
         """
         self.write_partitions_of({topic: partitions})
 
@@ -201,7 +201,7 @@ class MetadataStore:
         return operations
 
     def mark_for_deletion(self, topics: Iterable[str]) -> None:
-        """From here on the topics are going to be deleted, whatever happens to this process."""
+        """Mark topics for deletion: from now on they will be deleted, even after a crash."""
         self._change([Create(paths.deleted_topic(name)) for name in topics])
 
     def marked_for_deletion(self) -> list[str]:
@@ -217,7 +217,7 @@ class MetadataStore:
     # --- settings
 
     def read_entity_configs(self) -> dict[str, dict[str, str]]:
-        """The settings of everything but topics, by path below /config; entities without any left out."""
+        """The settings of all entities that have some, except topics, by path below /config."""
         found: dict[str, dict[str, str]] = {}
         for kind in self._children(paths.CONFIG):
             if kind in ("topics", "changes"):
@@ -229,7 +229,7 @@ class MetadataStore:
         return found
 
     def write_config(self, entity_path: str, configs: Mapping[str, str]) -> None:
-        """Replace an entity's settings and leave a notice for other brokers."""
+        """Replace an entity's settings and write a notification for other brokers."""
         path = paths.entity_config(entity_path)
         ensure_path(self.tree, path.rpartition("/")[0])
         ensure_path(self.tree, paths.CONFIG_CHANGES)
@@ -239,7 +239,7 @@ class MetadataStore:
     def _put_config(self, entity_path: str, configs: Mapping[str, str]) -> Operation:
         path = paths.entity_config(entity_path)
         data = nodes.encode_config(configs)
-        # Settings may outlive their topic when it was deleted by an older Kafka that died half way.
+        # An older Kafka that died during a deletion may have left settings without a topic.
         return Create(path, data) if self.tree.exists(path) is None else SetData(path, data)
 
     def _expired_notices(self) -> list[Operation]:
@@ -261,7 +261,7 @@ class MetadataStore:
     # --- producer ids
 
     def allocate_producer_ids(self, broker_id: int) -> range:
-        """The next ids, given to nobody before and to nobody else after, even if they are never used."""
+        """Allocate the next block of producer ids; no other call gets it."""
         ensure_path(self.tree, paths.PRODUCER_IDS)
         while True:
             data, stat = self.tree.get(paths.PRODUCER_IDS)
@@ -286,7 +286,7 @@ T = TypeVar("T")
 
 
 def decode(path: str, decoder: Callable[[bytes], T], data: bytes) -> T:
-    """What a node says; one that makes no sense raises BadNode, which names the node."""
+    """Decode a node; BadNode with its path if that fails."""
     try:
         return decoder(data)
     except nodes.BadNode as error:

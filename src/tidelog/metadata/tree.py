@@ -1,7 +1,7 @@
-"""The tree of small nodes that a cluster keeps its knowledge in: the operations of ZooKeeper that we use.
+"""Tree: the operations of ZooKeeper that the broker uses.
 
-All calls block and may be made from any thread. A change is on disk (or with the ensemble) when the call
-returns. `multi` does all of its operations or none.
+All calls block and may be made from any thread. A change is durable when the call returns. `multi` does all
+of its operations or none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ANY_VERSION = -1
 
 
 class TreeError(Exception):
-    """An operation on the tree that was not done; `path` is the node it was about."""
+    """An operation on the tree failed; `path` is its node."""
 
     def __init__(self, path: str, message: str | None = None) -> None:
         super().__init__(message or f"{path}: {self.reason}")
@@ -44,17 +44,17 @@ class NoChildrenForEphemerals(TreeError):
 
 
 class TreeUnavailable(TreeError):
-    """The store cannot be reached, read or written; nothing is known to have changed."""
+    """The tree cannot be reached, read or written; whether the change was made is not known."""
 
     reason = "the tree cannot be read or written"
 
 
 class Stat(NamedTuple):
-    """What the tree knows of a node besides its data.
+    """The metadata of a node.
 
-    `czxid` and `mzxid` number the changes that made it and that last set its data, over the whole tree;
-    `version` counts the changes of data, `cversion` those of children; times are in milliseconds;
-    `ephemeral_owner` is the session the node goes with, 0 for one that stays.
+    `czxid` and `mzxid` are the numbers of the changes that created it and last set its data, over the whole
+    tree; `version` counts the changes of data, `cversion` those of children; times are in milliseconds;
+    `ephemeral_owner` is the session of an ephemeral node, 0 for a persistent one.
     """
 
     czxid: int
@@ -80,10 +80,10 @@ class WatchEvent(NamedTuple):
 
 
 Watch: TypeAlias = Callable[[WatchEvent], None]
-"""Called once, at the next change of what was asked, after that change is durable.
+"""Called once, with the next change of the watched node, after that change is durable.
 
-It may be called from any thread, and from within the call that made the change: it hands the event on
-(to its loop) and returns.
+It may be called from any thread, and during the call that made the change: it should only pass the event to
+its loop and return.
 """
 
 
@@ -106,7 +106,7 @@ class Delete(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Do the other operations only while this node has this version."""
+    """Do the other operations only if this node has this version."""
 
     path: str
     version: int
@@ -114,7 +114,7 @@ class Check(NamedTuple):
 
 Operation: TypeAlias = Create | SetData | Delete | Check
 Result: TypeAlias = str | Stat | None
-"""What an operation gives: Create the path made, SetData the new Stat, Delete and Check nothing."""
+"""The result of an operation: of Create the path, of SetData the new Stat, of Delete and Check None."""
 
 
 class Tree(Protocol):
@@ -127,31 +127,31 @@ class Tree(Protocol):
         sequential: bool = False,
         make_parents: bool = False,
     ) -> str:
-        """Make a node and return its path, to which `sequential` appended ten digits.
+        """Create a node and return its path, with ten digits appended if `sequential`.
 
-        Raises NodeExists, NoNode where the parent is missing, NoChildrenForEphemerals.
+        Raises NodeExists, NoNode if the parent is missing, NoChildrenForEphemerals.
         """
 
     def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
-        """The data of a node (empty for none). The watch sees its next change or its end. Raises NoNode."""
+        """The data of a node. The watch is called when it changes or is deleted. Raises NoNode."""
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
-        """Replace the data of a node. Raises NoNode, and BadVersion where it is not at `version`."""
+        """Replace the data of a node. Raises NoNode, and BadVersion if it has another version."""
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Remove a node. Raises NoNode, BadVersion, NotEmpty."""
 
     def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        """The Stat of a node, or None; the watch is set either way and sees its creation, change or end."""
+        """The Stat of a node, or None. The watch is called when it is created, changes or is deleted."""
 
     def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """The names of the children, sorted. The watch sees one made or removed, or the node's end."""
+        """The sorted names of the children. The watch is called when they change or the node is deleted."""
 
     def multi(self, operations: Sequence[Operation]) -> list[Result]:
-        """Do all operations in order, or none and raise the error of the first that cannot be done."""
+        """Do all operations in order; or none, and raise the error of the first that fails."""
 
     def close(self) -> None:
-        """End the session; its ephemeral nodes go."""
+        """End the session and delete its ephemeral nodes."""
 
 
 def parent_of(path: str) -> str:
@@ -163,7 +163,7 @@ def child_of(parent: str, name: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """Refuse what is not an absolute path of named nodes, before it becomes a node nobody can reach."""
+    """Refuse a path that is not absolute or has empty names: nobody could reach such a node."""
     if path == "/":
         return
     if not path.startswith("/") or path.endswith("/") or "//" in path or "\0" in path:
@@ -173,7 +173,7 @@ def check_path(path: str) -> None:
 
 
 def ensure_path(tree: Tree, path: str) -> None:
-    """Make a node and its parents without data, unless they are there."""
+    """Create a node and its parents without data, unless they exist."""
     if path == "/" or tree.exists(path) is not None:
         return
     try:
@@ -183,7 +183,7 @@ def ensure_path(tree: Tree, path: str) -> None:
 
 
 def walk(tree: Tree, path: str = "/") -> Iterator[tuple[str, bytes, Stat]]:
-    """A node and everything below it, parents before children, names in order."""
+    """A node and all nodes below it, parents before children, sorted by name."""
     try:
         data, stat = tree.get(path)
         names = tree.children(path)
@@ -195,7 +195,7 @@ def walk(tree: Tree, path: str = "/") -> Iterator[tuple[str, bytes, Stat]]:
 
 
 def delete_recursively(tree: Tree, path: str) -> None:
-    """Remove a node and everything below it in one step; nothing happens where there is none."""
+    """Delete a node and all nodes below it in one step; nothing happens if there is none."""
     operations = [Delete(node) for node, _, _ in walk(tree, path)]
     operations.reverse()
     if operations:

@@ -1,6 +1,6 @@
-"""The tree in a real ZooKeeper, through kazoo.
+"""ZooKeeperTree: the tree in a ZooKeeper ensemble, through kazoo.
 
-kazoo is imported when a connection is made, so that a broker without ZooKeeper does not pay for it.
+kazoo is imported with the first connection: a broker without ZooKeeper does not need it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 
 class ZooKeeperTree:
-    """A Tree in the ensemble at `connect` ("host:port,host:port/chroot"); the chroot is made if need be."""
+    """A Tree in the ensemble at `connect` ("host:port,host:port/chroot"); creates a missing chroot."""
 
     def __init__(self, connect: str, *, session_timeout: float = 18.0, connect_timeout: float = 18.0) -> None:
-        """Connect, or raise TreeUnavailable when nobody answers within `connect_timeout` seconds."""
+        """Connect; TreeUnavailable without an answer within `connect_timeout` seconds."""
         from kazoo.client import KazooClient
         from kazoo.handlers.threading import KazooTimeoutError
 
@@ -115,7 +115,7 @@ class ZooKeeperTree:
             _add(transaction, operation)
         results: list[object] = self._call("/", transaction.commit) if operations else []
         for operation, result in zip(operations, results, strict=True):
-            # Those before the one that failed were rolled back, those after it were never tried.
+            # Operations before the failed one were rolled back, those after it were not tried.
             if isinstance(result, Exception) and not isinstance(
                 result, RolledBackError | RuntimeInconsistency
             ):
@@ -189,7 +189,7 @@ def _watching(watch: Watch | None) -> Callable[[WatchedEvent], None] | None:
 
     def on_event(event: WatchedEvent) -> None:
         kind = getattr(EventType, {"CHILD": "CHILDREN"}.get(event.type, event.type), None)
-        # Events without a node (the session's own) are not about what was asked.
+        # Events without a node are about the session, not about the watched node.
         if kind is not None:
             watch(WatchEvent(kind, event.path))
 

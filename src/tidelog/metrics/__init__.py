@@ -1,4 +1,4 @@
-"""Plain numbers that the broker counts on its loop; text is made only when somebody asks."""
+"""The metrics of a broker: counted as plain numbers on its loop, and shown as Prometheus text."""
 
 from tidelog.metrics.registry import Counter, Family, Gauge, Histogram, Meter, MetricName, Registry
 

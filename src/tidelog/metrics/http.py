@@ -1,6 +1,6 @@
 """A very small HTTP server for `GET /metrics` and `GET /health`, on the broker's own loop.
 
-It reads one short request, answers and closes. Anything else gets an error or no answer.
+A connection carries one short request and its response. Any other request gets an HTTP error or no response.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_CONNECTIONS: Final = 32
 
 @dataclass(slots=True)
 class Health:
-    """Whether a probe may send clients here, and what people want to know where it may not."""
+    """Whether the broker serves clients, and the details that `/health` shows."""
 
     is_healthy: bool
     details: dict[str, object] = field(default_factory=dict)
@@ -43,13 +43,13 @@ class MetricsServer:
         self._open = 0
 
     async def bind(self) -> None:
-        """Take the port and answer `/health`. Raises OSError where the port is in use."""
+        """Bind the port and serve `/health`. Raises OSError if the port is in use."""
         self._server = await asyncio.start_server(
             self._serve, self._host, self._port, limit=MAX_REQUEST_BYTES
         )
 
     def start(self) -> None:
-        """Answer `/metrics` as well: every part that has metrics is there."""
+        """Serve `/metrics` too. To be called when every part of the broker has its metrics."""
         self._has_metrics = True
 
     @property
@@ -74,7 +74,7 @@ class MetricsServer:
                     writer.write(await self._answer(head))
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a peer that is slow, gone or talks too much gets no answer
+            pass  # a peer that is slow, gone or sends too much gets no response
         finally:
             self._open -= 1
             writer.close()
@@ -99,7 +99,7 @@ class MetricsServer:
         try:
             metrics = Text()
             for _ in metrics.fill(self._registry):
-                await asyncio.sleep(0)  # requests go before the rest of a long text
+                await asyncio.sleep(0)  # other requests go before the rest of a long text
         except Exception as error:
             log.exception("metrics cannot be rendered")
             return _response("500 Internal Server Error", "text/plain", f"{type(error).__name__}\n")

@@ -1,4 +1,4 @@
-"""What the operating system knows of this process, under the names that Prometheus' own clients use."""
+"""CPU, memory and descriptors of this process, under the names of Prometheus' own clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessMetrics:
-    """`families` reads /proc; without it, as on macOS, only the CPU time and the limit are known."""
+    """Reads /proc. Without it, as on macOS, only the CPU time and the limit of descriptors are known."""
 
     def __init__(self, started_seconds: float) -> None:
         self._started_seconds = started_seconds
@@ -30,7 +30,7 @@ class ProcessMetrics:
         try:
             with open("/proc/self/statm") as statm:
                 virtual, resident = (int(pages) * PAGE_BYTES for pages in statm.read().split()[:2])
-            open_files = len(os.listdir("/proc/self/fd")) - 1  # one is that of the listing
+            open_files = len(os.listdir("/proc/self/fd")) - 1  # the listing itself has one open
         except OSError:
             return
         yield _family("resident_memory_bytes", "gauge", resident, "Memory that is resident.")

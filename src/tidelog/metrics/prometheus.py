@@ -1,7 +1,7 @@
-"""Metrics as Prometheus' text, under the names that dashboards for Kafka ask for.
+"""Metrics as Prometheus text, under the names that dashboards for Kafka use.
 
-Kafka's names become what the JMX exporter makes of them with Strimzi's rules: lower case, `PerSec`
-turned into a `_total` counter, `Percent` into `_percent`, histograms into quantiles and a `_count`.
+The names are those of the JMX exporter with Strimzi's rules: lower case, `_total` for `PerSec`, `_percent`
+for `Percent`, and quantiles and a `_count` for a histogram.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def render(registry: Registry) -> str:
 
 
 class Text:
-    """Samples gathered by family: Prometheus wants all of one name together, behind its type."""
+    """Samples by family: Prometheus wants all samples of a name together, after its type."""
 
     __slots__ = ("_families",)
 
@@ -49,7 +49,7 @@ class Text:
         self._families: dict[str, tuple[str, str, list[str]]] = {}
 
     def fill(self, registry: Registry) -> Iterator[None]:
-        """Add all metrics, stopping now and then so that a loop can do other work between."""
+        """Add all metrics. Yields now and then, so that a loop can do other work."""
         done = 0
         for name, metric in registry:
             self._add_metric(name, metric)
@@ -101,7 +101,7 @@ def mbean_name(name: MetricName) -> str:
 
 
 def prometheus_name(name: MetricName, kind: str) -> str:
-    """The name that the exporter's rules give: `kind` is counter, gauge or histogram."""
+    """The name by the exporter's rules. `kind` is counter, gauge or histogram."""
     last = name.name
     prefix = f"{name.group}_{name.type}_"
     if kind == "counter":

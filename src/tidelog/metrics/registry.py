@@ -1,8 +1,8 @@
 """Counters, meters, histograms and gauges under Kafka's names.
 
-An update is an integer added; rates, windows and percentiles are worked out when somebody reads them.
-The hot ways add to the public numbers themselves (`meter.count += n`) and hold on to the metric object.
-Metrics are not locked: they belong to the thread that owns the broker.
+An update adds an integer; rates, windows and percentiles are computed when they are read. Hot code keeps the
+metric object and adds to its public numbers (`meter.count += n`). Metrics have no locks: only the thread of
+the broker updates them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 BUCKETS: Final = 256
-"""Eight buckets to an octave: a percentile is off by at most a sixteenth, values up to 2**34 keep apart."""
+"""Eight buckets for each doubling: a percentile is off by at most a sixteenth, for values up to 2**34."""
 
 DIRECT: Final = 4096
-"""Values below this find their bucket in a table instead of by arithmetic."""
+"""For values below this a table has the bucket."""
 
 
 def bucket_of(value: int) -> int:
@@ -30,7 +30,7 @@ def bucket_of(value: int) -> int:
 
 
 def bucket_bounds(index: int) -> tuple[int, int]:
-    """The lowest value a bucket counts, and the first one it does not."""
+    """The lowest value of a bucket, and the lowest value of the next."""
     if index < 16:
         return index, index + 1
     shift = (index >> 3) - 1
@@ -80,9 +80,9 @@ class Counter:
 
 
 class Meter:
-    """A count and how fast it grows, as averages that fade over 1, 5 and 15 minutes.
+    """A count and its rate, as exponential averages over 1, 5 and 15 minutes.
 
-    The averages move on when they are read, by what was counted since the last reading.
+    A reading updates the averages by the count since the last reading.
     """
 
     __slots__ = ("_averages", "_clock", "_read_at", "_read_count", "_started", "count")
@@ -122,10 +122,10 @@ class Meter:
 
 
 class Histogram:
-    """How often values of each size came, with percentiles over about the last minute.
+    """Counts of values in buckets, with percentiles over about the last minute.
 
-    Values are whole numbers in a unit of the caller's choice; `unit` turns them into what is shown.
-    The window moves when percentiles are read: a histogram nobody reads keeps all it counted.
+    Values are integers in a unit of the caller's choice; shown values are multiplied by `unit`. The window
+    moves when percentiles are read: the first reading covers the whole life of the histogram.
     """
 
     __slots__ = ("_clock", "_past", "_window", "buckets", "unit")
@@ -148,10 +148,10 @@ class Histogram:
         return sum(self.buckets)
 
     def settle(self) -> None:
-        """Work out what is derived, before the buckets are read. Here nothing is."""
+        """Compute buckets that are derived from other histograms. Called before buckets are read."""
 
     def percentiles(self, quantiles: Iterable[float]) -> list[float]:
-        """The values below which each share of the window lies; 0 where the window is empty."""
+        """The value at each quantile of the window; 0 if the window is empty."""
         self.settle()
         counts = self._window_counts()
         return [_quantile(counts, quantile) * self.unit for quantile in quantiles]
@@ -182,7 +182,7 @@ def _quantile(counts: list[int], quantile: float) -> float:
 
 
 class Gauge:
-    """A number that is asked for when somebody reads it."""
+    """A number that a function returns when it is read."""
 
     __slots__ = ("function",)
 
@@ -200,10 +200,9 @@ M = TypeVar("M", Counter, Meter, Histogram)
 
 @dataclass(slots=True)
 class Family:
-    """Numbers under one name that are made on the spot, such as the sizes of all logs.
+    """Samples of one name that are computed when they are read, such as the sizes of all logs.
 
-    `name` is a Kafka name without labels, or a text taken as the finished Prometheus name; the latter comes
-    with a `help` text.
+    `name` is a Kafka name without labels, or a Prometheus name with a `help` text.
     """
 
     name: MetricName | str
@@ -213,7 +212,7 @@ class Family:
 
 
 class Registry:
-    """All metrics of one broker, by name; asking for a name again gives the same metric."""
+    """All metrics of one broker by name. The same name gives the same metric."""
 
     __slots__ = ("_collectors", "_metrics", "clock")
 
@@ -238,18 +237,18 @@ class Registry:
         return self._get(MetricName(group, type, name, tuple(labels.items())), Histogram, make)
 
     def gauge(self, group: str, type: str, name: str, function: Callable[[], float], **labels: str) -> Gauge:
-        """Show what `function` gives; a second gauge of one name takes the place of the first."""
+        """Show the result of `function`. Replaces an earlier gauge of the same name."""
         gauge = Gauge(function)
         self._metrics[MetricName(group, type, name, tuple(labels.items()))] = gauge
         return gauge
 
     def attach(self, group: str, type: str, histograms: Mapping[str, Histogram], **labels: str) -> None:
-        """Show histograms that their owner made, each under its name; earlier ones give way."""
+        """Show these histograms under their names. Replaces earlier metrics of the same names."""
         for name, histogram in histograms.items():
             self._metrics[MetricName(group, type, name, tuple(labels.items()))] = histogram
 
     def collect(self, collector: Callable[[], Iterable[Family]]) -> None:
-        """Ask `collector` for families at every reading: for numbers by the thousand, or that come and go."""
+        """Call `collector` at every reading. For thousands of numbers, or numbers that come and go."""
         self._collectors.append(collector)
 
     def families(self) -> Iterator[Family]:
@@ -260,7 +259,7 @@ class Registry:
         self._metrics.pop(MetricName(group, type, name, tuple(labels.items())), None)
 
     def remove_labelled(self, key: str, value: str) -> None:
-        """Forget everything that carries this label, as when a topic is deleted."""
+        """Remove every metric with this label: those of a deleted topic."""
         for name in [name for name in self._metrics if (key, value) in name.labels]:
             del self._metrics[name]
 

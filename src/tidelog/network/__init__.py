@@ -1,1 +1,1 @@
-"""Sockets: frames in, frames and file slices out, limits on both, and the loop they live on."""
+"""The socket server of a broker: its loop, listeners, channels, requests and their limits and metrics."""

@@ -1,4 +1,4 @@
-"""What is done with every small request, in plain Python; the compiled twin has the same."""
+"""The hot functions of the network in plain Python; `_speed` has the same functions compiled."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Entry = TypeVar("Entry", bound=Flexible)
 def known_header(
     buffer: bytearray, start: int, end: int, entries: dict[int, Entry], client: bytes
 ) -> tuple[Entry, int, int] | None:
-    """The header of the frame `buffer[start:end]`: (what `entries` has, correlation id, start of the body).
+    """The header of the frame `buffer[start:end]`, size included: (entry, correlation id, start of the body).
 
-    None unless the frame is whole, its API key and version (as one number) are in `entries`, `client` stands
-    where the client id and its length are, and the header has no tagged fields.
+    None unless the range is exactly one frame, `entries` has its API key and version (as one number), its
+    client id with length is `client`, and it has no tagged fields.
     """
     size = len(client)
     if size == 0 or start < 0 or end > len(buffer) or end - start < 12 + size:
@@ -45,7 +45,7 @@ def known_header(
 
 
 class RequestTimes:
-    """Counts, in the buckets of histograms, the size and the times that every request has."""
+    """Records the size and the times of requests in the buckets of histograms."""
 
     __slots__ = ("_local", "_queue", "_send", "_size", "_total")
 
@@ -66,7 +66,7 @@ class RequestTimes:
         send_start_ns: int,
         sent_ns: int,
     ) -> None:
-        """Times are kept in units of 1,024 ns; a time in the queue only where there was one."""
+        """Record a request. Times are kept in units of 1,024 ns; a queue time only if it is not zero."""
         total = (sent_ns - received_ns) >> 10
         local = (local_end_ns - started_ns) >> 10
         send = (sent_ns - send_start_ns) >> 10

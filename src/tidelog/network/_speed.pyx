@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, binding=False
-"""What is done with every small request, compiled; `_pure` has the same in Python."""
+"""The hot functions of the network, compiled; `_pure` has the same functions in Python."""
 
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE

@@ -1,7 +1,7 @@
-"""One connection: whole frames to the handler, one request at a time, answers in order.
+"""One connection: reads frames, hands one request at a time to the handler, sends responses in order.
 
-Frames that arrive whole are handled where the loop's buffer received them; a partial or large frame
-gets a buffer of its own. A peer that sends or reads slowly holds its own memory and nobody's time.
+A channel is muted while its request is in progress, its response is pending or the request queue is full
+(`channel_state`). A peer that sends or reads slowly delays no other connection.
 """
 
 from __future__ import annotations
@@ -12,64 +12,63 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Final
 
-from tidelog.network.accounting import ApiVersionEntry
-from tidelog.network.answering import (
-    BULK,
+from tidelog.network.channel_state import (
+    BATCH_ENDED,
+    BATCH_STARTED,
+    BATCHED,
     BUSY,
+    CLOSE_COMPLETED,
+    CLOSE_STARTED,
     CLOSED,
-    CORKED,
+    CLOSING,
     DEFERRED,
-    DRAINING,
-    FILLING,
-    PARKED,
-    SAVED,
-    SENDING,
-    AnsweringChannel,
-    log,
+    QUEUE_DRAINED,
+    QUEUE_FILLED,
+    REQUEST_IN_PROGRESS,
+    REQUEST_RECEIVED,
+    RESPONSE_PENDING,
+    UNREADABLE,
+)
+from tidelog.network.frames import (
+    NOWHERE,
+    READ_BYTES,
+    TO_FRAME,
+    TO_SHARED_BUFFER,
+    TO_SIZE,
+    FrameReader,
+    InvalidReceive,
 )
 from tidelog.network.loop import GONE, READ, WRITE
 from tidelog.network.memory import FrameBuffer
-from tidelog.network.request import LENGTH, NO_BYTES, Request, Taken
-from tidelog.network.request_channel import READ_BYTES, BadFrame, RequestChannel
+from tidelog.network.request import NO_BYTES, FastRequest, Request
+from tidelog.network.request_channel import InvalidRequest, RequestChannel
+from tidelog.network.request_metrics import ApiVersionEntry
+from tidelog.network.response_channel import ResponseChannel, log
 from tidelog.network.twins import known_header
 
 KnownHeader = tuple[ApiVersionEntry, int, int]
-"""The API and version, the correlation id, and where the body begins."""
+"""The API version, the correlation id, and where the body begins."""
 
 FRAMES_PER_TURN: Final = 32
-
-
-# How requests of HTTP begin: its methods, and the preface of HTTP/2.
-HTTP_METHODS: Final = frozenset(
-    (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
-)
-TLS_HANDSHAKE: Final = b"\x16\x03"
-
-
-def other_protocol(begin: bytes) -> str | None:
-    """What the first four bytes of a connection are, where they are no length of Kafka's protocol."""
-    if begin in HTTP_METHODS:
-        return "an HTTP request"
-    return "a TLS handshake" if begin.startswith(TLS_HANDSHAKE) else None
+"""A channel handles at most so many frames before other channels have their turn."""
 
 
 def hang_up(sock: socket.socket) -> None:
-    """Close a socket, also where a process forked from this one has it open: the peer shall see the end."""
+    """Close a socket. The peer sees the end even if a forked process has the socket open, too."""
     with suppress(OSError):  # the peer has gone already
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()
 
 
-class Channel(AnsweringChannel):
+class Channel(ResponseChannel):
+    """The connection of one client, on the loop of the broker."""
+
     __slots__ = (
         "_client_raw",
-        "_filled",
-        "_filling",
-        "_filling_size",
+        "_frames",
         "_on_closed",
         "_recv_into",
-        "_saved",
-        "_saved_position",
+        "_shared",
         "client_id",
     )
 
@@ -87,20 +86,19 @@ class Channel(AnsweringChannel):
         self._client_raw = b""  # the client id of the last request, with its length before it
         self._recv_into = sock.recv_into
         self._on_closed = on_closed
-        self._filling: FrameBuffer | None = None
-        self._filling_size = self._filled = 0
-        self._saved: bytearray | None = None
-        self._saved_position = 0
+        self._shared = context.received
+        self._frames = FrameReader(context.received, context.pool)
         context.loop.register(self.fd, self.on_event, READ)
 
     # Reading
 
     def on_event(self, mask: int) -> None:
         context = self.context
-        if mask != READ or self._state or context.closed:
+        if mask != READ or self._state or self._frames.target or context.is_full:
             self._on_unusual(mask)
             return
-        buffer = context.buffer
+        shared = self._shared
+        buffer = shared.buffer
         try:
             received = self._recv_into(buffer)
         except (BlockingIOError, InterruptedError):
@@ -108,14 +106,13 @@ class Channel(AnsweringChannel):
         except OSError as error:
             self._lost(error)
             return
-        # The ordinary case: exactly one frame, within the limit.
-        known = None
-        if received <= context.max_received:
-            known = known_header(buffer, 0, received, context.entries, self._client_raw)
+        # The ordinary case: the read is exactly one frame, of an API version and a client that are known.
+        known = known_header(buffer, 0, received, context.entries, self._client_raw)
         if known is not None:
-            self._handle(known, self.client_id, context.view[4:received], None)
+            self._handle(known, self.client_id, shared.view[4:received], None)
         elif received:
-            self._handle_frames(buffer, context.view, 0, received)
+            self._frames.buffer_updated(received)
+            self._handle_frames()
         else:
             self.close()
 
@@ -123,218 +120,140 @@ class Channel(AnsweringChannel):
         state = self._state
         if state & CLOSED:
             return
-        if mask & GONE and (not mask & READ or state & (BUSY | SENDING | SAVED | PARKED)):
-            # Nothing can be sent any more. Where nothing waits, what the peer said last is read first.
+        if mask & GONE and (not mask & READ or not self._may_read()):
+            # Nothing can be sent any more. A channel that may read first reads the peer's last bytes.
             self._lost(None)
             return
-        if mask & WRITE and state & SENDING:
+        if mask & WRITE and state & RESPONSE_PENDING:
             self._continue_sending()
         if mask & READ and not self._state & CLOSED:
-            self._read_unusual()
+            self._read()
 
-    def _read_unusual(self) -> None:
-        state = self._state
-        if state & (BUSY | SENDING | SAVED | PARKED):
-            # Only now that the peer sent more is it worth a system call to stop listening.
+    def _may_read(self) -> bool:
+        return not self._state & UNREADABLE and self._frames.target != NOWHERE
+
+    def _read(self) -> None:
+        if not self._may_read():
+            # To stop listening is a system call: it is made only now that the peer has sent more.
             self._set_interest(self._interest & ~READ)
-            return
-        if self.context.closed and self._must_wait():
-            self._park()
-            return
+        elif self.context.is_full and self._must_wait():
+            self._mute()
+        else:
+            self._receive()
+
+    def _must_wait(self) -> bool:
+        # A frame that has its memory is read to its end: its memory is released when it is handled.
+        context = self.context
+        return self._frames.target != TO_FRAME or context.in_progress >= context.max_in_progress
+
+    def _receive(self) -> None:
+        frames = self._frames
+        target = frames.target
         try:
-            if state & FILLING:
-                self._fill()
-            elif state & BULK:
-                self._read_length()
-            else:
-                context = self.context
-                received = self._recv_into(context.buffer)
-                if received:
-                    self._handle_frames(context.buffer, context.view, 0, received)
-                else:
-                    self.close()
+            received = self._receive_once()
+            if target == TO_SIZE and received and frames.missing:
+                received = self._receive_once()  # the frame follows its size
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._lost(error)
-
-    def _must_wait(self) -> bool:
-        # A frame that has its memory is read to its end: memory comes back only when it is handled.
-        return not self._state & FILLING or self.context.in_progress >= self.context.max_in_progress
-
-    def _handle_frames(self, buffer: bytearray, view: memoryview, position: int, end: int) -> None:
-        """Handle the whole frames of `buffer[position:end]` and put aside what cannot be handled now."""
-        handled = 0
-        while end - position >= 4:
-            size = LENGTH.unpack_from(buffer, position)[0]
-            if not self._length_is_allowed(size):
-                return
-            frame_end = position + 4 + size
-            if frame_end > end:
-                break
-            if self._corked or self._whole_frame_at(buffer, frame_end, end):
-                self._state |= CORKED
-            self._handle_frame(buffer, view, position, frame_end)
-            position = frame_end
-            handled += 1
-            if self._state & ~(CORKED | DEFERRED) or handled == FRAMES_PER_TURN:
-                break
-        self._state &= ~CORKED
-        if self._corked:
-            self._flush_corked()
-        if self._state & CLOSED or position == end:
-            self._saved = None
             return
-        if self._state & ~DEFERRED or handled == FRAMES_PER_TURN:
-            self._save(buffer, view, position, end)
-        else:
-            self._begin_partial(view[position:end])
-
-    def _whole_frame_at(self, buffer: bytearray, position: int, end: int) -> bool:
-        return end - position >= 4 and 0 <= LENGTH.unpack_from(buffer, position)[0] <= end - position - 4
-
-    def _length_is_allowed(self, size: int) -> bool:
-        if 0 <= size <= self.context.max_frame:
-            return True
-        self._flush_corked()
-        spoken = other_protocol(LENGTH.pack(size))
-        self._drop(
-            f"{spoken} came, and this port speaks Kafka's protocol without TLS"
-            if spoken is not None
-            else f"a frame of {size} bytes was announced "
-            f"(0 to {self.context.max_frame} are accepted, socket.request.max.bytes)"
-        )
-        return False
-
-    def _save(self, buffer: bytearray, view: memoryview, position: int, end: int) -> None:
-        """Put received frames aside until the present request is answered."""
-        if buffer is not self._saved:
-            self._saved = bytearray(view[position:end])
-            position = 0
-        self._saved_position = position
-        self._state |= SAVED
-        if not self._state & (BUSY | SENDING):
-            # Only this turn's share is used up: others come first, then this goes on.
-            self.context.loop.call_soon(self._continue_saved)
-
-    def _continue_saved(self) -> None:
-        state = self._state
-        if not state & SAVED or state & (BUSY | SENDING | PARKED | CLOSED):
+        except InvalidReceive as error:
+            self._refuse_frame(error)
             return
-        if self.context.closed:
-            self._park()
-            return
-        saved = self._saved
-        assert saved is not None
-        self._state &= ~SAVED
-        self._handle_frames(saved, memoryview(saved), self._saved_position, len(saved))
-        if not self._state & SAVED:
-            self._saved = None
-        self._listen_again()
-
-    def _begin_partial(self, begun: memoryview) -> None:
-        """Give a frame that has not arrived whole a buffer of its own."""
-        if len(begun) < 4:
-            # Not even the length is known: its bytes are collected first.
-            self._filling = bytearray(4)
-            self._filling_size = 4
-            self._filling[: len(begun)] = begun
-            self._filled = len(begun)
-            self._state |= FILLING | BULK
-            return
-        size = LENGTH.unpack_from(begun)[0]
-        if not self._start_filling(size):
-            return
-        body = begun[4:]
-        if self._filling is not None:
-            self._filling[: len(body)] = body
-        self._filled = len(body)
-
-    def _start_filling(self, size: int) -> bool:
-        try:
-            self._filling = self.context.pool.take(size)
-        except (MemoryError, OSError, ValueError) as error:
-            self._drop(f"there is no memory for a frame of {size} bytes ({error})")
-            return False
-        self._filling_size = size
-        self._filled = 0
-        self._state = self._state & ~BULK | FILLING
-        if self.context.pool.exhausted:
-            self.context.update_gate()
-        return True
-
-    def _read_length(self) -> None:
-        """Read the length of the next frame alone, then go on with its body."""
-        self._filling = bytearray(4)
-        self._filling_size = 4
-        self._filled = 0
-        self._state |= FILLING
-        self._fill()
-
-    def _fill(self) -> None:
-        filling = self._filling
-        assert filling is not None
-        wanted = self._filling_size - self._filled
-        if wanted > READ_BYTES:
-            wanted = self.context.allowance(wanted)
-        received = self._recv_into(memoryview(filling)[self._filled : self._filled + wanted])
         if not received:
             self.close()
-            return
-        self._filled += received
-        clock = self.context.clock
-        self.last_active_ns = clock.now_ns
-        clock.bulk_ns = clock.turn_ns
-        if self._filled < self._filling_size:
-            return
-        self._state &= ~FILLING
-        if self._state & BULK:
-            self._length_is_here(filling)
+        elif target == TO_SHARED_BUFFER:
+            self._handle_frames()
         else:
-            self._frame_is_here(filling)
+            frame = frames.next_frame()
+            if frame is not None:
+                self._handle_new(frame, frames.take_memory())
 
-    def _length_is_here(self, filling: FrameBuffer) -> None:
-        size = LENGTH.unpack_from(filling)[0]
-        self._filling = None
-        self._filled = 0
-        if self._length_is_allowed(size) and self._start_filling(size):
-            if size == 0:
-                self._filled = 0
-                self._state &= ~FILLING
-                self._frame_is_here(self._filling)
-            else:
-                self._fill()
+    def _receive_once(self) -> int:
+        context, frames = self.context, self._frames
+        space = frames.get_buffer()
+        if len(space) > READ_BYTES:
+            space = space[: context.allowance(len(space))]
+        received = self._recv_into(space)
+        if received:
+            if frames.target:
+                clock = context.clock
+                self.last_active_ns = clock.now_ns
+                clock.bulk_ns = clock.turn_ns
+            if frames.buffer_updated(received) and context.pool.is_out_of_memory:
+                context.check_limits()
+        return received
 
-    def _frame_is_here(self, filling: FrameBuffer | None) -> None:
-        assert filling is not None
-        size = self._filling_size
-        self._filling = None
-        if size >= READ_BYTES // 2:
-            self._state |= BULK
-        self._handle_new(memoryview(filling)[:size], filling)
+    def _handle_frames(self) -> None:
+        """Handle the whole frames of one read, as many as may be handled now."""
+        frames = self._frames
+        handled = 0
+        try:
+            while handled < FRAMES_PER_TURN and not self._state & UNREADABLE:
+                frame = frames.next_frame()
+                if frame is None:
+                    break
+                handled += 1
+                if not self._state & BATCHED and (self._batch or frames.has_frame()):
+                    self._state = BATCH_STARTED[self._state]
+                known = known_header(
+                    frames.buffer, frames.start, frames.position, self.context.entries, self._client_raw
+                )
+                if known is not None:
+                    self._handle(known, self.client_id, frame, None)
+                else:
+                    self._handle_new(frame, None)
+            self._end_batch()
+            if not self._state & CLOSED:
+                self._detach(handled == FRAMES_PER_TURN)
+        except InvalidReceive as error:
+            self._end_batch()
+            self._refuse_frame(error)
+
+    def _end_batch(self) -> None:
+        """Send the responses of the requests of one read together."""
+        if self._state & BATCHED:
+            self._state = BATCH_ENDED[self._state]
+            self._send_batch()
+
+    def _detach(self, is_turn_over: bool) -> None:
+        """Leave the shared buffer to other connections."""
+        frames = self._frames
+        frames.detach(is_turn_over or self._state & UNREADABLE != 0)
+        if frames.target == NOWHERE:
+            if not self._state & UNREADABLE:
+                # Only the share of this turn is used up.
+                self.context.loop.call_soon(self._continue_saved)
+        elif frames.target and self.context.pool.is_out_of_memory:
+            self.context.check_limits()
+
+    def _refuse_frame(self, error: InvalidReceive) -> None:
+        self._frames.close()
+        self._drop(str(error))
+
+    def _continue_saved(self) -> None:
+        """Handle frames that were received earlier."""
+        if self._frames.target != NOWHERE or self._state & UNREADABLE:
+            return
+        if self.context.is_full:
+            self._mute()
+            return
+        self._handle_frames()
+        self._listen_again()
 
     # Handling
 
-    def _handle_frame(self, buffer: bytearray, view: memoryview, start: int, end: int) -> None:
-        """Handle the whole frame, its length included, that is at `buffer[start:end]`."""
-        # Nearly always the API and version are known, and the client id is that of the last request.
-        known = known_header(buffer, start, end, self.context.entries, self._client_raw)
-        if known is not None:
-            self._handle(known, self.client_id, view[start + 4 : end], None)
-        else:
-            self._handle_new(view[start + 4 : end], None)
-
     def _handle_new(self, frame: memoryview, memory: FrameBuffer | None) -> None:
-        """Handle a frame that is the first of its kind here, or that has memory of its own."""
+        """Handle a frame of an API version or a client id that is new here, or with memory of the pool."""
         context = self.context
         try:
             entry, correlation_id, client_id, body_start = context.read_header(frame)
-        except BadFrame as error:
+        except InvalidRequest as error:
             if memory is not None:
-                context.pool.give_back(memory, len(frame))
-                context.update_gate()
-            self._state &= ~CORKED
-            self._flush_corked()
+                context.pool.release(memory, len(frame))
+                context.check_limits()
+            self._end_batch()
             self._drop(str(error))
             return
         if body_start >= 10:
@@ -346,17 +265,17 @@ class Channel(AnsweringChannel):
     def _handle(
         self, header: KnownHeader, client_id: str | None, frame: memoryview, memory: FrameBuffer | None
     ) -> None:
-        """Offer a request to the short way of its API; the handler gets what that does not take."""
+        """Give a request to the fast path of its API, or to the handler."""
         entry, correlation_id, body_start = header
         context = self.context
         clock = context.clock
         self.last_active_ns = now = clock.now_ns
-        size, short_way, request = len(frame), entry.short_way, None
+        size, fast_path, request = len(frame), entry.fast_path, None
         try:
             if (
-                short_way is None
-                or context.log_level  # its line in the log is written with the Request
-                or not short_way((self, entry, correlation_id, size, clock.turn_ns, now), frame, body_start)
+                fast_path is None
+                or context.log_level  # the request log needs a Request
+                or not fast_path((self, entry, correlation_id, size, clock.turn_ns, now), frame, body_start)
             ):
                 request = Request(
                     self, entry, correlation_id, client_id, frame, body_start, size, clock.turn_ns, now
@@ -366,14 +285,14 @@ class Channel(AnsweringChannel):
         except Exception as error:
             self._handler_failed(entry, request, error)
         if memory is not None:
-            context.pool.give_back(memory, size)
-            context.update_gate()
+            context.pool.release(memory, size)
+            context.check_limits()
         if request is not None and not request.done:
-            self._now_busy(request)
+            self._request_received(request)
 
-    def _now_busy(self, request: Request) -> None:
-        """The handler returned without an answer: it comes later."""
-        self._state |= BUSY
+    def _request_received(self, request: Request) -> None:
+        """The handler returned without a response: it comes later."""
+        self._state = REQUEST_RECEIVED[self._state]
         if not request.kept:
             request.release_buffer()
         if request.local_end_ns == 0:
@@ -381,100 +300,100 @@ class Channel(AnsweringChannel):
             context = self.context
             context.in_progress += 1
             if context.in_progress >= context.max_in_progress:
-                context.update_gate()
+                context.check_limits()
 
     def _handler_failed(self, entry: ApiVersionEntry, request: Request | None, error: Exception) -> None:
         log.error(
             "closing the connection of %s: the handler of %s failed", self.peer, entry.name, exc_info=error
         )
         if request is not None and not request.done:
-            self._end(request)
-            self._account(request, (), perf_counter_ns())
+            self._complete(request)
+            self._record(request, (), perf_counter_ns())
         self.close()
 
-    def request_of(self, taken: Taken) -> Request:
-        """The Request of what a short way took, to be answered as any other."""
-        _, entry, correlation_id, size, received_ns, started_ns = taken
-        request = Request(
+    def request_of(self, request: FastRequest) -> Request:
+        """A `Request` for a deferred response, for code that completes any request."""
+        _, entry, correlation_id, size, received_ns, started_ns = request
+        made = Request(
             self, entry, correlation_id, self.client_id, NO_BYTES, 0, size, received_ns, started_ns
         )
-        request.deferred = True
-        return request
+        made.deferred = True
+        return made
 
     def keep_frame(self, request: Request) -> None:
+        """Copy the frame of a request out of the shared buffer, unless the channel owns its bytes."""
         frame = request.buffer
-        saved = self._saved
-        if saved is not None and frame.obj is saved:
-            return  # the channel's own, and never written again
+        if self._frames.owns(frame):
+            return
         copied = bytearray(frame)
         request.memory = copied
         request.buffer = memoryview(copied)
         pool = self.context.pool
         pool.used += len(copied)
-        if pool.exhausted:
-            self.context.update_gate()
+        if pool.is_out_of_memory:
+            self.context.check_limits()
 
-    def _go_on(self) -> None:
-        """The channel is free again: the frames put aside come next, then the socket."""
-        if self._state & (CLOSED | SENDING | BUSY):
+    def _resume(self) -> None:
+        """Handle the next frame that is here, or read."""
+        state = self._state
+        if state & (CLOSED | REQUEST_IN_PROGRESS | RESPONSE_PENDING):
             return
-        if self._state & DRAINING:
-            self.close()
-        elif self._state & SAVED:
+        if state & CLOSING:
+            if not state & DEFERRED:
+                self.close()
+        elif self._frames.target == NOWHERE:
             self.context.loop.call_soon_in_turn(self._continue_saved)
         else:
             self._listen_again()
 
     def _listen_again(self) -> None:
-        if not self._state & (BUSY | SENDING | SAVED | PARKED | CLOSED) and self._interest != READ:
+        if self._interest != READ and self._may_read():
             self._set_interest(READ)
 
-    # Interest, parking, closing
+    # Muting and closing
 
-    def _park(self) -> None:
-        self._state |= PARKED
+    def _mute(self) -> None:
+        """The request queue is full: wait for a turn to read."""
+        self._state = QUEUE_FILLED[self._state]
         self._set_interest(self._interest & ~READ)
-        self.context.parked.append(self)
+        self.context.muted.append(self)
 
-    def unpark(self) -> None:
-        """The gate is open again and it is this channel's turn to read."""
-        self._state &= ~PARKED
+    def unmute(self) -> None:
+        """The request queue has room, and it is this channel's turn to read."""
+        self._state = QUEUE_DRAINED[self._state]
         if self._state & CLOSED:
             return
         context = self.context
-        was_closed, context.closed = context.closed, False
-        if self._state & SAVED:
+        was_full, context.is_full = context.is_full, False
+        if self._frames.target == NOWHERE:
             self._continue_saved()
         else:
             self._listen_again()
-            self._read_unusual()
-        context.closed = context.closed or was_closed
+            self._read()
+        context.is_full = context.is_full or was_full
 
     def drain(self) -> None:
-        """Close as soon as no request is in progress; take no further one."""
-        if self._state & (BUSY | SENDING | DEFERRED):
-            self._state |= DRAINING
+        """Read no further request, and close when the last response is sent."""
+        if self._state & BUSY:
+            self._state = CLOSE_STARTED[self._state]
         else:
             self.close()
 
     def close(self) -> None:
-        """Close the connection now. A request in progress is accounted when its answer comes, and dropped."""
+        """Close the connection now. The response of a request in progress is recorded and dropped."""
         if self._state & CLOSED:
             return
-        self._state |= CLOSED
+        self._state = CLOSE_COMPLETED[self._state]
         context = self.context
         context.loop.unregister(self.fd)
         hang_up(self.sock)
-        if self._filling is not None:
-            if not self._state & BULK:
-                context.pool.give_back(self._filling, self._filling_size)
-                context.update_gate()
-            self._filling = None
-        self._saved = None
-        self._corked.clear()
+        self._frames.close()
+        if context.is_full:
+            context.check_limits()
+        self._batch.clear()
         self._output.clear()
         sending, self._sending = self._sending, None
         if sending is not None:
             request, parts, responded, started = sending
-            self._account(request, parts, responded, started)
+            self._record(request, parts, responded, started)
         self._on_closed(self)

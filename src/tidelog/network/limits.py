@@ -1,6 +1,6 @@
-"""How many connections there may be: altogether, on a listener, from an address, and made in a second.
+"""The settings of the network, and Kafka's ConnectionQuotas: how many connections, and how fast.
 
-Pure counting; the acceptors ask before they accept and tell what they did.
+ConnectionQuotas only counts. Acceptors ask it before they accept, and report connections that open and close.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ UNLIMITED: Final = 2**31 - 1
 
 @dataclass(slots=True)
 class ListenerLimits:
-    """The settings that a `listener.name.<name>.` prefix gives to one listener."""
+    """The settings of one listener, with the prefix `listener.name.<name>.`."""
 
     max_connections: int = UNLIMITED
     max_connection_creation_rate: int = UNLIMITED
@@ -22,7 +22,7 @@ class ListenerLimits:
 
 @dataclass(slots=True)
 class NetworkLimits:
-    """The settings of the network part, named as in server.properties with underscores."""
+    """The settings of the network, named as in server.properties."""
 
     socket_request_max_bytes: int = 104_857_600
     queued_max_requests: int = 500
@@ -40,7 +40,7 @@ class NetworkLimits:
 
 
 class RateLimit:
-    """At most `rate` events a second, with a second's worth at once; says how long the next has to wait."""
+    """A token bucket: `rate` events a second, with a burst of as many."""
 
     __slots__ = ("_at", "_tokens", "rate")
 
@@ -50,7 +50,7 @@ class RateLimit:
         self._at = now
 
     def delay(self, now: float) -> float:
-        """Seconds until one more is allowed; 0 when it is."""
+        """Seconds until the next event is allowed; 0 if it is now."""
         if self.rate >= UNLIMITED:
             return 0.0
         self._tokens = min(float(self.rate), self._tokens + (now - self._at) * self.rate)
@@ -61,11 +61,11 @@ class RateLimit:
         self._tokens -= 1.0
 
 
-class ConnectionLimits:
-    """The connections there are, counted against the limits.
+class ConnectionQuotas:
+    """Counts the open connections of the broker, of each listener and of each address.
 
-    At the broker's limit a listener waits for one to close. Only the inter-broker listener, where there are
-    others beside it, goes on; the connection that has been idle longest elsewhere makes room then.
+    At max.connections a listener waits until a connection closes. The inter-broker listener is protected, if
+    there are other listeners: it goes on accepting, and their connection that is idle longest is closed.
     """
 
     def __init__(self, limits: NetworkLimits, listeners: list[str], now: float) -> None:
@@ -77,7 +77,7 @@ class ConnectionLimits:
         self.update(limits, now)
 
     def update(self, limits: NetworkLimits, now: float) -> None:
-        """Take over changed settings; connections over a lowered limit are for the caller to close."""
+        """Apply changed settings. The caller closes the connections above a lowered limit (`excess`)."""
         self._limits = limits
         self._rate = RateLimit(limits.max_connection_creation_rate, now)
         for name in self._listeners:
@@ -95,11 +95,11 @@ class ConnectionLimits:
 
     @property
     def excess(self) -> int:
-        """How many connections there are above the broker's limit."""
+        """How many connections are open above max.connections."""
         return max(0, self.total - self._limits.max_connections)
 
     def delay(self, listener: str, now: float) -> float:
-        """Seconds to wait before the next connection is accepted, so that none is made too quickly."""
+        """Seconds until the creation rates allow another connection."""
         broker_delay = 0.0 if self.is_protected(listener) else self._rate.delay(now)
         return max(broker_delay, self._rates[listener].delay(now))
 
@@ -107,7 +107,7 @@ class ConnectionLimits:
         return self._limits.max_connections_per_ip_overrides.get(address, self._limits.max_connections_per_ip)
 
     def admit(self, listener: str, address: str) -> bool:
-        """Count a new connection; False where its address has as many as it may have."""
+        """Count a new connection; False if its address has max.connections.per.ip already."""
         self._rate.take()
         self._rates[listener].take()
         if self._by_address[address] >= self.limit_of(address):

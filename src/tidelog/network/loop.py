@@ -1,7 +1,7 @@
-"""The loop that owns a broker: asyncio's, with a short way for the broker's own sockets.
+"""The event loop of a broker: asyncio's, with a fast path for the broker's own sockets.
 
-A descriptor given to `register` is called straight from the poll, without handle, context or queue;
-everything else (tasks, futures, signals, streams) is asyncio's own. It is also the broker's Scheduler.
+The poll itself calls the descriptors given to `register`, without asyncio's handles, contexts and queues.
+Tasks, futures, signals and streams are asyncio's. The loop is also the broker's Scheduler.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ WRITE: Final = select.EPOLLOUT
 GONE: Final = select.EPOLLHUP | select.EPOLLERR
 
 EVENTS_PER_POLL: Final = 128
-"""More than this many ready descriptors are taken in several polls, so that timers are looked at between."""
+"""One poll returns at most so many descriptors, so that timers run between polls."""
 
 
 ROUNDS_PER_TURN: Final = 4
-"""Work that keeps asking for more work is interrupted after this many rounds by a poll that does not wait."""
+"""After so many rounds of `call_soon_in_turn` the loop polls, even if there is more to run."""
 
 
 BACKGROUND_NICENESS: Final = 10
-"""Deleting a large file keeps a core busy for a tenth of a second, in which requests go first."""
+"""To delete a large file keeps a core busy for a tenth of a second: requests go first."""
 
 WATCH_NS: Final = 100_000
 QUICK_NS: Final = 400_000
-"""A wait as short as this, the wake-up included, may have ended sooner by watching.
+"""A wait as short as this, wake-up included, would have been shorter by watching (polling without sleep).
 
-A virtual machine takes up to 100 us to wake a core: what comes within 50 us takes 200 by sleeping.
+A virtual machine takes up to 100 us to wake a core: an event that comes after 50 us is seen after 200.
 """
 
 CALM_NS: Final = 5_000_000
-"""Large frames and answers come in many short waits, in which there is nothing to win by watching."""
+"""Large frames and responses make many short waits, and watching does not make them faster."""
 
 QUICK_ENOUGH: Final = 2
 RARELY: Final = 4096
 NEVER: Final = 1 << 62
-"""On a single core the peer could not go on while it is watched."""
+"""For a single core: the peer could not run while the loop watches."""
 
 
 class DirectSelector(selectors.BaseSelector):
-    """An epoll selector that answers asyncio's questions and calls the broker's descriptors itself."""
+    """A selector for asyncio that calls the broker's descriptors itself."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -67,7 +67,7 @@ class DirectSelector(selectors.BaseSelector):
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._direct: dict[int, OnEvent] = {}
         self.turn: deque[Callable[[], None]] = deque()
-        # What other threads ask for. They wake the loop only while it sleeps: it looks here before it does.
+        # Callbacks from other threads. The loop looks here before it sleeps, so they wake it only from sleep.
         self.posted: deque[Callable[[], None]] = deque()
         self.asleep = False
         self.on_error: Callable[[str, BaseException], None] = _ignore
@@ -75,7 +75,7 @@ class DirectSelector(selectors.BaseSelector):
         self.now_ns = self.turn_ns
         self.idle_ns = 0
         self.crowded = False  # whether more than one descriptor is handled in this turn
-        # How many waits in a row were short, and how many make it worth to watch instead of to sleep.
+        # How many waits in a row were short, and from how many on the loop watches instead of sleeping.
         self._quick = 0
         self.bulk_ns = 0  # when a large frame or answer was last under way
         self._quick_enough = QUICK_ENOUGH if len(os.sched_getaffinity(0)) > 1 else NEVER
@@ -94,10 +94,10 @@ class DirectSelector(selectors.BaseSelector):
             self._epoll.unregister(fd)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Poll once; the broker's descriptors are called before this returns, the others are given back."""
+        """Poll once: call the broker's descriptors, return asyncio's."""
         turn, posted = self.turn, self.posted
         if turn or posted:
-            # asyncio worked out the timeout before it could know of these, or of what they will ask for.
+            # asyncio chose the timeout before it could know of these callbacks and of what they schedule.
             self._run_posted()
             self._run_turn()
             timeout = 0.0
@@ -133,10 +133,10 @@ class DirectSelector(selectors.BaseSelector):
         return others
 
     def _watch(self, start: int) -> list[tuple[int, int]]:
-        """Look again and again for a moment: a peer that answers at once is not worth a sleep.
+        """Poll again and again for a moment, because a peer that responds at once is not worth a sleep.
 
-        Falling asleep and being woken takes longer than handling a small request. Each time in vain makes it
-        four times rarer, each success half as rare: it stays worth its CPU only where two of three succeed.
+        To sleep and to be woken takes longer than to handle a small request. Each failure makes watching four
+        times rarer, each success twice as frequent: it goes on only where two of three succeed.
         """
         poll, end = self._poll, start + WATCH_NS
         while True:
@@ -182,7 +182,7 @@ class DirectSelector(selectors.BaseSelector):
         if events & key.events:
             others.append((key, events & key.events))
 
-    # What asyncio asks of a selector
+    # The selector of asyncio
 
     def register(
         self, fileobj: FileDescriptorLike, events: int, data: object = None
@@ -224,8 +224,9 @@ class DirectSelector(selectors.BaseSelector):
 
 
 class BrokerLoop(asyncio.SelectorEventLoop):
-    """One loop, one broker. Blocking work goes to `io_threads` threads, and reads from the disk to as many
-    others. Threads are started when first needed.
+    """The loop of one broker. `io_threads` threads do blocking work, and as many others read from the disk.
+
+    Threads are started when they are first needed.
     """
 
     def __init__(self, io_threads: int = 8, clock: Clock | None = None) -> None:
@@ -252,7 +253,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self.direct.change(fd, mask)
 
     def unregister(self, fd: int) -> None:
-        """Forget `fd`; to be called before it is closed."""
+        """Stop calling for `fd`. To be called before it is closed."""
         self.direct.remove(fd)
 
     def call_soon_in_turn(self, callback: Callable[[], None]) -> None:
@@ -260,7 +261,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self.direct.turn.append(callback)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Run `callback` on the loop, from any thread; those of one thread run in their order."""
+        """Run `callback` on the loop. Any thread may call this; the callbacks of one thread run in order."""
         if self.is_closed():
             raise RuntimeError("the loop is closed")
         direct = self.direct
@@ -294,16 +295,13 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         self._background.submit(_job(work, done))
 
     def set_io_threads(self, count: int) -> None:
-        """Let `count` pieces of blocking work, and as many reads, run at a time.
-
-        Threads beyond that end when they are idle.
-        """
+        """Run up to `count` blocking jobs, and as many reads, at a time. Excess threads end when idle."""
         self._pool.resize(count)
         self._readers.resize(count)
 
     @property
     def idle_seconds(self) -> float:
-        """How long the loop has waited for something to do, since it was made."""
+        """How long the loop has waited for events, since it was made."""
         return self.direct.idle_ns / 1e9
 
     def close(self) -> None:
@@ -315,7 +313,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         super().close()
 
     def _on_wakeup(self, mask: int) -> None:
-        os.eventfd_read(self._wakeup)  # what it is for runs at the end of this turn
+        os.eventfd_read(self._wakeup)  # the posted callbacks run at the end of this turn
 
     def _report(self, message: str, error: BaseException) -> None:
         self.call_exception_handler({"message": message, "exception": error})
@@ -334,7 +332,7 @@ def _job(work: Callable[[], T], done: Callable[[T | None, BaseException | None],
 
 
 class _WorkerPool:
-    """Threads that run jobs in the order given; what a job returns is posted to the loop."""
+    """Threads that start jobs in order. A job returns a callback, which is posted to the loop."""
 
     def __init__(self, size: int, post: Callable[[Callable[[], None]], None], niceness: int = 0) -> None:
         self._niceness = niceness
@@ -358,7 +356,7 @@ class _WorkerPool:
         size = max(1, size)
         for _ in range(len(self._threads) - size):
             self._jobs.put(None)
-            # Which thread takes the end does not matter: they are alike, and `close` waits for all of them.
+            # Any of the threads may take the end: `close` waits for all of them.
             self._ended.append(self._threads.pop())
         self._size = size
 
@@ -367,7 +365,7 @@ class _WorkerPool:
         finish()
 
     def close(self) -> None:
-        """Let what was submitted finish; its results are dropped."""
+        """Wait for the submitted jobs, and drop their results."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in (*self._threads, *self._ended):
@@ -377,14 +375,14 @@ class _WorkerPool:
 
     def _work(self) -> None:
         if self._niceness:
-            # On Linux this is the priority of the thread alone.
+            # On Linux this sets the priority of this thread only.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         while (job := self._jobs.get()) is not None:
             self._post(partial(self._finish, job()))
 
 
 def _ignore(message: str, error: BaseException) -> None:
-    """A selector without a loop has nobody to tell."""
+    """The error handler of a selector without a loop."""
 
 
 def _descriptor(fileobj: FileDescriptorLike) -> int:

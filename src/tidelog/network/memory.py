@@ -1,7 +1,7 @@
-"""Memory for frames that do not fit the loop's own buffer: bounded, fair, and used again.
+"""The memory of frames that arrive in pieces: counted against `queued.max.request.bytes`, and reused.
 
-A buffer is handed out again only when nobody holds a view of it any more, so a late reader can at
-worst keep memory from being reused; it never sees another request's bytes.
+A buffer is reused only when no view of it is left. A handler that keeps a view too long keeps the buffer
+from being reused; it never sees the bytes of another request.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections import deque
 from typing import Final
 
 STEP: Final = 64 * 1024
-"""Buffers worth keeping come in multiples of this, so that frames of nearly one size share them."""
+"""Buffers that are kept have a multiple of this size, so that frames of nearly the same size share them."""
 
 LARGEST_KEPT: Final = 2 * 1024 * 1024
-"""Above this a buffer is mapped: its pages come one by one as bytes arrive, whatever length was announced."""
+"""A larger buffer is mapped: bytes take memory when they arrive, whatever size the peer announced."""
 
 KEPT_BYTES: Final = 8 * 1024 * 1024
 
@@ -22,9 +22,9 @@ FrameBuffer = bytearray | mmap.mmap
 
 
 class MemoryPool:
-    """`queued.max.request.bytes`: while bytes are left a frame gets its buffer, even one larger than that.
+    """Kafka's SimpleMemoryPool: while any byte is left, a frame of any size gets its buffer.
 
-    Granting the last one in full, as Kafka does, lets a frame larger than the whole pool pass.
+    So a frame larger than the whole pool passes too. `limit` is `queued.max.request.bytes`, -1 for none.
     """
 
     __slots__ = ("_free", "_kept", "limit", "used")
@@ -36,20 +36,20 @@ class MemoryPool:
         self._kept = 0
 
     @property
-    def exhausted(self) -> bool:
+    def is_out_of_memory(self) -> bool:
         return 0 < self.limit <= self.used
 
     @property
     def available(self) -> int:
         return max(0, self.limit - self.used) if self.limit > 0 else -1
 
-    def take(self, size: int) -> FrameBuffer:
-        """A buffer of at least `size` bytes. What is in it is left from earlier use."""
+    def allocate(self, size: int) -> FrameBuffer:
+        """A buffer of at least `size` bytes, which holds anything. Raises MemoryError or OSError."""
         buffer = self._make(size)
         self.used += size
         return buffer
 
-    def give_back(self, buffer: FrameBuffer, size: int) -> None:
+    def release(self, buffer: FrameBuffer, size: int) -> None:
         self.used -= size
         kept = len(buffer)
         if isinstance(buffer, bytearray) and kept % STEP == 0 and kept and self._kept + kept <= KEPT_BYTES:

@@ -1,7 +1,7 @@
-"""What a connection still has to send: bytes and stretches of files, in order, at the pace of its peer.
+"""The bytes and file ranges that a channel still has to send, in order. Kafka's NetworkSend.
 
-Nothing is copied: bytes are sent from where they are, files by the kernel. A stretch that is not in the page
-cache stops the sending until somebody beside the loop has brought it in: `missing` says which.
+Nothing is copied: the kernel sends ranges of files. Sending stops at a range that is not in the page cache
+(`missing`) until a thread has read it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Final, NamedTuple
 
-from tidelog.network.request import LENGTH, FilePart, Part
+from tidelog.network.frames import SIZE
+from tidelog.network.request import FilePart, Part
 
 SENDFILE_BYTES: Final = 1024 * 1024
-"""What one call sends at most."""
+"""One call sends at most this much."""
 
 BROUGHT_IN_BYTES: Final = 256 * 1024
-"""What is brought in from the disk before it is sent: small, since others wait while it is sent."""
+"""A thread reads so much from the disk before it is sent. Small, because others wait while it is sent."""
 
 CACHED_NS: Final = 1_000_000_000
-"""Pages that were found in the page cache are taken to be there for so long: a look costs system calls."""
+"""Pages found in the page cache are believed to stay for so long: to look again costs system calls."""
 
 SENDS_PER_TURN: Final = 4
-"""After this many calls others have their turn, however much the peer would take."""
+"""After this many calls other channels come first, however much the peer would take."""
 
 PIECES_PER_CALL: Final = 64
 
@@ -33,8 +34,8 @@ COPIED_BYTES: Final = 32 * 1024
 
 
 def read_together(size: int, parts: Sequence[Part]) -> bytes | None:
-    """A small answer, its files read into it, its length before it; None when a file cannot be read now."""
-    pieces: list[bytes | bytearray | memoryview] = [LENGTH.pack(size)]
+    """A small response as one frame, with the bytes of its files; None if a file is not in the page cache."""
+    pieces: list[bytes | bytearray | memoryview] = [SIZE.pack(size)]
     for part in parts:
         if isinstance(part, bytes | bytearray | memoryview):
             pieces.append(part)
@@ -50,12 +51,12 @@ def read_together(size: int, parts: Sequence[Part]) -> bytes | None:
 
 
 class MissingRange(NamedTuple):
-    """A range of a file that has to come from the disk before it is sent."""
+    """A range of a file that is not in the page cache."""
 
     part: FilePart
     size: int
     position: int
-    ahead: int  # what the disk may begin to read meanwhile, the range among it
+    ahead: int  # how much the disk may read ahead, the range included
 
     def bring_in(self) -> None:
         self.part.bring_in(self.size, self.position, self.ahead)
@@ -72,7 +73,7 @@ class Output:
         self._sock = sock
         self._parts: list[Part] = []
         self._sent_of_slice = 0
-        # Up to where the slice being sent was found in the page cache, and how long that is believed.
+        # Up to which position the page cache has the slice that is being sent, and how long that is believed.
         self._cached_end = self._cached_until = 0
         self.missing: MissingRange | None = None
 
@@ -86,16 +87,16 @@ class Output:
         self._parts.clear()
 
     def brought_in(self) -> None:
-        """What was missing is here; it is sent without another look, even if it has been evicted again."""
+        """The missing range was read. It is sent without another look, even if it is evicted again."""
         missing, self.missing = self.missing, None
         if missing is not None:
             self._cached_end = missing.position + missing.size
             self._cached_until = perf_counter_ns() + CACHED_NS
 
     def send(self) -> bool:
-        """Send until all is gone (True) or it is enough for now (False); OSError when the peer is gone.
+        """Send; True if nothing is left, OSError if the peer is gone.
 
-        Where `missing` is set afterwards, the disk is waited for, otherwise the peer.
+        After False the channel waits for the disk if `missing` is set, and for the peer otherwise.
         """
         parts = self._parts
         try:
@@ -121,7 +122,7 @@ class Output:
             if not isinstance(part, bytes | bytearray | memoryview):
                 break
             pieces.append(part)
-        # The kernel waits for the slice that follows instead of sending a header by itself.
+        # MSG_MORE: the kernel sends the header together with the slice that follows.
         more = socket.MSG_MORE if len(pieces) < len(parts) else 0
         sent = self._sock.sendmsg(pieces, (), more)
         whole = 0
@@ -134,7 +135,7 @@ class Output:
         del parts[:whole]
 
     def _send_piece(self) -> None:
-        """Bytes alone: the head of an answer before a slice, or its tail."""
+        """Send bytes without other bytes behind them: the head of a response before a slice, or its tail."""
         parts = self._parts
         piece = parts[0]
         assert isinstance(piece, bytes | bytearray | memoryview)
@@ -159,7 +160,7 @@ class Output:
         del self._parts[0]
 
     def _cached_size(self, part: FilePart, start: int, size: int) -> int:
-        """How much from `start` on can be sent without waiting for the disk, up to `size`."""
+        """How many bytes from `start`, up to `size`, the page cache has; _NotCached if it has none."""
         now = perf_counter_ns()
         if start < self._cached_end and now < self._cached_until:
             return min(size, self._cached_end - start)

@@ -1,27 +1,27 @@
-"""One request: what a handler reads from, and where it leaves its answer.
+"""One request: a handler reads its frame and gives its response.
 
-The frame's bytes belong to the network until the handler returns; `keep()` makes them the handler's.
-Every request is ended once: by `respond`, `respond_frame`, `respond_nothing` or `close_connection`.
+The bytes of the frame are valid until the handler returns; `keep()` makes them valid until the response.
+A handler completes each request once: by `respond`, `respond_frame`, `respond_nothing` or `close_connection`.
 """
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tidelog.network.frames import SIZE
+
 if TYPE_CHECKING:
-    from tidelog.network.accounting import ApiVersionEntry, RequestKind
     from tidelog.network.channel import Channel
     from tidelog.network.memory import FrameBuffer
+    from tidelog.network.request_metrics import ApiVersionEntry, RequestMetrics
 
-LENGTH: Final = struct.Struct(">i")
 NO_BYTES: Final = memoryview(b"")
 
 
 class FilePart(Protocol):
-    """A stretch of an open file that is sent without passing through the process."""
+    """A range of an open file, which the kernel sends."""
 
     @property
     def position(self) -> int: ...
@@ -32,30 +32,30 @@ class FilePart(Protocol):
     def fileno(self) -> int: ...
 
     def read_cached(self) -> bytes | bytearray | None:
-        """The bytes of the stretch; None where they would have to come from the disk first."""
+        """The bytes of the range; None unless the page cache has them."""
 
     def is_cached(self, size: int, position: int) -> bool:
-        """Whether a range of the file can be sent without waiting for the disk."""
+        """Whether the page cache has these bytes of the file."""
 
     def bring_in(self, size: int, position: int, ahead: int = 0) -> None:
-        """Wait until a range of the file has come from the disk. For threads beside the loop.
+        """Read these bytes of the file into the page cache. Blocks: to be called on a thread.
 
-        The disk is asked for `ahead` bytes if those are more.
+        Reads ahead up to `ahead` bytes in all.
         """
 
 
 Part = bytes | bytearray | memoryview | FilePart
 Handler = Callable[["Request"], None]
 
-# A request that a short way took: its channel, API version and correlation id, its size, when its frame was
-# received, and when its turn came. A tuple, because one is made for every small request.
-Taken = tuple["Channel", "ApiVersionEntry", int, int, int, int]
+# A request on a fast path: channel, API version, correlation id, size, when its frame was received, when its
+# handling began. A tuple, because one is made for every small request.
+FastRequest = tuple["Channel", "ApiVersionEntry", int, int, int, int]
 
-ShortWay = Callable[[Taken, memoryview, int], bool]
-"""Given a small request, its frame and the start of the body: takes it, or leaves it to the handler (False).
+FastPath = Callable[[FastRequest, memoryview, int], bool]
+"""Handles a small request from its frame and the start of its body; False leaves it to the handler.
 
-No `Request` is made of what it takes. `Channel.answer_taken` answers, at the end of this turn of the loop at
-the latest. The frame's bytes belong to the network as soon as it returns.
+No `Request` is made. The response is due before it returns (`Channel.send_now`), or after `defer_response` by
+the end of this turn of the loop (`Channel.send_deferred`). The frame is valid until it returns.
 """
 
 
@@ -79,9 +79,9 @@ class Request:
         "entry",
         "errors",
         "kept",
-        "kind",
         "local_end_ns",
         "memory",
+        "metrics",
         "received_ns",
         "size",
         "started_ns",
@@ -105,7 +105,7 @@ class Request:
         self.entry = entry
         self.api_key: int = entry.api_key
         self.api_version: int = entry.api_version
-        self.kind: RequestKind = entry.kind
+        self.metrics: RequestMetrics = entry.metrics
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.buffer = buffer
@@ -133,27 +133,27 @@ class Request:
         return self.channel.principal
 
     def respond(self, parts: Sequence[Part]) -> None:
-        """Send an answer: response header and body, without the length, which is put in front here."""
+        """Send a response: its header and body. The size is put before them."""
         if len(parts) == 1 and type(parts[0]) is bytes:
             body = parts[0]
-            self.channel.answer_frame(self, LENGTH.pack(len(body)) + body)
+            self.channel.send_frame(self, SIZE.pack(len(body)) + body)
         else:
-            self.channel.answer_parts(self, parts)
+            self.channel.send_parts(self, parts)
 
     def respond_frame(self, frame: bytes) -> None:
-        """Send an answer that already begins with its 4-byte length: the shortest way out."""
-        self.channel.answer_frame(self, frame)
+        """Send a response that begins with its size."""
+        self.channel.send_frame(self, frame)
 
     def respond_nothing(self) -> None:
-        """End a request that wants no answer (acks=0)."""
-        self.channel.answer_nothing(self)
+        """Complete a request that gets no response (acks=0)."""
+        self.channel.send_nothing(self)
 
     def close_connection(self, reason: str) -> None:
-        """End the request by closing its connection, with a line that names the peer."""
+        """Complete the request by closing its connection. The log names the peer and the reason."""
         self.channel.refuse(self, reason)
 
     def keep(self) -> memoryview:
-        """Keep the frame's bytes past the handler's return; copies only where the buffer is shared."""
+        """Keep the bytes of the frame after the handler has returned. Copies them out of a shared buffer."""
         if not self.kept:
             self.kept = True
             if self.memory is None:
@@ -161,23 +161,23 @@ class Request:
         return self.buffer
 
     def release_buffer(self) -> None:
-        """Give the frame's memory back before the answer, as soon as nothing reads from it any more."""
+        """Release the memory of the frame before the response is there."""
         self.buffer = NO_BYTES
         if self.memory is not None:
-            self.channel.release_frame(self)
+            self.channel.release_memory(self)
 
     def waiting(self) -> None:
-        """Say that the request waits for others now (in a purgatory) and is not being worked on."""
+        """The request waits in a purgatory from now on: it does not count as in progress."""
         if self.local_end_ns == 0:
             self.local_end_ns = time.perf_counter_ns()
         self.channel.now_waiting(self)
 
-    def set_kind(self, name: str) -> None:
-        """Account the request under another name: FetchFollower instead of FetchConsumer."""
-        self.kind = self.channel.context.accounting.kind(name)
+    def set_metrics(self, name: str) -> None:
+        """Count the request under another name: FetchFollower instead of FetchConsumer."""
+        self.metrics = self.channel.context.metrics.of(name)
 
     def count_error(self, code: int, n: int = 1) -> None:
-        """Account an error code of the answer; a request that counts none is accounted as NONE."""
+        """Count an error code of the response. A request without any counts as NONE."""
         if self.errors is None:
             self.errors = {}
         self.errors[code] = self.errors.get(code, 0) + n

@@ -1,7 +1,7 @@
-"""What the channels of a broker share: the read buffer, the handler, and the gate that pushes back.
+"""What the channels of a broker share: the receive buffer, the handler, and the limits of the request queue.
 
-The gate closes while `queued.max.requests` requests are being worked on or the memory for frames is
-used up. A channel that finds it closed is parked; they go on in the order they came, so none starves.
+The request queue is full while `queued.max.requests` requests are in progress or `queued.max.request.bytes`
+are in use. Channels that want to read then are muted, and unmuted in the order in which they were.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import error_name
-from tidelog.network.accounting import ApiVersionEntry, RequestAccounting
+from tidelog.network.frames import READ_BYTES, ReceiveBuffer
 from tidelog.network.memory import MemoryPool
-from tidelog.network.request import LENGTH, Handler, Part, Request, ShortWay, part_size
+from tidelog.network.request import FastPath, Handler, Part, Request, part_size
+from tidelog.network.request_metrics import ApiVersionEntry, RequestChannelMetrics
 from tidelog.protocol.api import API, ApiKey
 from tidelog.protocol.headers import read_request_header
 from tidelog.protocol.wire import ProtocolError
@@ -23,12 +24,9 @@ if TYPE_CHECKING:
     from tidelog.network.channel import Channel
     from tidelog.network.loop import BrokerLoop
 
-READ_BYTES: Final = 256 * 1024
-"""What a channel receives in one turn at most: small requests of others wait behind no more than this."""
-
 FIRST_READ_BYTES: Final = 1024 * 1024
-"""What the first channel of a turn receives of a large frame: fewer turns take less CPU, and others wait for
-one such channel at most."""
+"""The first channel of a turn receives so much of a large frame: fewer turns take less CPU, and other
+channels wait for one such read at most."""
 
 TRACE: Final = 5
 
@@ -38,33 +36,30 @@ Formatter = Callable[[Request, "Sequence[Part] | None"], str]
 request_log = logging.getLogger("tidelog.request")
 
 
-class BadFrame(Exception):
-    """A frame that no answer can be given to; its connection is closed with this message in the log."""
+class InvalidRequest(Exception):
+    """A frame is not a request of a served API. Its connection is closed, with this message in the log."""
 
 
 class RequestChannel:
     __slots__ = (
+        "_fast_paths",
         "_formatter",
         "_handler",
         "_large_turn_ns",
         "_resuming",
-        "_short_ways",
         "_versions",
-        "accounting",
-        "buffer",
         "clock",
-        "closed",
         "entries",
         "handler",
         "in_progress",
+        "is_full",
         "log_level",
         "loop",
-        "max_frame",
         "max_in_progress",
-        "max_received",
-        "parked",
+        "metrics",
+        "muted",
         "pool",
-        "view",
+        "received",
     )
 
     def __init__(
@@ -72,42 +67,35 @@ class RequestChannel:
         loop: BrokerLoop,
         handler: Handler,
         versions: Versions,
-        accounting: RequestAccounting,
+        metrics: RequestChannelMetrics,
         *,
         max_frame: int,
         max_in_progress: int,
         pool: MemoryPool,
         formatter: Formatter | None = None,
-        short_ways: Mapping[int, ShortWay] | None = None,
+        fast_paths: Mapping[int, FastPath] | None = None,
     ) -> None:
         self.loop = loop
         self.clock = loop.direct
         self.handler = self._handler = handler
         self._versions = versions
-        self.accounting = accounting
-        self.limit_frames(max_frame)
+        self.metrics = metrics
+        self.received = ReceiveBuffer(max_frame)
         self.max_in_progress = max_in_progress
         self.pool = pool
         self._formatter = formatter
-        self._short_ways = short_ways or {}
-        self.buffer = bytearray(READ_BYTES)
-        self.view = memoryview(self.buffer)
+        self._fast_paths = fast_paths or {}
         self.entries: dict[int, ApiVersionEntry] = {}
-        self.closed = False
+        self.is_full = False
         self.in_progress = 0
-        self.parked: deque[Channel] = deque()
+        self.muted: deque[Channel] = deque()
         self._resuming = False
         self._large_turn_ns = 0
         self.log_level = 0
         self.refresh_log_level()
 
-    def limit_frames(self, max_frame: int) -> None:
-        """Accept frames of up to `max_frame` bytes (`socket.request.max.bytes`)."""
-        self.max_frame = max_frame
-        self.max_received = max_frame + LENGTH.size
-
     def allowance(self, wanted: int) -> int:
-        """How many of the `wanted` bytes of a large frame a channel receives in this turn of the loop."""
+        """How many of the `wanted` bytes of a large frame a channel may receive in this turn of the loop."""
         turn_ns = self.clock.turn_ns
         is_first = turn_ns != self._large_turn_ns
         self._large_turn_ns = turn_ns
@@ -116,64 +104,66 @@ class RequestChannel:
     # Headers
 
     def read_header(self, frame: memoryview) -> tuple[ApiVersionEntry, int, str | None, int]:
-        """The API, correlation id, client id and start of the body; BadFrame where there is none."""
+        """The API version, correlation id, client id and start of the body of a frame; or InvalidRequest."""
         if len(frame) < 8:
-            raise BadFrame(f"a frame of {len(frame)} bytes is too short for a request header")
+            raise InvalidRequest(f"a frame of {len(frame)} bytes is too short for a request header")
         api_key = int.from_bytes(frame[0:2], "big", signed=True)
         api_version = int.from_bytes(frame[2:4], "big", signed=True)
         served = self._versions(api_key)
         if served is None:
-            raise BadFrame(f"API key {api_key} is not served")
+            raise InvalidRequest(f"API key {api_key} is not served")
         too_new = api_version > served[1]
-        # An ApiVersions request from the future is answered, so that its sender learns what is served.
+        # An ApiVersions request of a later version gets a response: it tells the client what is served.
         if api_version < served[0] or (too_new and api_key != ApiKey.API_VERSIONS):
-            raise BadFrame(
+            raise InvalidRequest(
                 f"version {api_version} of {API[api_key].name} is not served "
                 f"(versions {served[0]} to {served[1]} are)"
             )
         try:
             _, _, correlation_id, client_id, body_start = read_request_header(frame, 0)
         except ProtocolError as error:
-            raise BadFrame(f"{API[api_key].name} version {api_version}: {error}") from error
+            raise InvalidRequest(f"{API[api_key].name} version {api_version}: {error}") from error
         return self._entry(api_key, api_version, too_new), correlation_id, client_id, body_start
 
     def _entry(self, api_key: int, api_version: int, too_new: bool) -> ApiVersionEntry:
         name = API[api_key].name
         flexible = API[api_key].is_flexible(api_version)
         if too_new:
-            # Not kept in the table: a peer could fill it with versions that nobody serves.
-            return ApiVersionEntry(api_key, api_version, name, flexible, self.accounting.kind(name))
-        entry = self.accounting.entry(api_key, api_version, name, flexible)
+            # Not kept: a peer could fill the table with versions that no broker serves.
+            return ApiVersionEntry(api_key, api_version, name, flexible, self.metrics.of(name))
+        entry = self.metrics.entry(api_key, api_version, name, flexible)
         if (api_key, api_version) != (ApiKey.CONTROLLED_SHUTDOWN, 0):  # the one header without a client id
-            entry.short_way = self._short_ways.get(api_key)
+            entry.fast_path = self._fast_paths.get(api_key)
             self.entries[api_key << 16 | api_version] = entry
         return entry
 
-    # The gate
+    # The limits of the request queue
 
-    def update_gate(self) -> None:
-        """Close or open after the number of requests or the memory in use has changed."""
-        if self.in_progress >= self.max_in_progress or self.pool.exhausted:
-            self.closed = True
-        elif self.closed and not self._resuming:
+    def check_limits(self) -> None:
+        """Mute or unmute channels after the requests in progress or the memory in use have changed."""
+        if self._is_over_limits():
+            self.is_full = True
+        elif self.is_full and not self._resuming:
             self._resuming = True
-            self.loop.call_soon_in_turn(self._resume_parked)
+            self.loop.call_soon_in_turn(self._unmute_channels)
 
-    def _resume_parked(self) -> None:
+    def _is_over_limits(self) -> bool:
+        return self.in_progress >= self.max_in_progress or self.pool.is_out_of_memory
+
+    def _unmute_channels(self) -> None:
         self._resuming = False
-        parked = self.parked
-        # Those who come meanwhile find the gate still closed and queue up behind.
-        while parked:
-            if self.in_progress >= self.max_in_progress or self.pool.exhausted:
+        # The queue counts as full until the last is unmuted: channels that come meanwhile wait behind it.
+        while self.muted:
+            if self._is_over_limits():
                 return
-            parked.popleft().unpark()
-        if self.in_progress < self.max_in_progress and not self.pool.exhausted:
-            self.closed = False
+            self.muted.popleft().unmute()
+        if not self._is_over_limits():
+            self.is_full = False
 
     # The request log
 
     def refresh_log_level(self) -> None:
-        """Take over the level of the request log; to be called when it may have changed."""
+        """Apply the level of the request log. To be called when it may have changed."""
         if request_log.isEnabledFor(TRACE):
             self.log_level = TRACE
         else:
@@ -182,7 +172,7 @@ class RequestChannel:
         self.handler = self._traced if tracing else self._handler
 
     def _traced(self, request: Request) -> None:
-        # Described now: the handler may give the frame's memory back, or write into it.
+        # Described before it is handled: the handler may release the frame, or write into it.
         if self._formatter is not None:
             request.description = self._formatter(request, None)
         self._handler(request)
@@ -190,11 +180,11 @@ class RequestChannel:
     def log_request(
         self, request: Request, parts: Sequence[Part], responded_ns: int, send_start_ns: int, sent_ns: int
     ) -> None:
-        """One line with everything that is known of a request that has ended."""
+        """Write the line of a completed request."""
         channel = request.channel
         local_end = request.local_end_ns or responded_ns
         fields: dict[str, object] = {
-            "api": request.kind.name,
+            "api": request.metrics.name,
             "version": request.api_version,
             "correlation_id": request.correlation_id,
             "client_id": request.client_id,

@@ -1,6 +1,6 @@
-"""The broker's listeners: accepting connections within the limits, and closing them.
+"""Kafka's SocketServer: acceptors for the listeners of a broker, its connections, and their limits.
 
-`start` binds every endpoint or none; `close` stops accepting, lets requests in progress be answered,
+`start` binds every endpoint or none. `close` stops accepting, waits for the responses of requests in progress
 and closes every connection.
 """
 
@@ -20,13 +20,13 @@ from typing import Final
 from tidelog.clock import TimerHandle
 from tidelog.endpoints import Endpoint
 from tidelog.metrics.registry import Family, Meter, Registry
-from tidelog.network.accounting import RequestAccounting
 from tidelog.network.channel import Channel, hang_up
-from tidelog.network.limits import ConnectionLimits, NetworkLimits
+from tidelog.network.limits import ConnectionQuotas, NetworkLimits
 from tidelog.network.loop import READ, BrokerLoop
 from tidelog.network.memory import MemoryPool
-from tidelog.network.request import Handler, ShortWay
+from tidelog.network.request import FastPath, Handler
 from tidelog.network.request_channel import Formatter, RequestChannel, Versions
+from tidelog.network.request_metrics import RequestChannelMetrics
 
 log = logging.getLogger("tidelog.network")
 
@@ -35,7 +35,7 @@ OUT_OF_DESCRIPTORS_PAUSE: Final = 0.5
 LEAST_IDLE_CHECK: Final = 0.01
 CLOSED_KEPT: Final = 1000
 LOOPBACK: Final = ("127.", "::1")
-UNPACED: Final = b"reno"  # always there, and allowed to everyone
+UNPACED: Final = b"reno"  # every kernel has it, and every user may choose it
 
 
 class Acceptor:
@@ -53,7 +53,7 @@ class Acceptor:
         self._blocked_since = 0
 
     def resume(self) -> None:
-        """Go on accepting after a connection closed, a pause ended, or at the start."""
+        """Accept connections, from the start or after a pause."""
         self._timer = None
         if not self._listening and self.sock.fileno() >= 0:
             self._listening = True
@@ -71,7 +71,7 @@ class Acceptor:
 
     @property
     def blocked_ns(self) -> int:
-        """How long connections have had to wait because of a limit."""
+        """How long limits have kept the acceptor from accepting."""
         since = self._blocked_since
         return self._blocked_ns + (perf_counter_ns() - since if since else 0)
 
@@ -85,7 +85,7 @@ class Acceptor:
             self._server.loop.unregister(self.sock.fileno())
 
     def _pause(self, seconds: float | None) -> None:
-        """Leave new connections in the backlog for some time, or until one has closed."""
+        """Leave new connections in the backlog for `seconds`, or until a connection closes."""
         self._stop_listening()
         self._blocked_since = perf_counter_ns()
         if seconds is not None and self._timer is None:
@@ -127,22 +127,22 @@ class SocketServer:
         *,
         versions: Versions,
         formatter: Formatter | None = None,
-        short_ways: Mapping[int, ShortWay] | None = None,
+        fast_paths: Mapping[int, FastPath] | None = None,
     ) -> None:
         self.loop = loop
         self.endpoints = list(endpoints)
         self.limits = limits
-        self.quotas = ConnectionLimits(limits, [endpoint.listener for endpoint in endpoints], loop.time())
+        self.quotas = ConnectionQuotas(limits, [endpoint.listener for endpoint in endpoints], loop.time())
         self.context = RequestChannel(
             loop,
             handler,
             versions,
-            RequestAccounting(metrics),
+            RequestChannelMetrics(metrics),
             max_frame=limits.socket_request_max_bytes,
             max_in_progress=limits.queued_max_requests,
             pool=MemoryPool(limits.queued_max_request_bytes),
             formatter=formatter,
-            short_ways=short_ways,
+            fast_paths=fast_paths,
         )
         self.acceptors: dict[str, Acceptor] = {}
         self.channels: dict[int, Channel] = {}
@@ -156,11 +156,11 @@ class SocketServer:
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
-        """Where each listener is bound: the port is the system's choice where 0 was asked for."""
+        """The address of each listener, with the port that the system chose for port 0."""
         return {name: acceptor.address for name, acceptor in self.acceptors.items()}
 
     def bind(self) -> None:
-        """Take the ports of all endpoints, or of none; connections wait in the backlog until `start`."""
+        """Bind all endpoints or none. Connections wait in the backlog until `start`."""
         try:
             for endpoint in self.endpoints:
                 self.acceptors[endpoint.listener] = Acceptor(self, endpoint)
@@ -182,7 +182,7 @@ class SocketServer:
             acceptor.close()
 
     async def close(self, timeout_seconds: float = 5.0) -> None:
-        """Stop accepting, answer what is in progress for at most `timeout_seconds`, close everything."""
+        """Stop accepting, wait up to `timeout_seconds` for requests in progress, close all connections."""
         self.stop_accepting()
         for channel in list(self.channels.values()):
             channel.drain()
@@ -199,20 +199,20 @@ class SocketServer:
             self._idle_timer = None
 
     def update_limits(self, limits: NetworkLimits) -> None:
-        """Take over settings that changed while running; buffers of open sockets stay as they are."""
+        """Apply changed settings. The buffers of open sockets stay as they are."""
         self.limits = limits
         self.quotas.update(limits, self.loop.time())
-        self.context.limit_frames(limits.socket_request_max_bytes)
+        self.context.received.limit(limits.socket_request_max_bytes)
         self.context.max_in_progress = limits.queued_max_requests
         self.context.pool.limit = limits.queued_max_request_bytes
-        self.context.update_gate()
+        self.context.check_limits()
         while self.quotas.excess and self._close_longest_idle():
             pass
         self._resume_acceptors()
         self._check_idle()
 
     def refresh_log_level(self) -> None:
-        """Take over a changed level of the request log."""
+        """Apply a changed level of the request log."""
         self.context.refresh_log_level()
 
     # Connections
@@ -254,7 +254,7 @@ class SocketServer:
                 acceptor.resume()
 
     def _close_longest_idle(self) -> bool:
-        """Make room on a listener other than the inter-broker one."""
+        """Close the connection that is idle longest on an unprotected listener; False if there is none."""
         candidates = [
             channel for channel in self.channels.values() if not self.quotas.is_protected(channel.listener)
         ]
@@ -265,7 +265,7 @@ class SocketServer:
         longest.close()
         return True
 
-    # Idle connections: each is looked at once per idle time, however many requests it makes.
+    # Idle connections: each is checked once per connections.max.idle.ms, however many requests it sends.
 
     def _watch_idle(self, channel: Channel) -> None:
         if self.limits.connections_max_idle_ms < 0:
@@ -273,7 +273,7 @@ class SocketServer:
         due = channel.last_active_ns + self.limits.connections_max_idle_ms * 1_000_000
         heapq.heappush(self._idle_order, (due, id(channel), channel))
         if len(self._idle_order) > 2 * len(self.channels) + CLOSED_KEPT:
-            # Closed ones would be kept until they are due, however many come and go until then.
+            # Closed channels would stay here until they are due.
             self._idle_order = [entry for entry in self._idle_order if entry[2].is_open]
             heapq.heapify(self._idle_order)
         if self._idle_timer is None:
@@ -298,15 +298,15 @@ class SocketServer:
             channel = heapq.heappop(order)[2]
             if not channel.is_open:
                 continue
-            if channel.last_active_ns + idle_ns > now or channel.awaits_answer:
+            if channel.last_active_ns + idle_ns > now or channel.has_request_in_progress:
                 again.append(channel)
                 continue
             log.info("closing the connection of %s: idle for %d ms", channel.peer, idle_ns // 1_000_000)
             self.expired += 1
             channel.close()
         for channel in again:
-            # One that waits for its answer is not idle; it is looked at again a whole idle time later.
-            since = now if channel.awaits_answer else channel.last_active_ns
+            # A channel with a request in progress is not idle: its idle time starts now.
+            since = now if channel.has_request_in_progress else channel.last_active_ns
             heapq.heappush(order, (since + idle_ns, id(channel), channel))
         if order:
             self._set_idle_timer()
@@ -317,7 +317,7 @@ class SocketServer:
         context = self.context
         idle = ShareOfTime(lambda: self.loop.direct.idle_ns, 1.0)
         metrics.gauge("kafka.network", "RequestChannel", "RequestQueueSize", lambda: context.in_progress)
-        metrics.gauge("kafka.network", "RequestChannel", "ResponseQueueSize", self._answers_waiting)
+        metrics.gauge("kafka.network", "RequestChannel", "ResponseQueueSize", self._pending_responses)
         metrics.gauge("kafka.network", "SocketServer", "MemoryPoolUsed", lambda: context.pool.used)
         metrics.gauge("kafka.network", "SocketServer", "MemoryPoolAvailable", lambda: context.pool.available)
         metrics.gauge("kafka.network", "SocketServer", "ExpiredConnectionsKilledCount", lambda: self.expired)
@@ -338,8 +338,8 @@ class SocketServer:
         acceptor = self.acceptors.get(listener)
         return acceptor.blocked_ns if acceptor is not None else 0
 
-    def _answers_waiting(self) -> int:
-        return sum(channel.is_sending for channel in self.channels.values())
+    def _pending_responses(self) -> int:
+        return sum(channel.has_response_pending for channel in self.channels.values())
 
     def _connection_families(self) -> Iterator[Family]:
         prefix = "kafka_server_socket_server_metrics_"
@@ -381,7 +381,7 @@ class SocketServer:
 
 
 class ShareOfTime:
-    """What share of the time was spent on something, between two readings at least a second apart."""
+    """The share of time spent on something, between two readings at least a second apart."""
 
     __slots__ = ("_at", "_share", "_spent", "_spent_ns")
 
@@ -404,7 +404,7 @@ def _processor(listener: str) -> tuple[tuple[str, str], ...]:
 
 
 def _listen(endpoint: Endpoint, limits: NetworkLimits) -> socket.socket:
-    """A listening socket; what is set on it holds for the connections it accepts."""
+    """A listening socket. Accepted connections inherit its options."""
     where = f"listener {endpoint.listener} ({endpoint.host or '*'}:{endpoint.port})"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -433,10 +433,10 @@ def _listen(endpoint: Endpoint, limits: NetworkLimits) -> socket.socket:
 
 
 def _send_unpaced(sock: socket.socket) -> None:
-    """Choose a congestion control without pacing, for connections that stay within the machine.
+    """Choose a congestion control without pacing, for the loopback.
 
-    BBR sets a timer for every 64 KB that it sends. On the loopback this doubles the CPU of a large answer,
-    and there is no path whose rate could be found that way.
+    BBR sets a timer for every 64 KB that it sends. On the loopback this doubles the CPU of a large response,
+    and there is no path whose rate it could find.
     """
-    with suppress(OSError, AttributeError):  # a system other than Linux has no such choice
+    with suppress(OSError, AttributeError):  # only Linux has the option
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, UNPACED)

@@ -1,6 +1,6 @@
-"""What is done with every small request: compiled where the extension was built, plain Python elsewhere.
+"""The hot functions of the network: compiled if the extension is built, in plain Python otherwise.
 
-TIDELOG_PURE=1 in the environment asks for plain Python; the answers are the same.
+TIDELOG_PURE=1 in the environment chooses plain Python. Both give the same results.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 
 try:
     if os.environ.get("TIDELOG_PURE") == "1":
-        raise ImportError("plain Python was asked for")
+        raise ImportError("TIDELOG_PURE=1 chooses plain Python")
     from tidelog.network._speed import RequestTimes, known_header
 
     COMPILED = True

@@ -98,7 +98,7 @@ class ApiKey(IntEnum):
 
 
 class ApiInfo:
-    """What is known of one API: its versions in Kafka 4.3 (3.9 for those that only ZooKeeper mode has)."""
+    """One API and its versions in Kafka 4.3 (in 3.9 for the APIs of ZooKeeper mode)."""
 
     __slots__ = (
         "flexible_from", "key", "latest_unstable", "max_version", "min_version", "module", "name",
@@ -114,14 +114,14 @@ class ApiInfo:
         self.min_version = min_version
         self.max_version = max_version
         self.flexible_from = flexible_from
-        # The highest version is announced only where unstable versions are enabled.
+        # The highest version is announced only if unstable versions are enabled.
         self.latest_unstable = key in LATEST_UNSTABLE
-        # Brokers and controllers say these to each other through Kafka 3.9; no client does.
+        # Only brokers and controllers send these to each other, up to Kafka 3.9.
         self.zookeeper_only = key in ZOOKEEPER_ONLY
 
     @property
     def announced_min_version(self) -> int:
-        """The lowest version in the answer to ApiVersions.
+        """The lowest version in the response to ApiVersions.
 
         Produce is announced from 0, though 0 to 2 are not served: older librdkafka takes their absence to
         mean that the broker knows no compression.
@@ -130,17 +130,17 @@ class ApiInfo:
 
     @property
     def stable_max_version(self) -> int:
-        """The highest version that is announced where unstable versions are not enabled."""
+        """The highest version that is announced if unstable versions are not enabled."""
         return self.max_version - self.latest_unstable
 
     @property
     def request(self) -> type[Message]:
-        """The class of the request, loaded now."""
+        """The class of the request. Loads its module."""
         return self._load("Request")
 
     @property
     def response(self) -> type[Message]:
-        """The class of the response, loaded now."""
+        """The class of the response. Loads its module."""
         return self._load("Response")
 
     def is_flexible(self, version: int) -> bool:
@@ -259,6 +259,6 @@ API: dict[int, ApiInfo] = {
 
 
 def api_name(key: int) -> str:
-    """The name of an API for people, also of one that nobody knows."""
+    """The name of an API, or its key if there is no such API."""
     info = API.get(key)
     return info.name if info is not None else f"API key {key}"

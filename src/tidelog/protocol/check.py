@@ -1,4 +1,4 @@
-"""Finds the value that does not fit its field, once a writer has failed: slow, and able to name it."""
+"""Finds the value that does not fit its field, after a writer has failed. Slow, but it names the field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.protocol.wire import MAX_STRING_BYTES
 
 
 def first_misfit(message: Struct, layout: Layout, path: str = "") -> str | None:
-    """A sentence about the first value of a message that its field cannot carry, or None."""
+    """Describes the first value of a message that does not fit its field; None if all fit."""
     for field in [*layout.plain(type(message)), *layout.tagged(type(message))]:
         where = path + field.name
         if not hasattr(message, field.name):

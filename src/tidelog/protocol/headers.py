@@ -14,7 +14,7 @@ from tidelog.protocol.api import API, NEVER, ApiKey
 from tidelog.protocol.wire import Buffer, ProtocolError, read_uvarint
 
 MAX_TAGGED_FIELDS = 1_000
-"""What a header may have of them: no version of Kafka declares more than one, and each takes time to skip."""
+"""A header with more is refused: Kafka declares at most one, and each takes time to skip."""
 
 _FIXED = struct.Struct(">hhih")
 _PREFIX = struct.Struct(">hhi")
@@ -89,7 +89,7 @@ def _skip_tags(buf: Buffer, pos: int) -> int:
 
 
 def parse_request_header(buf: Buffer, pos: int = 0) -> RequestHeader:
-    """The header as a value with names, where a few hundred nanoseconds do not matter."""
+    """The header as a RequestHeader. Slower than `read_request_header` by a few hundred nanoseconds."""
     key, version, correlation_id, client_id, end = read_request_header(buf, pos)
     return RequestHeader(key, version, correlation_id, client_id, end - pos)
 

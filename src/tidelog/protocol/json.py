@@ -21,9 +21,9 @@ HIDDEN = "[hidden]"
 
 
 class Redaction:
-    """Which values must not be seen: fields declared sensitive, and values of settings that hold secrets.
+    """Hides fields that are declared sensitive, and the values of secret settings.
 
-    A setting is a struct with a name and a value; `is_secret` is asked about the name.
+    A setting is a struct with a name and a value; `is_secret` decides by the name.
     """
 
     __slots__ = ("is_secret",)
@@ -75,7 +75,7 @@ def _to_json(field: Field, value: object, layout: Layout, redact: Redaction | No
 
 
 def from_json(cls: type[M], version: int, value: dict[str, Json]) -> M:
-    """The message that a JSON object of a version describes; what is not given has its default."""
+    """The message that a JSON object of a version describes. Missing fields have their defaults."""
     return _struct_from_json(cls, layout_of(cls, version), value, cls.__qualname__)
 
 

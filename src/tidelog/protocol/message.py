@@ -1,4 +1,4 @@
-"""Messages: structs that travel on their own, with the versions they have and the way to and from bytes.
+"""Messages: structs with versions, which are encoded to bytes and decoded from bytes.
 
 Readers and writers are generated for a version when it is first used and kept with the class.
 """
@@ -19,7 +19,7 @@ M = TypeVar("M", bound="Message")
 Reader: TypeAlias = Callable[[Buffer, int], tuple[M, int]]
 Writer: TypeAlias = Callable[[M, bytes], bytes]
 PartsWriter: TypeAlias = Callable[[M, bytes], "list[bytes | FilePart]"]
-# The same in slices: each yields now and then, and returns at its end what the plain function returns.
+# The same in slices: generators that yield now and then, and return what the plain function returns.
 SlicedReader: TypeAlias = Callable[[Buffer, int], Generator[None, None, tuple[M, int]]]
 SlicedPartsWriter: TypeAlias = Callable[[M, bytes], Generator[None, None, "list[bytes | FilePart]"]]
 
@@ -45,19 +45,19 @@ class Message(Struct):
 
     @classmethod
     def decode(cls, buf: Buffer, version: int) -> Self:
-        """The message in the bytes, which it must fill."""
+        """Decode a message. ProtocolError if bytes follow it, or if they are not this message."""
         message, end = decoder_for(cls, version)(buf, 0)
         if end != len(buf):
             raise ProtocolError(f"{cls.__qualname__} v{version}: {len(buf) - end} bytes follow the message")
         return message
 
     def encode(self, version: int, prefix: bytes = b"") -> bytes:
-        """The bytes of the message behind those of the prefix."""
+        """The prefix and the bytes of the message."""
         return encoder_for(type(self), version)(self, prefix)
 
 
 def layout_of(cls: type[Message], version: int) -> Layout:
-    """How a version of a message looks; refuses versions that the message does not have."""
+    """The layout of a version of a message; ProtocolError if the message has no such version."""
     if not cls.VERSIONS.has(version):
         low, high = cls.VERSIONS
         raise ProtocolError(f"{cls.__qualname__} has versions {low} to {high}, not {version}")

@@ -1,7 +1,7 @@
-"""Writes the source of a reader for one version of a message: bytes to values in one function.
+"""Generates the reader of one version of a message: one function from bytes to values.
 
 Neighbouring fields of fixed size, and the length that follows them, are unpacked together. A length or count
-is held against the bytes that are left before anything is made for it.
+is compared with the bytes that are left before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tidelog.protocol.source import Layout, Source
 from tidelog.protocol.wire import ProtocolError, read_string_length, read_uvarint
 
 MAX_ELEMENTS = 100_000
-"""How many elements a large request may have in its arrays: more than the partitions of any broker.
+"""A large request may have so many elements in its arrays: more than any broker has partitions.
 
-An element takes up to a hundred times the memory of its bytes, and its handling up to 20 us.
+An element takes up to a hundred times the memory of its bytes, and up to 20 us to handle.
 """
 
 
-class Refusal:
-    """Makes the errors of one reader, which name the message and the field."""
+class ReaderErrors:
+    """The errors of one reader. They name the message and the field."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -48,8 +48,8 @@ class Refusal:
 class ReaderSource(Source):
     """Generates `read(buf, pos) -> (message, end)`.
 
-    With `sliced` it is a generator that returns those, and that refuses more than MAX_ELEMENTS in all arrays
-    together before it makes anything for them.
+    With `sliced` it is a generator that returns the same, and that refuses more than MAX_ELEMENTS in all
+    arrays together before it allocates them.
     """
 
     def __init__(self, cls: type[Struct], layout: Layout, sliced: bool = False) -> None:
@@ -64,7 +64,7 @@ class ReaderSource(Source):
             string_length=read_string_length,
             unpack_from=struct.unpack_from,
             struct_error=struct.error,
-            refuse=Refusal(self.title),
+            refuse=ReaderErrors(self.title),
         )
         self.depth = 2
         self.struct(cls, "m")
@@ -75,7 +75,7 @@ class ReaderSource(Source):
         head = "def read(buf, pos=0):\n" + self.begin
         if sliced:
             head += f"    left = {MAX_ELEMENTS}\n"
-        if self.has_records:  # which are views of the input
+        if self.has_records:  # records are views of the input
             self.names["view"] = memoryview
             head += "    if type(buf) is not view: buf = view(buf)\n"
         self.compile(head + "    end = len(buf)\n    try:", f"reader of {self.title}")
@@ -83,7 +83,7 @@ class ReaderSource(Source):
     # -- runs of fixed size
 
     def flush(self, extra: str = "", target: str = "") -> None:
-        """Unpack the fields that are due, and one more value behind them."""
+        """Unpack the pending fields, and one more value behind them."""
         run = [*self.pending, (extra, target)] if extra else self.pending
         self.pending = []
         if not run:
@@ -97,7 +97,7 @@ class ReaderSource(Source):
         self.line(f"{targets} = {unpack}(buf, pos); pos += {size}")
 
     def length(self, field: Field) -> str:
-        """Read a length or count; the name of a variable that holds it, below zero for null."""
+        """Read a length or count. Returns the name of its variable, whose value is below zero for null."""
         n = self.fresh("n")
         short = field.kind == "string" and not field.array
         if not self.layout.compact(field):
@@ -175,7 +175,7 @@ class ReaderSource(Source):
         if nullable:
             marker = self.fresh("n")
             self.flush("b", marker)
-            # Kafka marks one that is null with 0 among the tagged fields, and with -1 elsewhere.
+            # Kafka marks a null struct with 0 in a tagged field, and with -1 elsewhere.
             self.line(f"if {marker} {'<=' if field.tag is not None else '<'} 0: {target} = None")
             self.line("else:")
             self.depth += 1
@@ -198,7 +198,7 @@ class ReaderSource(Source):
         )
         self.line(f"elif e > end: raise refuse.length({field.name!r}, {n}, end - pos)")
         value = {
-            # What is no UTF-8 is replaced, as Kafka does: a client id in another encoding is no fault.
+            # Bytes that are not UTF-8 are replaced, as Kafka does: a client id may have another encoding.
             "string": "str(buf[pos:e], 'utf-8', 'replace')",
             "bytes": "bytes(buf[pos:e])",
             "records": "buf[pos:e]",
@@ -225,7 +225,7 @@ class ReaderSource(Source):
         self.depth -= 1
 
     def spend(self, count: str, field: str) -> None:
-        """Hold a count against what is left of the elements that a message may have."""
+        """Subtract a count from the elements that the message may still have."""
         if self.sliced:
             self.line(f"left -= {count}")
             self.line(f"if left < 0: raise refuse.too_many({field!r}, {count})")

@@ -1,10 +1,10 @@
-"""The notation in which messages are declared: typed classes whose fields say in which versions they exist.
+"""Declares messages: typed classes, whose fields name the versions that have them.
 
     class HeartbeatResponse(Message, key=12, versions="0-4", flexible="4+"):
         throttle_time_ms: int = int32("1+", ignorable=True)
         error_code: int = int16("0+")
 
-Declaring costs little: a constructor is made at the first call, readers and writers at the first use.
+A declaration costs little: constructors, readers and writers are generated when they are first used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def parse_versions(text: str) -> Versions:
     return Versions(int(low), int(high or low))
 
 
-# What struct calls the types of fixed size, and the bytes they take.
+# The types of fixed size: their codes in the struct module, and their sizes in bytes.
 FIXED = {
     "bool": "?",
     "int8": "b",
@@ -60,7 +60,7 @@ FIXED_SIZE = {kind: calcsize(">" + code) for kind, code in FIXED.items()}
 
 
 class Field:
-    """One field of a struct: its type, the versions it is in and may be null in, its tag, its default."""
+    """One field of a struct: its type, the versions that have it, those in which it may be null, its tag."""
 
     __slots__ = (
         "annotation", "array", "compact", "default", "ignorable", "json_name", "kind", "name", "nullable_in",
@@ -94,7 +94,7 @@ class Field:
         self.name = self.annotation = ""
 
     def bind(self, name: str, annotation: str) -> None:
-        """Tell the field what it is called in its class."""
+        """Set the name and the annotation that the field has in its class."""
         self.name = name
         self.annotation = annotation
         if not self.json_name:
@@ -102,7 +102,7 @@ class Field:
             self.json_name = first + "".join(map(str.capitalize, rest))
 
     def named(self, name: str) -> Field:
-        """The field itself, once it is called that."""
+        """Set the name of the field. Returns the field."""
         self.name = name
         return self
 
@@ -114,13 +114,13 @@ class Field:
 
     @property
     def is_optional_struct(self) -> bool:
-        """Structs that may be left out: null, or absent from the tagged fields; both are None here."""
+        """Whether the field is a struct that may be null or a missing tagged field. Both are None here."""
         return (
             self.kind == "struct" and not self.array and (self.tag is not None or self.nullable_in != "none")
         )
 
     def make_default(self, owner: type[Struct]) -> object:
-        """The value of the field where nobody gave one; arrays and structs are made anew each time."""
+        """The default value of the field. Arrays and structs are new objects."""
         if self.array:
             return None if self.default is None else []
         if self.kind == "struct" and not self.is_optional_struct:
@@ -141,7 +141,7 @@ class Field:
 
 @dataclass_transform(kw_only_default=True)
 class StructType(type):
-    """Turns the fields of a class body into slots and keeps them, in order, as the class's layout."""
+    """Makes the fields of a class body its slots, and keeps them in order as FIELDS."""
 
     FIELDS: tuple[Field, ...]
 
@@ -162,7 +162,7 @@ class StructType(type):
 
 
 class UnknownTags(metaclass=StructType):
-    """Tagged fields that a newer peer sent and we do not know, kept so that they can be passed on."""
+    """Keeps the tagged fields of a newer peer that this version does not know, to pass them on."""
 
     unknown_tags: dict[int, bytes] | None = cast("None", Field("tags", "none"))
 
@@ -185,7 +185,7 @@ class Struct(UnknownTags):
             getattr(self, field.name) == getattr(other, field.name) for field in self.FIELDS
         )
 
-    __hash__ = None  # type: ignore[assignment]  # values that change are no keys
+    __hash__ = None  # type: ignore[assignment]  # structs are mutable
 
     def __repr__(self) -> str:
         shown = [f"{field.name}={getattr(self, field.name)!r}" for field in self.FIELDS]
@@ -201,7 +201,7 @@ class _Constructor:
 
 
 def make_constructor(cls: type[Struct]) -> _Constructor:
-    """A keyword constructor written out for the class: several times faster than a loop over its fields."""
+    """Generates the keyword constructor of a class: several times faster than a loop over its fields."""
     names: dict[str, object] = {"MISSING": object()}
     parameters, lines = ["unknown_tags=None"], ["self.unknown_tags = unknown_tags"]
     for field in cls.FIELDS:
@@ -223,8 +223,8 @@ def make_constructor(cls: type[Struct]) -> _Constructor:
     return cast(_Constructor, names["__init__"])
 
 
-# What follows declares fields. Each returns a Field, typed as the value that instances hold there, as
-# dataclasses.field does, so that declarations read `acks: int = int16("0+")`.
+# Functions that declare fields. Each returns a Field, but is typed as the value of the field, as
+# dataclasses.field is: a declaration reads `acks: int = int16("0+")`.
 
 
 def boolean(
@@ -272,7 +272,7 @@ def float64(versions: str, *, default: float = 0.0, ignorable: bool = False) -> 
 
 
 def uuid(versions: str, *, tag: int | None = None, ignorable: bool = False) -> bytes:
-    """16 bytes; all zero where nothing is given."""
+    """16 bytes, all zero by default."""
     return cast(bytes, Field("uuid", versions, default=ZERO_UUID, tag=tag, ignorable=ignorable))
 
 
@@ -285,7 +285,7 @@ def string(
     ignorable: bool = False,
     compact: bool = True,
 ) -> str:
-    """Text; `compact=False` keeps a two-byte length even where the message is flexible."""
+    """Text. With `compact=False` flexible versions have a two-byte length, too."""
     field = Field(
         "string", versions, nullable=nullable, default=default, tag=tag, ignorable=ignorable, compact=compact
     )
@@ -295,7 +295,7 @@ def string(
 def binary(
     versions: str, *, nullable: str = "none", default: bytes | None = b"", sensitive: bool = False
 ) -> bytes:
-    """Bytes; those marked sensitive never reach a log."""
+    """Bytes. Sensitive ones are never logged."""
     return cast(bytes, Field("bytes", versions, nullable=nullable, default=default, sensitive=sensitive))
 
 
@@ -305,7 +305,7 @@ def received_records(versions: str, *, nullable: str = "none") -> Buffer | None:
 
 
 def sent_records(versions: str, *, nullable: str = "none") -> RecordData | None:
-    """Record batches in an answer: bytes, or the part of a file that holds them."""
+    """Record batches in a response: bytes, or the part of a file that holds them."""
     return cast("RecordData | None", Field("records", versions, nullable=nullable))
 
 
@@ -318,7 +318,7 @@ def array(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> list[T]:
-    """A list of `of`; for structs the annotation says of which."""
+    """A list of `of`. The annotation names the class of structs."""
     field = Field(
         of,
         versions,
@@ -340,7 +340,7 @@ def struct(
     ignorable: bool = False,
     json: str | None = None,
 ) -> T:
-    """One struct of the class that the annotation names; None where it may be left out and is."""
+    """One struct of the class that the annotation names; None if it is optional and missing."""
     field = Field(
         "struct", versions, nullable=nullable, default=default, tag=tag, ignorable=ignorable, json=json
     )

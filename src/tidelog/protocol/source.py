@@ -1,4 +1,4 @@
-"""What the generators of readers and writers share: source with its names, and the layout of a version."""
+"""The base of the generators of readers and writers: Source, and the Layout of a version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.protocol.schema import FIXED_SIZE, Field, Struct
 SMALL = 9
 
 ELEMENTS_PER_SLICE = 200
-"""How many elements of arrays a reader or writer in slices handles before it lets others go on."""
+"""A reader or writer in slices yields after so many elements of arrays."""
 
 
 @cache
@@ -20,9 +20,9 @@ def small_packers(method: str, code: str) -> tuple[object, ...]:
 
 
 class Source:
-    """The body of a function that is being written, with the objects that it refers to by name.
+    """The source of a generated function, and the objects that it uses by name.
 
-    With `sliced` the function is a generator, which yields between the elements of arrays every now and then.
+    With `sliced` the function is a generator, which yields now and then between the elements of arrays.
     """
 
     def __init__(self, sliced: bool = False) -> None:
@@ -37,14 +37,14 @@ class Source:
         self.lines.append("    " * self.depth + text)
 
     def pause(self) -> None:
-        """Between two elements of an array: let others go on when this slice is used up."""
+        """Between two elements of an array: yield if this slice is used up."""
         if self.sliced:
             self.line("slice_left -= 1")
             self.line(f"if not slice_left: slice_left = {ELEMENTS_PER_SLICE}; yield")
 
     @property
     def begin(self) -> str:
-        """The line at the head of a function in slices, whose arrays may all be empty."""
+        """The first lines of a function in slices. It is a generator even without arrays."""
         return f"    slice_left = {ELEMENTS_PER_SLICE}\n    if 0: yield\n" if self.sliced else ""
 
     def fresh(self, prefix: str) -> str:
@@ -77,13 +77,13 @@ class Source:
         return f"{small} if {count} < {SMALL} else {any_size}"
 
     def compile(self, head: str, title: str) -> None:
-        """Run the finished function's definition; it can then be found among the names."""
+        """Define the function. `names` has it afterwards."""
         source = "\n".join([head, *self.lines])
         exec(compile(source, f"<{title}>", "exec"), self.names)
 
 
 class Layout:
-    """How structs look in one version of a message: which fields there are, and how small they can be."""
+    """The layout of structs in one version of a message: their fields, and their least sizes."""
 
     __slots__ = ("flexible", "version")
 
@@ -92,26 +92,26 @@ class Layout:
         self.flexible = flexible
 
     def plain(self, cls: type[Struct]) -> list[Field]:
-        """The fields that stand in order."""
+        """The fields without a tag, in order."""
         return [field for field in cls.FIELDS if field.tag is None and field.present(self.version)]
 
     def tagged(self, cls: type[Struct]) -> list[Field]:
-        """The fields that follow with a number each, when they are there at all."""
+        """The tagged fields."""
         return [field for field in cls.FIELDS if field.tag is not None and field.present(self.version)]
 
     def absent(self, cls: type[Struct]) -> list[Field]:
-        """The fields that this version cannot carry."""
+        """The fields that this version does not have."""
         return [field for field in cls.FIELDS if not field.present(self.version)]
 
     def compact(self, field: Field) -> bool:
         return self.flexible and field.compact
 
     def least_size(self, cls: type[Struct]) -> int:
-        """The fewest bytes that a struct takes."""
+        """The least number of bytes of a struct."""
         return sum(self._least(field, cls) for field in self.plain(cls)) + self.flexible
 
     def least_element_size(self, field: Field, owner: type[Struct]) -> int:
-        """The fewest bytes that one element of an array takes: what a count is checked against."""
+        """The least number of bytes of an array element. Bounds the count of an array."""
         if field.kind in FIXED_SIZE:
             return FIXED_SIZE[field.kind]
         if field.kind == "struct":

@@ -1,4 +1,4 @@
-"""The smallest things of the wire: variable-length numbers, uuids, buffers, and the error for wrong ones."""
+"""The primitives of the wire format: variable-length numbers, uuids, buffers, ProtocolError."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 ZERO_UUID = bytes(16)
 
-# Kafka counts string bytes in a signed 16-bit number, and holds to that limit in the compact encoding too.
+# Kafka's length of a string is a signed 16-bit number. The limit holds in the compact encoding, too.
 MAX_STRING_BYTES = 0x7FFF
 
 
 class ProtocolError(ValueError):
-    """Bytes that are no message of the wire, or values that a message cannot carry."""
+    """Bytes that are not a valid message, or values that a message cannot hold."""
 
 
 class FilePart(Protocol):
-    """Bytes that stay in their file until the socket takes them: only their number matters to a message."""
+    """Bytes that stay in their file until they are sent: a message needs only their size."""
 
     @property
     def size(self) -> int: ...

@@ -1,7 +1,7 @@
-"""Writes the source of a writer for one version of a message: values to bytes in one function.
+"""Generates the writer of one version of a message: one function from values to bytes.
 
-A field that the version does not carry is left out when that loses nothing (it is marked ignorable, or holds
-its default), and refused otherwise. Tagged fields that hold their default are left out.
+A field that the version does not have is left out if it is ignorable or holds its default; otherwise the
+message is refused. Tagged fields that hold their default are left out.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tidelog.protocol.source import Layout, Source
 from tidelog.protocol.wire import ProtocolError, write_string_length, write_tags, write_uvarint
 
 
-class WriterRefusal:
-    """Makes the errors of one writer, which name the message and the field."""
+class WriterErrors:
+    """The errors of one writer. They name the message and the field."""
 
     def __init__(self, title: str, layout: Layout) -> None:
         self.title = title
@@ -47,7 +47,7 @@ class WriterSource(Source):
             write_tags=write_tags,
             pack=struct.pack,
             errors=(struct.error, AttributeError, TypeError),
-            refuse=WriterRefusal(title, layout),
+            refuse=WriterErrors(title, layout),
             buffers=(bytes, bytearray, memoryview),
             join=b"".join,
         )
@@ -80,7 +80,7 @@ class WriterSource(Source):
             self.pending = []
 
     def flush_length(self, field: Field, n: str) -> None:
-        """Write what is due and the length or count behind it; `n` is one more in the compact encoding."""
+        """Write the pending fields, then a length or count. `n` is one more in the compact encoding."""
         short = field.kind == "string" and not field.array
         if not self.layout.compact(field):
             self.pending.append(("h" if short else "i", n))
@@ -110,7 +110,7 @@ class WriterSource(Source):
             self.flush()
 
     def differs(self, field: Field, owner: type[Struct], value: str) -> str:
-        """An expression: the value is not what a reader would put in the place of a field left out."""
+        """An expression: the value differs from the default that a reader sets for a missing field."""
         if field.array or field.default == "" or field.default is False:
             return value if field.default is not None else f"{value} is not None"
         if field.kind == "struct" and not field.is_optional_struct:
@@ -138,7 +138,7 @@ class WriterSource(Source):
         self.line(f"else: {self.sink}({self.packed([*due, ('x', '')])})")
 
     def tag(self, field: Field, owner: type[Struct], value: str, tags: str) -> None:
-        """Write a tagged value into a list of its own, because its size stands before it."""
+        """Write a tagged value to a list of its own, because its size precedes it."""
         outer, chunks = self.sink, self.fresh("out")
         self.sink = f"{chunks}.append"
         self.line(f"{chunks} = []")

@@ -1,1 +1,1 @@
-"""Record batches: built, checked, read, compressed. Bytes in, values out; no sockets, files, clocks."""
+"""Record batches: build, check, read, compress. No sockets, files or clocks."""

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The compiled twin of `_pure_json`: JSON values into columns in Arrow's layout, in one pass over the bytes.
 
-A row is undone where something is wrong with it, and stands as nulls with its reason; the others go on.
+A row with an error is undone and has nulls, and its reason is returned. The other rows are not affected.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-# The numbers of `_pure_json`, where their meaning stands.
+# The numbers of `_pure_json`, which explains them.
 cdef enum:
     BOOL = 0
     INT8 = 1
@@ -66,13 +66,13 @@ cdef void save(Pass *run) noexcept nogil:
 
 
 cdef void undo(Pass *run) noexcept nogil:
-    """Go back to where the row began."""
+    """Undo the row: restore the columns to their state before it."""
     cdef int index
     cdef int64_t row
     cdef Node *node
     for index in range(1, run.node_count):
         node = &run.nodes[index]
-        # The row that was begun and not counted may have left its bit as well.
+        # The unfinished row may have set its bit as well.
         for row in range(node.saved_rows, node.rows + 1):
             if row >> 3 < node.bits.room:
                 node.bits.data[row >> 3] &= <uint8_t>~(1 << (row & 7))
@@ -84,7 +84,7 @@ cdef void undo(Pass *run) noexcept nogil:
 
 
 cdef void read_row(Pass *run, const uint8_t *p, const uint8_t *end) noexcept:
-    """One value into the columns; what is wrong with it is in `error`, and the columns are as before then."""
+    """Put one value into the columns. After an error, which is in `error`, the columns are as before."""
     cdef const uint8_t *q
     cdef int error, node
     cdef const uint8_t *at
@@ -103,7 +103,7 @@ cdef void read_row(Pass *run, const uint8_t *p, const uint8_t *end) noexcept:
     if run.error == FINE or run.error == NO_MEMORY:
         return
     if run.error != SYNTAX:
-        # A value that is cut or garbled is called so, even where something else is wrong before that place.
+        # A value with invalid syntax is reported as such, even if an earlier part of it has another error.
         error, node, at = run.error, run.error_node, run.error_at
         q = skip_value(run, tl_space(p, end), end, 0)
         if q == NULL:
@@ -128,7 +128,7 @@ cdef class JsonReader:
         cdef int index = 0
         cdef int at
         cdef Node *node
-        while index < len(order):  # children of a node stand side by side
+        while index < len(order):  # the children of a node are adjacent
             order.extend(order[index][5])
             index += 1
         self.run.node_count = len(order)

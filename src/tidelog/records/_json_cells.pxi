@@ -1,4 +1,4 @@
-# The columns that values are put into, and the numbers that a pass over a row keeps.
+# The columns of values, and the numbers that a pass over a row keeps.
 
 cdef struct Cells:
     uint8_t *data
@@ -21,7 +21,7 @@ cdef struct Node:
     int64_t rows
     int64_t nulls
     int64_t seen
-    # What is gone back to where a row is undone.
+    # The state to restore when a row is undone.
     int64_t saved_rows
     int64_t saved_nulls
     int64_t saved_size
@@ -36,7 +36,7 @@ cdef struct Pass:
 
 
 cdef class _Bytes:
-    """Memory that was taken from a column and is given back with the last who looks at it."""
+    """Memory that was taken from a column. It is freed with the last view of it."""
 
     cdef uint8_t *data
     cdef int64_t size
@@ -61,7 +61,7 @@ cdef _Bytes taken(Cells *cells, int64_t size):
 
 
 cdef inline bint grow(Cells *cells, int64_t room) noexcept nogil:
-    """Room for so many bytes in all; what is new is zero."""
+    """Make room for this many bytes in total; new bytes are zero."""
     cdef uint8_t *data
     if room <= cells.room:
         return True
@@ -87,7 +87,7 @@ cdef inline bint has_ends(int kind) noexcept nogil:
 
 
 cdef inline bint reserve_row(Node *node) noexcept nogil:
-    """Room for one row more in what every kind has."""
+    """Make room for one more row in the parts that every kind has."""
     cdef int64_t rows = node.rows + 1
     if not grow(&node.bits, (rows >> 3) + 1):
         return False
@@ -101,13 +101,13 @@ cdef inline bint reserve_row(Node *node) noexcept nogil:
 
 
 cdef inline void valid(Node *node) noexcept nogil:
-    """The row that was just put is one."""
+    """Count the row that was just written, as valid."""
     node.bits.data[node.rows >> 3] |= <uint8_t>(1 << (node.rows & 7))
     node.rows += 1
 
 
 cdef inline void put_end(Pass *run, Node *node) noexcept nogil:
-    """The end of the row about to be counted."""
+    """Write the end of the row that is counted next."""
     cdef int64_t end
     if node.kind == STRING or node.kind == BINARY:
         end = node.data.size

@@ -1,4 +1,4 @@
-# Lists, maps and objects, and which reader a value of the schema goes to.
+# Lists, maps and objects, and the choice of the reader for a value of the schema.
 
 cdef const uint8_t *read_list(Pass *run, int index, const uint8_t *p, const uint8_t *end, int depth) noexcept:
     cdef Node *node = &run.nodes[index]
@@ -53,7 +53,7 @@ cdef const uint8_t *read_map(Pass *run, int index, const uint8_t *p, const uint8
 
 
 cdef bint has_twins(Node *keys, int64_t first) noexcept nogil:
-    """Whether a key stands twice among those from a row on."""
+    """Whether a key occurs twice among the keys from a row on."""
     cdef int64_t count = keys.rows - first
     cdef int64_t size = 16
     cdef int64_t i, slot
@@ -88,7 +88,7 @@ cdef bint has_twins(Node *keys, int64_t first) noexcept nogil:
 
 
 cdef inline int field_of(Pass *run, Node *node, const uint8_t *name, int64_t length, int expected) noexcept nogil:
-    """The field of a name, looked for where fields in the order of the schema would have it first; -1 for none."""
+    """The field of a name, -1 for none. It looks first at the next field in the order of the schema."""
     cdef int index
     cdef Node *child
     if expected < node.first + node.count:
@@ -105,7 +105,7 @@ cdef inline int field_of(Pass *run, Node *node, const uint8_t *name, int64_t len
 cdef const uint8_t *escaped_field(
     Pass *run, Node *node, const uint8_t *p, const uint8_t *end, int expected, int *field
 ) noexcept:
-    """A name with escapes in it, which nobody writes and everybody may; behind its closing quote."""
+    """Parse a name with escapes, which are rare but valid; returns the position after its closing quote."""
     cdef Pass inner
     cdef Node text
     cdef const uint8_t *stop
@@ -208,7 +208,7 @@ cdef inline bint starts_as(int kind, uint8_t c) noexcept nogil:
 
 
 cdef const uint8_t *read_value(Pass *run, int index, const uint8_t *p, const uint8_t *end, int depth) noexcept:
-    """The value that starts at `p` as a row of a node; behind it."""
+    """Parse the value at `p` as a row of a node; returns the position after it."""
     cdef Node *node = &run.nodes[index]
     cdef const uint8_t *at = p
     cdef int kind = node.kind
@@ -255,7 +255,7 @@ cdef const uint8_t *read_value(Pass *run, int index, const uint8_t *p, const uin
 
 
 cdef const uint8_t *read_other(Pass *run, int index, const uint8_t *p, const uint8_t *end, int depth) noexcept nogil:
-    """A null, or what is not of the node's kind."""
+    """Handle a null, or a value that is not of the node's kind."""
     cdef Node *node = &run.nodes[index]
     if end - p >= 4 and memcmp(p, b"null", 4) == 0:
         if node.required:

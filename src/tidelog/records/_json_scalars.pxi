@@ -1,4 +1,4 @@
-# Values of the schema without others in them: texts, numbers, days and times, bytes.
+# Scalar values of the schema: strings, numbers, dates and times, bytes.
 
 cdef extern from *:
     """
@@ -20,7 +20,7 @@ cdef extern from *:
 
 
 cdef const uint8_t *read_text(Pass *run, int index, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """The string behind the quote into the data of a node; behind its closing quote."""
+    """Parse the string after the quote into the data of a node; returns the position after it."""
     cdef Node *node = &run.nodes[index]
     cdef const uint8_t *start = p
     cdef uint8_t *out
@@ -144,7 +144,7 @@ cdef const uint8_t *read_double(Pass *run, int index, const uint8_t *p, const ui
 
 
 cdef double double_of(const uint8_t *p, const uint8_t *end) noexcept:
-    """A number that is known to be one."""
+    """Convert a valid number."""
     cdef const uint8_t *at = p
     cdef bint negative = p[0] == c'-'
     cdef uint64_t digits = 0
@@ -175,7 +175,7 @@ cdef double double_of(const uint8_t *p, const uint8_t *end) noexcept:
             written = written * 10 + (p[0] - c'0')
             p += 1
         exponent += -written if minus else written
-    # Both are exact in a double, so that one rounding is made: the nearest.
+    # Both are exact in a double, so there is only one rounding, to the nearest.
     if count <= 19 and digits <= 1 << 53 and -22 <= exponent <= 22:
         value = <double>digits
         value = value / tl_tens[-exponent] if exponent < 0 else value * tl_tens[exponent]
@@ -184,7 +184,7 @@ cdef double double_of(const uint8_t *p, const uint8_t *end) noexcept:
 
 
 cdef const uint8_t *read_decimal(Pass *run, int index, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """A number, or one in a string, that fits precision and scale without being rounded."""
+    """A number, or a number in a string, that fits precision and scale without rounding."""
     cdef Node *node = &run.nodes[index]
     cdef const uint8_t *at = p
     cdef const uint8_t *q
@@ -239,7 +239,7 @@ cdef const uint8_t *read_decimal(Pass *run, int index, const uint8_t *p, const u
 
 
 cdef int number(const uint8_t *p, const uint8_t *end, int digits) noexcept nogil:
-    """A number of exactly so many digits, -1 where there is none."""
+    """A number of exactly this many digits, or -1."""
     cdef int value = 0
     cdef int i
     if end - p < digits:
@@ -252,7 +252,7 @@ cdef int number(const uint8_t *p, const uint8_t *end, int digits) noexcept nogil
 
 
 cdef bint day_of(const uint8_t *p, const uint8_t *end, int64_t *days) noexcept nogil:
-    """The day of `YYYY-MM-DD`, counted from 1970."""
+    """The date `YYYY-MM-DD` as days since 1970."""
     cdef int year = number(p, end, 4)
     cdef int month, day, last, era, in_era
     if year < 1 or end - p < 10 or p[4] != c'-' or p[7] != c'-':
@@ -267,7 +267,7 @@ cdef bint day_of(const uint8_t *p, const uint8_t *end, int64_t *days) noexcept n
         last = 30
     if day > last:
         return False
-    # Years from March on, in eras of 400 years.
+    # Years begin in March, in eras of 400 years.
     if month <= 2:
         year -= 1
     era = year // 400
@@ -293,7 +293,7 @@ cdef const uint8_t *read_date(Pass *run, int index, const uint8_t *p, const uint
 
 
 cdef const uint8_t *read_time(Pass *run, int index, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """`YYYY-MM-DD`, a time of day with up to nine digits of a second, and a zone; UTC where there is none."""
+    """`YYYY-MM-DD`, a time with up to nine digits after the second, and a zone; the default is UTC."""
     cdef Node *node = &run.nodes[index]
     cdef const uint8_t *stop = skip_string(p, end)
     cdef int64_t value
@@ -351,7 +351,7 @@ cdef bint time_of(const uint8_t *p, const uint8_t *end, bint zoned, int64_t *val
 
 
 cdef bint zone_of(const uint8_t *p, const uint8_t *end, int64_t *value) noexcept nogil:
-    """Takes `Z`, `+HH`, `+HHMM` or `+HH:MM` off a time."""
+    """Parse the zone of a time: `Z`, `+HH`, `+HHMM` or `+HH:MM`."""
     cdef int hour, minute
     cdef int64_t minutes
     if end - p == 1 and p[0] == c'Z':

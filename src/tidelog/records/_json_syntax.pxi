@@ -1,4 +1,4 @@
-# JSON as a form: what is not of the schema is looked at for its form alone, and passed over.
+# The syntax of JSON: values that are not in the schema are only checked for their syntax, and skipped.
 
 cdef extern from *:
     """
@@ -54,7 +54,7 @@ cdef extern from *:
 
 
 cdef const uint8_t *skip_string(const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """Behind the closing quote of a string whose opening quote is before `p`; NULL where it is none."""
+    """The position after the closing quote of the string that begins at `p`; NULL if it is invalid."""
     cdef int length
     cdef uint32_t high, low
     while True:
@@ -123,7 +123,7 @@ cdef bint hex4(const uint8_t *p, const uint8_t *end, uint32_t *value) noexcept n
 
 
 cdef const uint8_t *skip_number(const uint8_t *p, const uint8_t *end, bint *whole) noexcept nogil:
-    """Behind a number; NULL where it is none."""
+    """The position after a number; NULL if it is invalid."""
     whole[0] = True
     if p < end and p[0] == c'-':
         p += 1
@@ -164,7 +164,7 @@ cdef inline const uint8_t *skip_word(const uint8_t *p, const uint8_t *end) noexc
 
 
 cdef const uint8_t *skip_value(Pass *run, const uint8_t *p, const uint8_t *end, int depth) noexcept nogil:
-    """Behind the value that starts at `p`."""
+    """The position after the value that starts at `p`."""
     cdef const uint8_t *at = p
     cdef const uint8_t *q
     cdef bint whole

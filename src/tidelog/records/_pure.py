@@ -1,8 +1,8 @@
 """The hot loops over record batches, in plain Python.
 
-`_speed.pyx` holds the same functions compiled; `loops` picks one of the two. Both give the same answers
-to the same bytes, garbage included: nothing outside `start:end` is read and nothing is allocated for a
-count that the bytes cannot hold.
+`_speed.pyx` has the same functions compiled; `loops` picks one of the two. Both return the same results for
+the same bytes, also for garbage: they read nothing outside of `start:end`, and allocate nothing for a count
+that the bytes cannot hold.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
-LENGTH_OVERHEAD = 12  # base offset and batch length come before what the length counts
+LENGTH_OVERHEAD = 12  # the length does not count the base offset and itself
 CRC_START = 21  # the checksum covers everything from the attributes on
 SMALLEST_RECORD = 7  # size, attributes, two deltas, key and value length, header count: a byte each
 
@@ -33,7 +33,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 class MalformedRecords(ValueError):
-    """Bytes that are not the records they are declared to be; `index` is the first bad record."""
+    """Bytes that are not the declared records. `index` is the first bad record."""
 
     def __init__(self, status: int, index: int) -> None:
         super().__init__(status, index)
@@ -104,7 +104,7 @@ def crc(buf: Buffer, start: int, end: int) -> int:
     """CRC-32C of `buf[start:end]`."""
     if not 0 <= start <= end <= len(buf):
         raise ValueError(f"range {start}:{end} is outside of a buffer of {len(buf)} bytes")
-    from crc32c import crc32c  # takes 10 ms to import, which the compiled twin saves
+    from crc32c import crc32c  # takes 10 ms to import, which the compiled module saves
 
     return crc32c(memoryview(buf)[start:end])
 
@@ -117,8 +117,8 @@ def patch_header(buf: bytearray | memoryview, pos: int, base_offset: int, leader
     struct.pack_into(">i", buf, pos + 12, leader_epoch)
 
 
-# One record: where each part lies. (timestamp delta, offset delta, key start, key length, value start,
-# value length, headers start, header count, position after the record)
+# The layout of one record: (timestamp delta, offset delta, key start, key length, value start, value length,
+# headers start, header count, position after the record)
 _Layout = tuple[int, int, int, int, int, int, int, int, int]
 
 
@@ -163,7 +163,7 @@ def _record(buf: Buffer, pos: int, end: int) -> _Layout:
 def _each(
     buf: Buffer, start: int, end: int, count: int, use: Callable[[int, _Layout], None]
 ) -> tuple[int, int]:
-    """Hand every record's layout to `use`; (status, index of the first bad record or count)."""
+    """Call `use` with every layout; returns (status, index of the first bad record or count)."""
     pos = start
     for index in range(count):
         try:
@@ -187,8 +187,8 @@ def walk(
 ) -> tuple[int, int, int, int]:
     """Check the records of an uncompressed payload.
 
-    Gives (status, index of the record that status is about, greatest timestamp or -1, offset delta of the
-    first record that has it). A record without a timestamp (-1) is never outside of `low..high`.
+    Returns (status, index of the record of the status, greatest timestamp or -1, offset delta of the first
+    record with it). A record without a timestamp (-1) is never outside of `low..high`.
     """
     _require(buf, start, end)
     greatest = -1
@@ -215,10 +215,10 @@ def walk(
 
 
 def walk_columns(buf: Buffer, start: int, end: int, count: int) -> Columns:
-    """Where every record's parts lie, as columns: timestamp deltas (64 bits), then offset deltas, key starts,
-    key lengths, value starts, value lengths, headers starts and header counts (32 bits).
+    """The positions of every record's parts, as columns: timestamp deltas (64 bits), then offset deltas, key
+    starts, key lengths, value starts, value lengths, headers starts and header counts (32 bits).
 
-    A length below 0 is a null. Raises MalformedRecords."""
+    A negative length is a null. Raises MalformedRecords."""
     _require(buf, start, end)
     _require_room(start, end, count)
     columns = (array("q"), array("i"), array("i"), array("i"), array("i"), array("i"), array("i"), array("i"))
@@ -248,7 +248,7 @@ def make_records(
     base_timestamp: int,
     append_time: int | None,
 ) -> list[R]:
-    """An object for every record; `append_time` is the timestamp of all of them where it is given."""
+    """An object for every record. `append_time`, if given, is the timestamp of all of them."""
     _require(buf, start, end)
     _require_room(start, end, count)
     records: list[R] = []
@@ -271,7 +271,7 @@ def _headers(buf: Buffer, pos: int, stop: int, count: int) -> Headers:
     pairs: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         length, pos = _varint(buf, pos, stop, 32)
-        # Header keys are UTF-8 by agreement only: what is not survives the way in and out.
+        # Header keys are UTF-8 only by convention: other bytes survive a round trip.
         name = str(bytes(buf[pos : pos + length]), "utf-8", "surrogateescape")
         pos += length
         length, pos = _varint(buf, pos, stop, 32)
@@ -319,7 +319,7 @@ def _put_bytes(out: bytearray, data: bytes | None) -> None:
 
 
 def murmur2(data: Buffer) -> int:
-    """The hash by which Kafka's producers choose a partition for a key (32 bits, signed)."""
+    """The hash by which Kafka's producers choose the partition of a key (32 bits, signed)."""
     mask = 0xFFFFFFFF
     length = len(data)
     h = 0x9747B28C ^ length
@@ -336,7 +336,7 @@ def murmur2(data: Buffer) -> int:
 
 
 def java_string_hash(text: str) -> int:
-    """Java's String.hashCode (32 bits, signed), by which groups and transactions find their coordinator."""
+    """Java's String.hashCode (32 bits, signed), which chooses the coordinator of groups and transactions."""
     h = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for pos in range(0, len(units), 2):

@@ -1,6 +1,6 @@
-"""Produced batches: the rules of a topic, and what a log has to know of a batch; in plain Python.
+"""The rules for produced batches, and the fields of a batch that a log needs, in plain Python.
 
-The compiled twin has the same (`_speed_check.pxi`).
+`_speed_check.pxi` has the same compiled.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from tidelog.records.status import (
     UNKNOWN_MAGIC,
 )
 
-# Status, header fields where there are any, greatest timestamp or index of the bad record.
+# The status, the header fields if there are any, the greatest timestamp or the index of the bad record.
 Look = tuple[int, HeaderFields | None, int]
 
 
 class CheckedBatch(NamedTuple):
-    """A batch that may be appended once offset and leader epoch are patched in.
+    """A batch that may be appended once its offset and leader epoch are patched in.
 
-    `data` is writable and holds just the batch, `size` bytes. The other fields are those of its header.
+    `data` is writable and has exactly the batch, `size` bytes. The other fields are those of its header.
     """
 
     data: memoryview
@@ -62,13 +62,13 @@ class CheckedBatch(NamedTuple):
 
     @classmethod
     def of(cls, data: memoryview) -> CheckedBatch:
-        """A batch that holds to all rules."""
+        """The batch of bytes that keep all rules."""
         fields: HeaderFields = HEADER.unpack_from(data)
         return cls(data, len(data), fields[5], fields[6], *fields[8:12])
 
 
 class BatchRules:
-    """What a topic asks of batches, ready to be held against one."""
+    """The rules of a topic for batches, in a form that is fast to check."""
 
     __slots__ = (
         "_after_max_ms",
@@ -99,10 +99,10 @@ class BatchRules:
         self._before_max_ms = before_max_ms
         self._after_max_ms = after_max_ms
         self._log_append_time = log_append_time
-        self._keeps_codec = keeps_codec  # whether batches that are not compressed stay so
+        self._keeps_codec = keeps_codec  # whether uncompressed batches stay uncompressed
 
     def bounds(self, now_ms: int) -> tuple[int, int]:
-        """The first and the last timestamp that a record may have at `now_ms`."""
+        """The first and last timestamps that are allowed at `now_ms`."""
         if self._log_append_time:
             return INT64_MIN, INT64_MAX
         low = now_ms - self._before_max_ms
@@ -110,14 +110,14 @@ class BatchRules:
         if high > INT64_MAX:
             high = INT64_MAX
             if self._before_max_ms == INT64_MAX:
-                low = INT64_MIN  # without a bound on either side every timestamp is one
+                low = INT64_MIN  # without limits every timestamp is allowed
         return max(low, INT64_MIN), high
 
     def look(self, buf: Buffer, now_ms: int) -> CheckedBatch | Look:
-        """Everything that can be said of the one batch in `buf` without a codec.
+        """Check the one batch in `buf` as far as possible without a codec.
 
-        A CheckedBatch where the batch goes into the log as it came: no rule is broken, it is not compressed,
-        and the topic has nothing changed in it.
+        Returns a CheckedBatch if the batch goes into the log unchanged: it keeps all rules, it is not
+        compressed, and the topic changes nothing in it.
         """
         status, fields = _framing(buf)
         if fields is None:
@@ -144,7 +144,7 @@ class BatchRules:
         return CheckedBatch.of(buf)
 
     def _header_status(self, buf: Buffer, fields: HeaderFields, total: int) -> int:
-        """The rules up to the records, in Kafka's order; OK and COMPRESSED leave those to be looked at."""
+        """Check the rules before the records, in Kafka's order. After OK and COMPRESSED check the records."""
         if not self._allow_zstd and fields[5] & 7 == 4:
             return OLD_ZSTD
         status, _ = _next_length(buf, total, len(buf))
@@ -157,7 +157,7 @@ class BatchRules:
 
 
 def _framing(buf: Buffer) -> tuple[int, HeaderFields | None]:
-    """One whole batch of magic 2; whether there is a second one is not looked at here."""
+    """Check that there is one complete batch of magic 2. A second batch is not looked for here."""
     status, length = _next_length(buf, 0, len(buf))
     if status != OK:
         return status, None

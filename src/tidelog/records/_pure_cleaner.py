@@ -1,7 +1,7 @@
-"""The hot loops of compaction, in plain Python: keys hashed into a map of offsets, batches filtered by it.
+"""The hot loops of compaction, in plain Python: hash keys into a map of offsets, filter batches by the map.
 
-The map is a buffer of slots of 24 bytes, the 16 of a key's hash and its last offset + 1 (0: the slot is
-free); who fills it sees to it that some stay free. `_speed.pyx` holds the same functions compiled.
+The map is a buffer of slots of 24 bytes: the 16 bytes of a key's hash, and its last offset + 1 (0: the slot
+is free). The caller has to keep some slots free. `_speed.pyx` has the same functions compiled.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tidelog.records.status import (
 )
 
 Offsets: TypeAlias = "array[int]"
-IndexEntry = tuple[int, int, int, int]  # last offset and position of a batch, greatest timestamp, its offset
+IndexEntry = tuple[int, int, int, int]  # a batch's last offset and position, greatest timestamp, its offset
 
 SLOT_SIZE = 24
 NOT_PLAIN = 0x37
@@ -76,7 +76,7 @@ def _rounds(v: list[int], count: int) -> None:
 
 
 def siphash128(key: Buffer, data: Buffer) -> bytes:
-    """SipHash-2-4 with a result of 16 bytes: who does not know the key cannot make two keys collide."""
+    """SipHash-2-4 with 16 bytes of result: without the hash key nobody can make two keys collide."""
     return struct.pack("<QQ", *_siphash(bytes(key), bytes(data)))
 
 
@@ -119,7 +119,7 @@ class _Table:
         self.limit = limit
 
     def find(self, key: bytes) -> tuple[int, int, int, int]:
-        """The place of a key's slot or of the free one it would take (-1: none), its hash and its offset."""
+        """The slot of a key, or the free slot that it would take (-1: none), its hash and its offset."""
         low, high = _siphash(self.key, key)
         at = low % self.count
         for _ in range(self.count):
@@ -130,7 +130,7 @@ class _Table:
         return -1, low, high, -1
 
     def put(self, key: bytes, offset: int) -> bool:
-        """False where the map is full and does not know the key."""
+        """Store the offset of a key; False if the map is full and does not have the key."""
         at, low, high, known = self.find(key)
         if at < 0 or (known < 0 and self.used >= self.limit):
             return False
@@ -143,7 +143,7 @@ class _Table:
 def _put_records(
     table: _Table, buf: Buffer, start: int, end: int, count: int, base_offset: int, from_offset: int
 ) -> tuple[int, int, int]:
-    """(status, records that are taken care of, last offset of them or -1)."""
+    """Returns (status, records that are done, last offset of them or -1)."""
     pos, latest = start, -1
     for index in range(count):
         try:
@@ -174,10 +174,10 @@ def map_records(
     base_offset: int,
     from_offset: int,
 ) -> tuple[int, int, int, int]:
-    """The keys of an uncompressed payload into the map, from an offset on.
+    """Put the keys of an uncompressed payload into the map, from an offset on.
 
-    Gives (status, records that are taken care of, slots in use, last offset of them or -1). MAP_FULL where a
-    key is new and `limit` slots are in use.
+    Returns (status, records that are done, slots in use, last offset of them or -1). The status is MAP_FULL
+    at a new key if `limit` slots are in use.
     """
     slots = _Table(table, key, used, limit)
     _require(buf, start, end)
@@ -186,7 +186,7 @@ def map_records(
 
 
 def _whole_batch(buf: Buffer, at: int, end: int) -> tuple[int, int]:
-    """OK and its size, NO_BATCH where the bytes end before the batch does, or what is wrong with it."""
+    """OK and the size of the batch, NO_BATCH if the bytes end before the batch does, or its error."""
     if end - at < HEADER_SIZE:
         return NO_BATCH, 0
     length: int = struct.unpack_from(">i", buf, at + 8)[0]
@@ -211,10 +211,10 @@ def map_batches(
     end: int,
     from_offset: int,
 ) -> tuple[int, int, int, int, int]:
-    """The keys of plain batches into the map, up to the first that is not plain or not whole.
+    """Put the keys of plain batches into the map, up to the first batch that is not plain or not complete.
 
-    Gives (status, position of the first batch that is not done, slots in use, last offset that is taken care
-    of or -1, records read). COMPRESSED: the caller has to look at that batch itself.
+    Returns (status, position of the first batch that is not done, slots in use, last offset that is done or
+    -1, records read). After COMPRESSED the caller has to process that batch itself.
     """
     slots = _Table(table, key, used, limit)
     _require(buf, start, end)
@@ -258,7 +258,7 @@ class _Filter:
         return offset >= self.table.find(key)[3]
 
     def batch(self, buf: Buffer, at: int, total: int, room: int, retain: bool) -> tuple[int, Buffer]:
-        """What becomes of a batch, and the bytes to write for it."""
+        """The result for a batch, and the bytes to write for it."""
         header = HEADER.unpack_from(buf, at)
         base_offset, attributes, base_timestamp, max_timestamp = header[0], header[5], header[7], header[8]
         count, end = header[12], at + total
@@ -352,16 +352,16 @@ def filter_batches(
     single: bool,
     retain: bool,
 ) -> tuple[int, int, int, int, int]:
-    """Batches without the records that the map knows a later one of, into `out` from `out_at` on.
+    """Write batches to `out`, from `out_at` on, without the records that the map has a later one of.
 
-    `latest` is the last offset the map knows of: what comes behind it stays. `horizon` is given to batches
-    whose tombstones are seen for the first time. A batch that ends at one of the `retained` offsets (sorted)
-    stays, even without records. Gives (status, position of the first batch that is not done, end of what was
-    written, records read, records kept); NO_ROOM where `out` may not hold the next batch, COMPRESSED where
-    the caller has to look at it itself.
+    `latest` is the last offset in the map: records after it stay. Batches whose tombstones are seen for the
+    first time get the delete `horizon`. A batch that ends at one of the `retained` offsets (sorted) stays,
+    even without records. Returns (status, position of the first batch that is not done, end of the written
+    bytes, records read, records kept). The status is NO_ROOM if `out` may be too small for the next batch,
+    and COMPRESSED if the caller has to process the batch itself.
 
-    With `single` the range is one batch, unpacked, whose CRC is not looked at; it stays where `retain` says
-    so, and the status is UNCHANGED, REWRITTEN, EMPTIED or DROPPED.
+    With `single` the range is one uncompressed batch, whose CRC is not checked. It stays if `retain` is set,
+    and the status is UNCHANGED, REWRITTEN, EMPTIED or DROPPED.
     """
     if retained.typecode != "q":
         raise ValueError(f"offsets are an array of type 'q', not {retained.typecode!r}")
@@ -403,10 +403,10 @@ def index_batches(
     max_timestamp: int,
     offset_of_max: int,
 ) -> tuple[list[IndexEntry], int, int, int]:
-    """Entries for the indexes of a segment that whole batches are written to at `position`.
+    """The index entries of a segment for complete batches that are written to it at `position`.
 
-    One for the first batch behind each `interval` bytes; `since` counts from the entry before. Gives the
-    entries, the new count, the greatest timestamp and the last offset of the batch that has it.
+    There is one for the first batch after each `interval` bytes; `since` has the bytes since the last entry.
+    Returns the entries, the new count, the greatest timestamp and the last offset of the batch with it.
     """
     _require(buf, start, end)
     entries: list[IndexEntry] = []

@@ -1,7 +1,6 @@
-"""Batches that a producer fills, and columns in Arrow's layout, in plain Python; the compiled twin has them.
+"""Batches that a producer fills, and columns in Arrow's layout, in plain Python; `_speed` has them compiled.
 
-A batch is filled by the threads that send and sealed by the one that sends it on; each append and the seal
-happen one after the other.
+Threads of the application fill a batch, and the sender seals it. Appends and the seal never overlap.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ INT32_MAX = 0x7FFFFFFF
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. Sizes and offset are -1 where they are not known, as with acks=0."""
+    """The position of a written record. Sizes and offset are -1 if they are unknown, as with acks=0."""
 
     topic: str
     partition: int
@@ -32,7 +31,7 @@ class RecordMetadata(NamedTuple):
 
 
 class FutureSource(Protocol):
-    """What a RecordFuture refers to: it knows how the batch ended."""
+    """The batch of a RecordFuture, which knows the result."""
 
     def future_done(self, future: RecordFuture) -> bool: ...
     def future_result(self, future: RecordFuture, timeout: float | None) -> RecordMetadata: ...
@@ -42,9 +41,9 @@ class FutureSource(Protocol):
 
 
 class RecordFuture:
-    """How one record fares: a place in a batch, and nothing more until somebody asks.
+    """The future of one record: its index in a batch, and nothing more before somebody waits.
 
-    It is waited for from a thread (`result`), from a coroutine (`await`), or told (`add_done_callback`).
+    Wait for it in a thread (`result`) or a coroutine (`await`), or use `add_done_callback`.
     """
 
     __slots__ = ("batch", "index", "key_size", "timestamp", "value_size")
@@ -65,21 +64,21 @@ class RecordFuture:
         return False
 
     def cancel(self) -> bool:
-        """A record that was taken is sent; False."""
+        """Returns False: a record that was accepted is sent."""
         return False
 
     def running(self) -> bool:
         return not self.done()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record was written, once it is; raises why it was not, or TimeoutError."""
+        """The position of the record, once it is written. Raises the error of the send, or TimeoutError."""
         return self.batch.future_result(self, timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         return self.batch.future_exception(self, timeout)
 
     def add_done_callback(self, function: Callable[[RecordFuture], object]) -> None:
-        """Call a function with this future when it is done, or now if it is."""
+        """Call a function with this future when it is done, or now if it is done."""
         self.batch.future_callback(self, function)
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
@@ -87,7 +86,7 @@ class RecordFuture:
 
 
 class BufferPool:
-    """Buffers of one size that batches leave behind for those to come; Python has its own way of that."""
+    """Buffers of one size that batches reuse. This plain form keeps none: Python manages the memory."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -95,7 +94,7 @@ class BufferPool:
 
 
 class BatchBuffer:
-    """Room for a header and, behind it, records until `limit` bytes; the first record always finds room."""
+    """Room for a header and for records up to `limit` bytes. The first record always fits."""
 
     def __init__(self, limit: int, *args: object) -> None:
         self.limit = limit
@@ -115,7 +114,7 @@ class BatchBuffer:
         return self.sealed or (self.count > 0 and self.size >= self.limit)
 
     def append_value(self, value: bytes | None) -> RecordFuture | None:
-        """A record of now without key and headers; None where there is no room, or for a value of None."""
+        """Append a record of now without key and headers; None if there is no room or the value is None."""
         if value is None:
             return None
         return self.append(time.time_ns() // 1_000_000, None, value, ())
@@ -123,7 +122,7 @@ class BatchBuffer:
     def append(
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: EncodedHeaders
     ) -> RecordFuture | None:
-        """The future of a record that was taken; None where there is no room."""
+        """The future of an appended record; None if there is no room."""
         rest = bytearray()
         _put_bytes(rest, key)
         _put_bytes(rest, value)
@@ -137,7 +136,7 @@ class BatchBuffer:
     def append_rows(
         self, columns: ArrowColumns, rows: array[int] | None, start: int, stop: int, timestamp: int
     ) -> int:
-        """Append rows (those named in `rows`, or all) until the batch is full: the next one to append."""
+        """Append rows (those in `rows`, or all) until the batch is full; returns the next row to append."""
         if not 0 <= start <= stop <= (columns.rows if rows is None else len(rows)):
             raise ValueError(f"rows {start}:{stop} of {columns.rows}")
         with self._guard:
@@ -153,21 +152,21 @@ class BatchBuffer:
         return RecordFuture(_source(self), self.count - 1, self.max_timestamp, -1, -1)
 
     def seal(self) -> None:
-        """Take no more records."""
+        """Accept no more records."""
         with self._guard:
             self.sealed = True
 
     def reuse(self, pool: BufferPool) -> None:
-        """Take the memory from a pool of buffers as large as the limit, and leave it there at the end."""
+        """Take the memory from a pool of buffers of the size of the limit, and return it at the end."""
 
     def release(self) -> None:
-        """Give the memory back, unless somebody still looks at it."""
+        """Return the memory, unless a view of it is in use."""
         with self._guard:
             self.sealed = True
             self._data = bytearray()
 
     def bytes_view(self) -> memoryview:
-        """The batch between seal and release, its header still to be signed."""
+        """The batch between seal and release, before `sign_batch` writes its header."""
         if not self.sealed or not self._data:
             raise BufferError("a batch shows its bytes between seal and release")
         return memoryview(self._data)
@@ -191,7 +190,7 @@ class BatchBuffer:
 
 
 class OpenBatches:
-    """For each partition of a topic the batch that is being filled: records with keys find theirs by it."""
+    """The open batch of each partition of a topic; the key of a record chooses the partition."""
 
     def __init__(self, partitions: int) -> None:
         if partitions <= 0:
@@ -199,7 +198,7 @@ class OpenBatches:
         self.batches: list[BatchBuffer | None] = [None] * partitions
 
     def append(self, key: bytes, value: bytes) -> RecordFuture | None:
-        """A record of now without headers; None where its partition has no batch with room for it."""
+        """Append a record of now without headers; None if the batch of its partition has no room."""
         batch = self.batches[(murmur2(key) & INT32_MAX) % len(self.batches)]
         return None if batch is None else batch.append(time.time_ns() // 1_000_000, key, value, ())
 
@@ -218,7 +217,7 @@ def sign_batch(
     producer_epoch: int,
     base_sequence: int,
 ) -> None:
-    """Write the header of a batch whose records are in place, checksum included."""
+    """Write the header of a batch whose records are complete, with the checksum."""
     size = len(buf)
     if not HEADER_SIZE <= size <= INT32_MAX:
         raise ValueError(f"no batch of {size} bytes")
@@ -230,7 +229,7 @@ def sign_batch(
 
 
 class ArrowColumn:
-    """Bytes of many rows: offsets of 4 or 8 bytes into data, and a bit for each row that is not null.
+    """The bytes of many rows: offsets of 4 or 8 bytes into data, and a validity bit for each row.
 
     Without offsets every row is null.
     """
@@ -278,7 +277,7 @@ class ArrowColumn:
 
 
 def encode_headers(headers: EncodedHeaders) -> bytes:
-    """Headers as they stand in a record, their number in front."""
+    """Headers in the format of a record, with their number first."""
     out = bytearray()
     _put(out, len(headers))
     for name, content in headers:
@@ -288,9 +287,9 @@ def encode_headers(headers: EncodedHeaders) -> bytes:
 
 
 class ArrowColumns:
-    """Keys, values and timestamps of many records, and headers that all of them carry.
+    """Keys, values and timestamps of many records, and headers that all of them have.
 
-    Where `row_headers` has a cell for a row, that is what `encode_headers` made of the row's own headers.
+    A cell of `row_headers` has the result of `encode_headers` for the headers of that row.
     """
 
     def __init__(
@@ -324,7 +323,7 @@ class ArrowColumns:
         return self._key.given
 
     def largest(self) -> int:
-        """The most bytes that a row's key, value and headers take together."""
+        """The largest size of a row's key, value and headers together."""
         sizes = (
             len(self._key.cell(row) or b"") + len(self._value.cell(row) or b"") + len(self._headers_of(row))
             for row in range(self.rows)
@@ -349,7 +348,7 @@ class ArrowColumns:
         return out
 
     def rows_by_partition(self, partitions: int) -> list[array[int]]:
-        """For each partition the rows whose keys belong to it; the last array has the rows without a key."""
+        """The rows of each partition, by their keys. The last array has the rows without a key."""
         if partitions <= 0:
             raise ValueError(f"{partitions} partitions")
         found = [array("i") for _ in range(partitions + 1)]

@@ -1,8 +1,8 @@
-"""The records of a fetched partition, one by one or as columns, in plain Python; the compiled twin has them.
+"""The records of a fetched partition, one by one or as columns, in plain Python; `_speed` has it compiled.
 
-A reader walks over the batches that a broker sent and hands out records from a position on: control records
-and, for readers of committed data, records of aborted transactions are left out. What is wrong with a batch
-is raised when it is next in line, again and again until somebody seeks past it.
+A reader walks over the fetched batches and returns records from a position on. It leaves out control records
+and, for read_committed, records of aborted transactions. A bad batch raises when it is next, each time until
+the caller seeks past it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 from copy import copy
+from types import GenericAlias
 from typing import Any
 
 from tidelog.errors import CorruptMessage, InvalidRecord, KafkaError
@@ -30,24 +31,33 @@ from tidelog.records._pure import (
 
 Headers = tuple[tuple[str, bytes | None], ...]
 Aborted = Sequence[tuple[int, int]]
-"""First offset and producer id of transactions that were aborted, by their first offsets."""
+"""First offset and producer id of aborted transactions, sorted by first offset."""
 
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
-COLUMN_BYTES = 0x7FFFFFFF  # what 32-bit offsets reach
+COLUMN_BYTES = 0x7FFFFFFF  # the reach of 32-bit offsets
 
 
-class Record:
+class ConsumerRecord:
     """A record that was read.
 
-    >>> record = Record("orders", 0, 42, timestamp=1700000000000, key=b"alice", value=b"one apple")
+    >>> record = ConsumerRecord("orders", 0, 42, timestamp=1700000000000, key=b"alice", value=b"one apple")
     >>> record.topic, record.partition, record.offset, record.key, record.value
     ('orders', 0, 42, b'alice', b'one apple')
     """
 
     __slots__ = (
-        "headers", "key", "key_size", "leader_epoch", "offset", "partition", "timestamp", "timestamp_type",
-        "topic", "value", "value_size",
+        "headers",
+        "key",
+        "leader_epoch",
+        "offset",
+        "partition",
+        "serialized_key_size",
+        "serialized_value_size",
+        "timestamp",
+        "timestamp_type",
+        "topic",
+        "value",
     )  # fmt: skip
 
     def __init__(
@@ -61,46 +71,52 @@ class Record:
         headers: Headers = (),
         timestamp_type: int = CREATE_TIME,
         leader_epoch: int = -1,
-        key_size: int = -1,
-        value_size: int = -1,
+        serialized_key_size: int = -1,
+        serialized_value_size: int = -1,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.offset = offset
         self.timestamp = timestamp
-        # Any, because deserializers decide what they are.
+        # Any, because deserializers decide the types.
         self.key: Any = key
         self.value: Any = value
         self.headers = headers
         self.timestamp_type = timestamp_type
         self.leader_epoch = leader_epoch
-        self.key_size = len(key) if isinstance(key, bytes) else key_size
-        self.value_size = len(value) if isinstance(value, bytes) else value_size
+        self.serialized_key_size = len(key) if isinstance(key, bytes) else serialized_key_size
+        self.serialized_value_size = len(value) if isinstance(value, bytes) else serialized_value_size
+
+    # `ConsumerRecord[str, bytes]` is for annotations; `_speed.pyi` has its meaning for type checkers.
+    @classmethod
+    def __class_getitem__(cls, types: object) -> GenericAlias:
+        return GenericAlias(cls, types)
 
     def replace(self, key: object, value: object) -> None:
-        """Take what deserializers made of the key and the value."""
+        """Set the deserialized key and value."""
         self.key = key
         self.value = value
 
-    def __reduce__(self) -> tuple[type[Record], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[ConsumerRecord], tuple[object, ...]]:
         return type(self), fields_of(self)
 
     def __repr__(self) -> str:
         return described(self)
 
 
-def fields_of(record: Record) -> tuple[object, ...]:
-    """What a record is made from, in the order of its parameters."""
+def fields_of(record: ConsumerRecord) -> tuple[object, ...]:
+    """The fields of a record, in the order of its parameters."""
     return (
         record.topic, record.partition, record.offset, record.timestamp, record.key, record.value,
-        record.headers, record.timestamp_type, record.leader_epoch, record.key_size, record.value_size,
+        record.headers, record.timestamp_type, record.leader_epoch, record.serialized_key_size,
+        record.serialized_value_size,
     )  # fmt: skip
 
 
-def described(record: Record) -> str:
+def described(record: ConsumerRecord) -> str:
     where = f"topic={record.topic!r}, partition={record.partition}, offset={record.offset}"
     what = f"timestamp={record.timestamp}, key={record.key!r}, value={record.value!r}"
-    return f"Record({where}, {what}, headers={record.headers!r})"
+    return f"ConsumerRecord({where}, {what}, headers={record.headers!r})"
 
 
 def bad_crc(topic: str, partition: int, offset: int) -> CorruptMessage:
@@ -122,20 +138,20 @@ def bad_record(topic: str, partition: int, offset: int) -> InvalidRecord:
 
 
 def unpack(attributes: int, data: Buffer) -> Buffer:
-    """The payload of a compressed batch."""
+    """The uncompressed payload of a compressed batch."""
     from tidelog.records.codecs import Codec, decompress
 
     number = attributes & 7
     if number > Codec.ZSTD:
-        raise CorruptMessage(f"codec {number} is unknown; 0 to {Codec.ZSTD} are")
+        raise CorruptMessage(f"codec {number} is unknown; expected 0 to {Codec.ZSTD}")
     return decompress(Codec(number), data)
 
 
 class RecordReader:
-    """Hands out the records of `buf[start:end]` from `position` on, which moves past what was handed out.
+    """Returns the records of `buf[start:end]` from `position` on, and moves the position past them.
 
-    `aborted` is None for everything, or the aborted transactions whose records are to be left out.
-    `next_fetch` is the offset behind the last whole batch, -1 where there is none.
+    `aborted` has the aborted transactions whose records are left out, None returns everything. `next_fetch`
+    is the offset after the last complete batch, -1 if there is none.
     """
 
     def __init__(
@@ -164,7 +180,7 @@ class RecordReader:
         self.next_fetch = self._scan()
 
     def copy(self) -> RecordReader:
-        """Another reader of the same bytes that goes on from where this one is."""
+        """Another reader of the same bytes, from the current position of this one."""
         made = copy(self)
         made._aborted = None if self._aborted is None else list(self._aborted)
         made._dropped = set(self._dropped)
@@ -182,7 +198,7 @@ class RecordReader:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left that could be handed out."""
+        """Whether no record is left to return."""
         return self._left == 0 and not self._whole_batch()
 
     def _whole_batch(self) -> bool:
@@ -192,9 +208,9 @@ class RecordReader:
         (length,) = struct.unpack_from(">i", self._buf, self._at + 8)
         return not length >= HEADER_SIZE - LENGTH_OVERHEAD or length + LENGTH_OVERHEAD <= rest
 
-    def take(self, limit: int) -> list[Record]:
-        """At most so many records; an empty list where there are no more."""
-        out: list[Record] = []
+    def take(self, limit: int) -> list[ConsumerRecord]:
+        """The next records, at most `limit`; an empty list at the end."""
+        out: list[ConsumerRecord] = []
         while len(out) < limit:
             try:
                 record = self._next()
@@ -208,7 +224,7 @@ class RecordReader:
         return out
 
     def take_columns(self, sink: ColumnSink, limit: int) -> int:
-        """The same into columns; how many."""
+        """Put the next records, at most `limit`, into columns; returns their number."""
         taken = 0
         while taken < limit and sink.has_room(self._end - self._pos):
             try:
@@ -223,7 +239,7 @@ class RecordReader:
             taken += 1
         return taken
 
-    def _next(self) -> Record | None:
+    def _next(self) -> ConsumerRecord | None:
         while True:
             if self._left == 0 and not self._advance():
                 return None
@@ -246,11 +262,11 @@ class RecordReader:
 
     def _made(
         self, offset: int, layout: tuple[int, ...], attributes: int, base: int, greatest: int, epoch: int
-    ) -> Record:
+    ) -> ConsumerRecord:
         data = self._payload
         delta, _, key_at, key_length, value_at, value_length, headers_at, count, stop = layout
         appended = attributes & 8 != 0
-        return Record(
+        return ConsumerRecord(
             self.topic,
             self.partition,
             offset,
@@ -263,7 +279,7 @@ class RecordReader:
         )
 
     def _advance(self) -> bool:
-        """Go to the next batch that has records to hand out; False at the end."""
+        """Go to the next batch with records to return; False at the end."""
         while self._whole_batch():
             fields = HEADER.unpack_from(self._buf, self._at)
             base, length, epoch, magic, checksum, attributes, last_delta = fields[:7]
@@ -308,7 +324,7 @@ class RecordReader:
 
 
 def _is_abort(buf: memoryview, at: int, attributes: int) -> bool:
-    """Whether a control batch says that a transaction was aborted."""
+    """Whether a control batch is an abort marker."""
     (length,) = struct.unpack_from(">i", buf, at + 8)
     data: Buffer = buf[at + HEADER_SIZE : at + length + LENGTH_OVERHEAD]
     if attributes & 7:
@@ -322,7 +338,7 @@ def _is_abort(buf: memoryview, at: int, attributes: int) -> bool:
 
 
 class ColumnSink:
-    """Columns in Arrow's layout that readers fill: `buffers` gives them, by name."""
+    """Columns in Arrow's layout that readers fill. `buffers` returns them by name."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -338,14 +354,14 @@ class ColumnSink:
         self._bits = {name: bytearray() for name in ("key", "value", "timestamp", "header value")}
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes more can be addressed."""
+        """Whether `size` more bytes stay within 32-bit offsets."""
         return len(self._data["value"]) + size < COLUMN_BYTES and len(self._data["key"]) + size < COLUMN_BYTES
 
     def expect(self, size: int) -> None:
-        """About so many bytes of values are to come, for which room can be made at once."""
+        """Announce about `size` bytes of values, so that memory can be reserved at once."""
 
     def buffers(self) -> dict[str, Buffer]:
-        """`name` for fixed widths, `name ends`, `name data` and `name bits` for the rest."""
+        """`name` for columns of fixed width; `name ends`, `name data` and `name bits` for the others."""
         found: dict[str, Buffer] = {}
         for fixed in (self._longs, self._ints):
             found |= {name: memoryview(column).cast("B") for name, column in fixed.items()}
@@ -354,7 +370,7 @@ class ColumnSink:
         found |= {f"{name} bits": bits for name, bits in self._bits.items()}
         return found
 
-    def add(self, record: Record) -> None:
+    def add(self, record: ConsumerRecord) -> None:
         row = self.rows
         self.rows += 1
         if record.topic not in self.topics:
@@ -367,7 +383,7 @@ class ColumnSink:
         self.null_keys += self._cell("key", row, record.key)
         self.null_values += self._cell("value", row, record.value)
         for name, content in record.headers:
-            # The column is a text: what is no UTF-8 is marked in it.
+            # The column has text: bytes that are no UTF-8 become replacement characters.
             raw = name.encode("utf-8", "surrogateescape")
             self._data["header key"] += raw.decode("utf-8", "replace").encode()
             self._ends["header key"].append(len(self._data["header key"]))
@@ -391,4 +407,4 @@ class ColumnSink:
 
 
 class Block(bytearray):
-    """So many bytes to be written into; the compiled twin uses memory again that others gave back."""
+    """Memory of a fixed size to write into; the compiled form reuses released memory."""

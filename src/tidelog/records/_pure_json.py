@@ -1,8 +1,8 @@
-"""JSON values into columns in Arrow's layout, in plain Python; the compiled twin does it in one pass.
+"""Reads JSON values into columns in Arrow's layout, in plain Python; `_json` does it compiled, in one pass.
 
-Fields are `(kind, required, name, precision, scale, children)`: an array has its element as child, a map
-its key and its value. A row with something wrong stands as nulls, and its reason is told by a number and a
-node: 0 is the value itself, the others are counted through the fields level by level.
+Fields are `(kind, required, name, precision, scale, children)`: the child of an array is its element, the
+children of a map are its key and its value. A bad row has nulls, and its error is a reason and a node: node 0
+is the value itself, the others are the fields, numbered level by level.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidelog.records._pure import Buffer
 BOOL, INT8, INT16, INT32, INT64, FLOAT, DOUBLE, STRING, BINARY = range(9)
 DATE, TIMESTAMP, LOCAL_TIMESTAMP, DECIMAL, ARRAY, MAP, STRUCT = range(9, 16)
 
-NO_VALUE = 1  # a null where a value was to be
-SYNTAX = 2  # no JSON
-NO_OBJECT = 3  # JSON, and no object
+NO_VALUE = 1  # null instead of a value
+SYNTAX = 2  # not valid JSON
+NO_OBJECT = 3  # valid JSON, but not an object
 WRONG_TYPE = 4
 OUT_OF_RANGE = 5
-IS_NULL = 6  # null, where the field is required
-MISSING = 7  # not there, where the field is required
+IS_NULL = 6  # null in a required field
+MISSING = 7  # a required field is missing
 TWICE = 8
 TOO_DEEP = 9
 BAD_CONTENT = 10  # a string that is no date, time, number or Base64
@@ -38,7 +38,7 @@ MAX_EXPONENT = 10_000
 
 Field = tuple[int, bool, bytes, int, int, tuple["Field", ...]]
 RowError = tuple[int, int, int, int]
-"""Row, reason, node, and the byte of the value at which it was found (-1 where that is not known)."""
+"""The row, the reason, the node, and the position in the value (-1 if unknown)."""
 Column = tuple[int, int, Buffer, Buffer | None, Buffer | None]
 """Rows, nulls, validity bits, ends and data of a node."""
 
@@ -61,7 +61,7 @@ class _Real(str):
 
 
 class _Pairs(list[tuple[str, object]]):
-    """An object, with what stands in it twice."""
+    """The pairs of an object, with duplicate keys."""
 
 
 class _Bad(Exception):
@@ -79,7 +79,7 @@ class _Node(NamedTuple):
     scale: int
     first: int
     last: int
-    """Its children are the nodes from `first` on and before `last`."""
+    """The children are the nodes from `first` up to, not including, `last`."""
 
 
 class _Cells:
@@ -105,7 +105,7 @@ class _Cells:
 
 
 class JsonReader:
-    """`read` takes rows of a binary column, `take` gives the columns of the fields and begins anew."""
+    """`read` takes rows of a binary column; `take` returns the columns of the fields and starts again."""
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         order: list[Field] = [(STRUCT, True, b"", 0, 0, fields)]
@@ -120,7 +120,7 @@ class JsonReader:
         )
 
     def read(self, ends: Buffer, data: Buffer, bits: Buffer | None, first: int, rows: int) -> list[RowError]:
-        """What is wrong with rows, in their order."""
+        """The errors of rows, in order."""
         if first < 0 or rows < 0 or len(memoryview(ends)) < 4 * (first + rows + 1):
             raise ValueError(f"rows {first} to {first + rows} are outside of the column")
         places = struct.unpack_from(f"={rows + 1}i", ends, 4 * first)
@@ -143,7 +143,7 @@ class JsonReader:
         self._cells = [_Cells(node) for node in self._nodes]
         return found
 
-    # Values, checked before anything is put into a column
+    # Values, checked before a column changes
 
     def _fields(self, value: bytes) -> dict[int, object]:
         try:
@@ -241,7 +241,7 @@ def _set_bit(bits: bytearray, row: int, value: bool) -> None:
 
 
 def _check_surrogates(value: object) -> None:
-    """UnicodeEncodeError, which is a ValueError, for half of a pair: no text holds that."""
+    """Raise UnicodeEncodeError, a ValueError, for half of a surrogate pair, which is no valid text."""
     if isinstance(value, str):
         value.encode()
     elif isinstance(value, list):
@@ -265,7 +265,7 @@ def _depth(value: object) -> int:
 
 
 def _scalar(node: _Node, value: object) -> object:
-    """The bytes of a cell, or a truth."""
+    """The bytes of a cell, or a boolean."""
     kind = node.kind
     if kind == BOOL and isinstance(value, bool):
         return value
@@ -332,7 +332,7 @@ def _binary(text: str) -> bytes:
         found = base64.b64decode(text, validate=True)
     except binascii.Error:
         raise _Bad(BAD_CONTENT) from None
-    if base64.b64encode(found).decode() != text:  # bits beyond the last byte
+    if base64.b64encode(found).decode() != text:  # bits after the last byte
         raise _Bad(BAD_CONTENT)
     return found
 

@@ -1,6 +1,6 @@
-"""Produce requests and their ordinary answer, in plain Python; the compiled twin has the same.
+"""Produce requests and their usual answer, in plain Python; `_speed` has the same compiled.
 
-A request is read without an object per field: what the hot way needs of it is where the records lie.
+The parser makes no object per field: the fast path only needs the positions of the records.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ ProduceBody = tuple[str | None, int, int, list[tuple[str | bytes, Partitions]]]
 
 
 MAX_ELEMENTS = 100_000
-"""As many as a reader of the wire takes from a large request (protocol/reader.py)."""
+"""The limit of the general reader for large requests (protocol/reader.py)."""
 
 
 def parse_produce(buf: Buffer, pos: int, version: int) -> ProduceBody:
-    """The body of a Produce request of version 3 to 13 that ends with the buffer.
+    """Parse the body of a Produce request of version 3 to 13 at the end of a buffer.
 
-    (transactional id, acks, timeout in ms, [(topic name, or id from version 13 on, [(partition, start, end of
-    its records in `buf`)])]). Null records are -1, -1. ValueError for anything else than such a body.
+    Returns (transactional id, acks, timeout in ms, [(topic name, or id from version 13 on, [(partition,
+    start, end of its records in `buf`)])]). Null records are -1, -1. Raises ValueError for any other bytes.
     """
     if not 3 <= version <= 13:
         raise ValueError(f"Produce version {version} is not served; 3 to 13 are")
@@ -31,8 +31,8 @@ def parse_produce(buf: Buffer, pos: int, version: int) -> ProduceBody:
 def parse_one_batch(
     buf: Buffer, pos: int, version: int
 ) -> tuple[str | None, int, str | bytes, int, int, int] | None:
-    """The same body where it has one partition: (transactional id, acks, topic, partition, start, end of its
-    records in `buf`). None for any other body, which `parse_produce` reads or refuses.
+    """Parse a body with one partition: (transactional id, acks, topic, partition, start, end of its records
+    in `buf`). Returns None for any other body, which `parse_produce` parses or refuses.
     """
     try:
         transactional_id, acks, _, topics = parse_produce(buf, pos, version)
@@ -45,7 +45,7 @@ def parse_one_batch(
 
 
 class _ProduceReader:
-    """The few types that a Produce request is made of; each checks that its bytes are there."""
+    """The types of fields in a Produce request. Each method checks that its bytes exist."""
 
     __slots__ = ("buf", "elements", "end", "flexible", "pos")
 
@@ -54,7 +54,7 @@ class _ProduceReader:
         self.end = len(buf)
         self.pos = pos
         self.flexible = flexible
-        self.elements = MAX_ELEMENTS  # of arrays and tagged fields, that it may still have
+        self.elements = MAX_ELEMENTS  # how many elements of arrays and tagged fields may still come
         if not 0 <= pos <= self.end:
             raise ValueError(f"position {pos} is outside of a frame of {self.end} bytes")
 
@@ -102,7 +102,7 @@ class _ProduceReader:
                 raise ValueError(f"no varint before position {self.pos}")
 
     def length(self, size: int) -> int:
-        """The length before a string (2 bytes) or an array or bytes (4 bytes); below 0 is a null."""
+        """The length of a string (2 bytes), or of an array or bytes (4 bytes). Below 0 it is a null."""
         return self.unsigned() - 1 if self.flexible else self.number(size)
 
     def string(self) -> str | None:
@@ -156,9 +156,9 @@ def produce_response(
     log_append_time: int,
     log_start_offset: int,
 ) -> bytes:
-    """The answer to a Produce request with one partition that needs no error texts, its length before it.
+    """The answer to a Produce request with one partition and no error text, with its length first.
 
-    `topic` is its name, or its id from version 13 on."""
+    `topic` is the name, or the id from version 13 on."""
     if not 3 <= version <= 13:
         raise ValueError(f"Produce version {version} is not served; 3 to 13 are")
     flexible = version >= 9

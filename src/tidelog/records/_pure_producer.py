@@ -1,4 +1,4 @@
-"""What a log remembers of one producer, in plain Python; the compiled twin has the same."""
+"""The state of one producer in a log, in plain Python; `_speed` has the same compiled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BatchMetadata(NamedTuple):
 
 
 class ProducerEntry:
-    """The epoch of a producer, its last batches, and the transaction that it has open."""
+    """The epoch of a producer, its last batches, and its open transaction."""
 
     __slots__ = (
         "_batches",
@@ -59,7 +59,7 @@ class ProducerEntry:
         return self._batches[-1].last_offset if self._batches else -1
 
     def take_epoch(self, epoch: int) -> None:
-        """Batches of older epochs are no duplicates of those that come now."""
+        """Begin an epoch. Batches of older epochs do not count as duplicates any more."""
         if epoch != self.epoch:
             self.epoch = epoch
             self._batches = ()
@@ -71,7 +71,7 @@ class ProducerEntry:
         return other
 
     def end_transaction(self, epoch: int, coordinator_epoch: int, timestamp: int) -> int | None:
-        """A marker came: where the transaction began that it ends, None where none was open."""
+        """Apply a marker; returns the first offset of the transaction that it ends, None if none was open."""
         self.take_epoch(epoch)
         start, self.transaction_start = self.transaction_start, None
         self.coordinator_epoch = coordinator_epoch
@@ -79,10 +79,9 @@ class ProducerEntry:
         return start
 
     def awaits(self, batch: CheckedBatch) -> bool:
-        """Whether a batch is what its producer is known to send next.
+        """Whether a batch is the expected next one of its producer.
 
-        It goes on with the next sequence in the same epoch, and neither begins a transaction nor leaves the
-        one that is open.
+        It has the next sequence in the same epoch, and neither begins a transaction nor leaves the open one.
         """
         return (
             len(self._batches) > 0
@@ -92,7 +91,7 @@ class ProducerEntry:
         )
 
     def append(self, batch: CheckedBatch, last_offset: int) -> bytes:
-        """Note a batch; gives the state before it."""
+        """Record a batch; returns the state before it."""
         before = self.state()
         self.take_epoch(batch.producer_epoch)
         first, delta = batch.base_sequence, batch.last_offset_delta
@@ -101,25 +100,25 @@ class ProducerEntry:
         return before
 
     def note(self, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> None:
-        """Note a batch by its fields."""
+        """Record a batch by its fields."""
         noted = BatchMetadata(last_sequence, last_offset, offset_delta, timestamp)
         self._batches = (*self._batches[1 - REMEMBERED_BATCHES :], noted)
         self.last_timestamp = timestamp
 
     def state(self) -> bytes:
-        """Everything that an append can change, for `restore`."""
+        """All fields that an append can change, for `restore`."""
         batches = tuple(tuple(batch) for batch in self._batches)
         return marshal.dumps((self.epoch, batches, self.last_timestamp, self.transaction_start))
 
     def restore(self, state: bytes) -> None:
-        """Take back the appends since `state`."""
+        """Undo the appends since `state`."""
         if not state:
             raise ValueError("a state of 0 bytes is not one of a producer")
         self.epoch, batches, self.last_timestamp, self.transaction_start = marshal.loads(state)
         self._batches = tuple(map(BatchMetadata._make, batches))
 
     def find_duplicate(self, epoch: int, first_sequence: int, offset_delta: int) -> BatchMetadata | None:
-        """The batch of the same epoch and sequences, where it is among the last five."""
+        """The batch with the same epoch and sequences, if it is among the last five."""
         if epoch != self.epoch:
             return None
         last_sequence = (first_sequence + offset_delta) & LAST_SEQUENCE

@@ -1,6 +1,6 @@
-"""The rows of an offset range as Spark's connector has them, in plain Python; the compiled twin has the same.
+"""The rows of an offset range in the form of Spark's connector, in plain Python; `_speed` has it compiled.
 
-Times are in microseconds, headers of a record without any are null, and rows end before the offset `end`.
+Times are in microseconds, a record without headers has null, and rows end before the offset `end`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from array import array
 
 from tidelog.errors import KafkaError
 from tidelog.records._pure import Buffer, _wrap64
-from tidelog.records._pure_fetch import COLUMN_BYTES, ColumnSink, Record, RecordReader
+from tidelog.records._pure_fetch import COLUMN_BYTES, ColumnSink, ConsumerRecord, RecordReader
 
 _MOST_MILLISECONDS = (2**63 - 1) // 1000
 
 
 class RowSink:
-    """Columns in Arrow's layout of what is asked for, filled by readers; `buffers` gives them, by name."""
+    """The selected columns in Arrow's layout, filled by readers. `buffers` returns them by name."""
 
     def __init__(self, end: int, *, keys: bool = True, values: bool = True, headers: bool = False) -> None:
         self.ended = False
-        """Whether a record at or behind `end` was seen."""
+        """Whether a record at or after `end` was seen."""
         self._end = end
         self._wanted = {"key": keys, "value": values, "headers": headers}
         self._columns = ColumnSink()
@@ -27,9 +27,9 @@ class RowSink:
         self._header_bits = bytearray()
         self.null_headers = 0
         self.beyond = -1
-        """The first offset whose time microseconds cannot hold, -1 where all fit."""
+        """The first offset whose timestamp is too large for microseconds, -1 if all fit."""
         self.beyond_time = 0
-        """That time, in milliseconds."""
+        """That timestamp, in milliseconds."""
 
     @property
     def rows(self) -> int:
@@ -52,7 +52,7 @@ class RowSink:
         return self._columns.header_rows
 
     def fill(self, reader: RecordReader, limit: int) -> int:
-        """At most so many rows of what the reader has left; how many."""
+        """Take the next rows of a reader, at most `limit`; returns their number."""
         made = 0
         while made < limit and not self.ended and self._columns.has_room(COLUMN_BYTES // 8):
             try:
@@ -70,7 +70,7 @@ class RowSink:
             made += 1
         return made
 
-    def _add(self, record: Record) -> None:
+    def _add(self, record: ConsumerRecord) -> None:
         row = self.rows
         if not self._wanted["headers"]:
             record.headers = ()
@@ -87,7 +87,7 @@ class RowSink:
         self._columns.add(record)
 
     def buffers(self) -> dict[str, Buffer]:
-        """`name` for fixed widths, `name ends`, `name data` and `name bits` for the rest."""
+        """`name` for columns of fixed width; `name ends`, `name data` and `name bits` for the others."""
         raw = self._columns.buffers()
         found: dict[str, Buffer] = {
             "offset": raw["offset"],

@@ -1,7 +1,7 @@
-"""A run of batches for one log, in plain Python; the compiled twin has the same.
+"""A run of batches for one log, in plain Python; `_speed` has the same compiled.
 
-A run is a sequence of batches without anything out of the ordinary: no roll of the segment, no producer that
-is new or out of sequence. It is written with one call.
+A run is a sequence of ordinary batches: they roll no segment, and their producers are known and in sequence.
+One call writes the whole run.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ CONTROL = 0x20
 BEFORE_ALL = -(1 << 63)
 
 End = tuple[int, int, int, int, int, int]
-"""Where a log ends, and what would roll its segment: the position, the largest position, timestamp and
-offset, the bytes since the last index entry, and after how many the next one is due."""
+"""The end of a log and the limits that roll its segment: the position, the largest position, timestamp and
+offset, the bytes since the last index entry, and the bytes after which the next entry is due."""
 
 Undo = list[tuple[int, bytes]]
 Run = tuple[list[int], Undo, int, int, int, int, int, bool]
@@ -35,12 +35,12 @@ def lay_out(
     entries: Mapping[int, ProducerEntry],
     verifications: Mapping[int, object],
 ) -> Run:
-    """Give offsets to a run of the batches `first` to `stop`, which lie one behind the other in `data[at:]`.
+    """Give offsets to a run of the batches `first` to `stop`, which follow each other in `data[at:]`.
 
-    Headers are written, and producers note their batches. A run ends before what is out of the ordinary, and
-    with the first batch that an index entry is due for. Gives the base offsets of its batches, the states of
-    its producers before them, its size, the offset behind it, the position of its last batch, its greatest
-    timestamp, the last offset of the batch with that one, and whether an index entry is due.
+    It writes headers, and producers record their batches. A run ends before a batch that is not ordinary, and
+    after the first batch for which an index entry is due. Returns the base offsets of its batches, the states
+    of its producers before them, its size, the offset after it, the position of its last batch, its greatest
+    timestamp, the last offset of the batch with that timestamp, and whether an index entry is due.
     """
     position, max_position, latest, max_offset, since_index, index_interval = end
     last_position, greatest, offset_of_greatest, index_due = position, BEFORE_ALL, -1, False

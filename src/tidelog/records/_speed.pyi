@@ -1,6 +1,8 @@
 from array import array
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol
+
+from typing_extensions import TypeVar
 
 from tidelog.records._pure import Buffer, Columns, Headers, RecordFields
 from tidelog.records._pure_check import CheckedBatch, Look
@@ -246,33 +248,36 @@ def sign_batch(
     base_sequence: int,
 ) -> None: ...
 
-class Record:
+K_co = TypeVar("K_co", covariant=True, default=bytes)
+V_co = TypeVar("V_co", covariant=True, default=bytes)
+
+class ConsumerRecord(Generic[K_co, V_co]):
     topic: str
     partition: int
     offset: int
     timestamp: int
     timestamp_type: int
     leader_epoch: int
-    key_size: int
-    value_size: int
+    serialized_key_size: int
+    serialized_value_size: int
     headers: Headers
     @property
-    def key(self) -> Any: ...
+    def key(self) -> K_co | None: ...
     @property
-    def value(self) -> Any: ...
+    def value(self) -> V_co | None: ...
     def __init__(
         self,
         topic: str,
         partition: int,
         offset: int,
         timestamp: int = -1,
-        key: object = None,
-        value: object = None,
+        key: K_co | None = None,
+        value: V_co | None = None,
         headers: Headers = (),
         timestamp_type: int = 0,
         leader_epoch: int = -1,
-        key_size: int = -1,
-        value_size: int = -1,
+        serialized_key_size: int = -1,
+        serialized_value_size: int = -1,
     ) -> None: ...
     def replace(self, key: object, value: object) -> None: ...
 
@@ -294,7 +299,7 @@ class RecordReader:
         aborted: Aborted | None,
     ) -> None: ...
     def copy(self) -> RecordReader: ...
-    def take(self, limit: int) -> list[Record]: ...
+    def take(self, limit: int) -> list[ConsumerRecord[Any, Any]]: ...
     def take_columns(self, sink: ColumnSink, limit: int) -> int: ...
 
 class ColumnSink:

@@ -44,7 +44,7 @@ cdef enum:
     LENGTH_OVERHEAD = 12
     CRC_START = 21
     SMALLEST_RECORD = 7
-    LONG_WALK = 4096  # bytes from which on giving up the GIL costs less than keeping it
+    LONG_WALK = 4096  # from this many bytes on, releasing the GIL pays off
     LONG_CRC = 32768
 
 include "_speed_bytes.pxi"

@@ -1,7 +1,7 @@
-# Columns in Arrow's layout that a producer sends: partitions of their rows, rows copied into batches.
+# Columns in Arrow's layout for a producer: finds the partitions of rows, and copies rows into batches.
 
 cdef class ArrowColumn:
-    """Bytes of many rows: offsets of 4 or 8 bytes into data, and a bit for each row that is not null."""
+    """The bytes of many rows: offsets of 4 or 8 bytes into data, and a validity bit for each row."""
 
     cdef Py_buffer offsets
     cdef Py_buffer data
@@ -53,7 +53,7 @@ cdef class ArrowColumn:
         return (<const int32_t *>self.offsets.buf)[self.first + row]
 
     cdef inline const uint8_t *cell(self, Py_ssize_t row, Py_ssize_t *size) noexcept:
-        """Where the bytes of a row are and how many; -1 where it is null."""
+        """The position and length of a row's bytes; the length is -1 for a null."""
         cdef Py_ssize_t at = self.first + row
         cdef int64_t start, end
         size[0] = -1
@@ -63,7 +63,7 @@ cdef class ArrowColumn:
             return NULL
         start, end = self.offset(row), self.offset(row + 1)
         if start < 0 or end < start or end > self.data.len:
-            return NULL  # somebody wrote into the buffers after they were checked
+            return NULL  # the buffers changed after they were checked
         size[0] = end - start
         return <const uint8_t *>self.data.buf + start
 
@@ -113,7 +113,7 @@ cdef class ArrowColumns:
         return (<const int64_t *>self.times.buf)[self.first_time + row] if self.has_times else otherwise
 
     cdef inline const uint8_t *headers_of(self, Py_ssize_t row, Py_ssize_t *size) noexcept:
-        """The encoded headers of a row: its own, or those that all rows carry."""
+        """The encoded headers of a row: its own, or those of all rows."""
         cdef const uint8_t *own
         if self.row_headers is not None:
             own = self.row_headers.cell(row, size)
@@ -127,7 +127,7 @@ cdef class ArrowColumns:
         return self.key.given
 
     def largest(self):
-        """The most bytes that a row's key, value and headers take together."""
+        """The largest size of a row's key, value and headers together."""
         cdef Py_ssize_t row, key_size, value_size, header_size
         cdef Py_ssize_t most = 0
         for row in range(self.rows):
@@ -149,7 +149,7 @@ cdef class ArrowColumns:
         return slice_or_none(key, <int32_t>key_size), slice_or_none(value, <int32_t>value_size)
 
     def rows_by_partition(self, int32_t partitions):
-        """For each partition the rows whose keys belong to it, and the rows without a key, as int32 arrays."""
+        """The rows of each partition, by their keys, and the rows without a key, as int32 arrays."""
         cdef array chosen = clone(_INTS, self.rows, False)
         cdef array counts = clone(_INTS, partitions + 1, True)
         cdef int *to = chosen.data.as_ints

@@ -1,4 +1,4 @@
-# Batches that a producer fills, the futures of their records, and the memory they share.
+# Batches that a producer fills, the futures of their records, and their shared memory.
 
 cdef int64_t now_ms() noexcept nogil:
     cdef timespec at
@@ -15,7 +15,7 @@ cdef inline int varint_size(int64_t value) noexcept nogil:
     return size
 
 
-@no_gc  # refers to a batch alone, and batches drop what refers back when they are done
+@no_gc  # refers only to a batch, which drops its references back when it is done
 cdef class RecordFuture:
     cdef readonly object batch
     cdef readonly int64_t timestamp
@@ -91,7 +91,7 @@ cdef class BufferPool:
 
 
 cdef class BatchBuffer:
-    """One batch in memory: room for the header, then records. The GIL keeps appends and `seal` apart."""
+    """One batch in memory: room for the header, then records. The GIL separates appends and `seal`."""
 
     cdef uint8_t *data
     cdef readonly Py_ssize_t size
@@ -121,7 +121,7 @@ cdef class BatchBuffer:
         return self.sealed or (self.count > 0 and self.size >= self.limit)
 
     cdef uint8_t *start_record(self, int64_t timestamp, Py_ssize_t rest) except? NULL:
-        """Room for a record of which `rest` bytes are key, value and headers with their lengths; NULL if none."""
+        """Room for a record with `rest` bytes of key, value, headers and lengths; NULL if there is none."""
         cdef Py_ssize_t body, total, room
         cdef void *data
         if self.count == 0:
@@ -252,7 +252,7 @@ cdef class BatchBuffer:
     cdef Py_ssize_t take_rows(
         self, ArrowColumns c, const int32_t *rows, Py_ssize_t start, Py_ssize_t stop, int64_t timestamp
     ) except -1:
-        """Appends rows until the batch is full; the first row that found no room."""
+        """Append rows until the batch is full; returns the first row that did not fit."""
         cdef Py_ssize_t at, row, key_size, value_size, header_size, rest
         cdef const uint8_t *key
         cdef const uint8_t *value

@@ -1,5 +1,5 @@
-# Large blocks that were given back, to be used again: memory that is fresh from the system costs more than what
-# is done in it. The GIL keeps takers and givers apart.
+# Large blocks of memory that are reused: fresh memory from the system costs more than the work in it. The GIL
+# protects the list.
 
 cdef enum:
     KEPT_BLOCKS = 16
@@ -14,7 +14,7 @@ cdef Py_ssize_t kept_bytes = 0
 
 
 cdef uint8_t *take_block(Py_ssize_t *room) except NULL:
-    """A block of at least so many bytes, and how many it has."""
+    """A block of at least this many bytes, and its size."""
     global kept_count, kept_bytes
     cdef int index
     cdef int best = -1
@@ -35,7 +35,7 @@ cdef uint8_t *take_block(Py_ssize_t *room) except NULL:
             return <uint8_t *>data
         while 8 * step < wanted:
             step *= 2
-        room[0] = (wanted + step - 1) // step * step  # sizes that others will want as well
+        room[0] = (wanted + step - 1) // step * step  # round sizes, which others can reuse
     data = PyMem_Realloc(NULL, max(room[0], 1))
     if data == NULL:
         raise MemoryError
@@ -54,7 +54,7 @@ cdef void give_block(uint8_t *data, Py_ssize_t room) noexcept:
 
 
 cdef class Block:
-    """So many bytes to be written into; what they hold before that is left over from others."""
+    """Memory of a fixed size to write into. Its initial content is undefined."""
 
     cdef uint8_t *data
     cdef Py_ssize_t room

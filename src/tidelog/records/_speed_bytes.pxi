@@ -1,5 +1,5 @@
-# Numbers in bytes: checksums (CRC-32C, by the processor's instruction where it has one), big-endian integers,
-# varints, and the check of a range that every function here starts with.
+# Numbers in bytes: checksums (CRC-32C, by the processor's instruction if it has one), big-endian integers,
+# varints, and the range check at the start of every function here.
 
 cdef extern from *:
     """
@@ -209,7 +209,7 @@ cdef uint32_t crc_of(object buf, const uint8_t *base, Py_ssize_t start, Py_ssize
         with nogil:
             value = tl_crc(base + start, end - start)
         return value
-    from crc32c import crc32c  # slow to import, and needed only where the processor has no instruction for it
+    from crc32c import crc32c  # slow to import, and needed only on processors without the instruction
 
     return crc32c(memoryview(buf)[start:end])
 

@@ -1,5 +1,5 @@
-# A produced batch: the rules of its header and of its records, in one pass, before a broker stores it; and what
-# a log has to know of it.
+# A produced batch: checks its header and its records in one pass before a broker stores it, and returns the
+# fields that a log needs.
 
 cdef extern from *:
     """
@@ -34,7 +34,7 @@ cdef int next_length(const uint8_t *p, Py_ssize_t size, int32_t *length) noexcep
 
 
 cdef int framing(const uint8_t *p, Py_ssize_t size, int32_t *length) noexcept nogil:
-    """OK, or what is wrong with the first batch; whether there is a second one is not looked at here."""
+    """OK, or the error of the first batch. A second batch is not looked for here."""
     cdef int found = next_length(p, size, length)
     if found != OK:
         return found
@@ -96,7 +96,7 @@ cdef tuple header_fields(const uint8_t *p):
 
 
 cdef object checked_batch(object data, const uint8_t *p, Py_ssize_t size):
-    """A CheckedBatch, which is a tuple by its fields: made here without going through its constructor."""
+    """A CheckedBatch, which is a tuple of its fields. It is made here without its constructor."""
     cdef tuple values = (
         data,
         size,
@@ -146,7 +146,7 @@ cdef class BatchRules:
         return low, high
 
     cdef int header_status(self, object buf, const uint8_t *p, Py_ssize_t size, Py_ssize_t total) except -1:
-        """The rules up to the records, in Kafka's order; OK and COMPRESSED leave those to be looked at."""
+        """Check the rules before the records, in Kafka's order. After OK and COMPRESSED check the records."""
         cdef int found
         if not self.allow_zstd and (p[22] & 7) == 4:
             return OLD_ZSTD

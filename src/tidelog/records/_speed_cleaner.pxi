@@ -1,4 +1,4 @@
-# Compaction: the map from a key's hash to its last offset, batches filtered by it, and the index of what stays.
+# Compaction: the map from a key's hash to its last offset, the filter of batches, and the index of the rest.
 
 cdef extern from *:
     """
@@ -131,7 +131,7 @@ cdef int put_records(
     OffsetTable *table, const uint8_t *p, const uint8_t *end, int64_t count, int64_t base_offset,
     int64_t from_offset, int64_t *latest, int64_t *index,
 ) noexcept nogil:
-    """Every key with its offset into the table; `latest` is the last offset that is taken care of."""
+    """Put every key with its offset into the map; `latest` is the last offset that is done."""
     cdef Layout r
     cdef uint64_t low, high
     cdef int64_t offset, i
@@ -189,7 +189,7 @@ def map_records(
 
 
 cdef int whole_batch(const uint8_t *p, Py_ssize_t size, Py_ssize_t *total) noexcept nogil:
-    """OK, NO_BATCH where the bytes end before the batch does, or what is wrong with it."""
+    """OK, NO_BATCH if the bytes end before the batch does, or the error of the batch."""
     cdef int32_t length
     if size < HEADER_SIZE:
         return NO_BATCH
@@ -280,7 +280,7 @@ cdef int choose_records(
     Filter *f, const uint8_t *p, const uint8_t *end, int64_t count, int64_t base_offset, int64_t base_timestamp,
     bint drop_tombstones, bint append_time, int64_t max_timestamp, Kept *out,
 ) noexcept nogil:
-    """Which records stay: those behind the map, and the last one of each key unless it is an old tombstone."""
+    """Choose the records that stay: those after the map, and the last of each key, but no old tombstones."""
     cdef Layout r
     cdef uint64_t low, high
     cdef int64_t offset, timestamp, i
@@ -318,7 +318,7 @@ cdef uint8_t *copy_records(
     Filter *f, const uint8_t *p, const uint8_t *end, int64_t count, int64_t old_base, int64_t new_base,
     bint append_time, int64_t max_timestamp, uint8_t *out,
 ) noexcept nogil:
-    """The chosen records, their timestamps counted from `new_base`; NULL if they changed under our hands."""
+    """Write the chosen records, with timestamps from `new_base` on; NULL if the bytes changed meanwhile."""
     cdef Layout r
     cdef int64_t i, delta
     cdef int32_t size
@@ -407,7 +407,7 @@ cdef int filter_batch(Filter *f, const uint8_t *p, Py_ssize_t total, uint8_t *ou
         f.read += count
         f.kept += count
         return UNCHANGED
-    if room < total + 15 * kept.count:  # timestamps may be farther from a new base
+    if room < total + 15 * kept.count:  # deltas of timestamps may grow with a new base
         return NO_ROOM
     new_base = f.horizon if needs_horizon else base_timestamp if has_horizon else kept.first_timestamp
     end = copy_records(

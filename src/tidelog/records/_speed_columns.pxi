@@ -1,7 +1,7 @@
-# Fetched records as columns in Arrow's layout: the columns, how they grow, and how a batch fills them.
+# Fetched records as columns in Arrow's layout: the columns, their growth, and how a batch fills them.
 
 cdef class _Column:
-    """Bytes that grow and that others may look at; what is reserved and not used yet is zero in bitmaps."""
+    """A growing buffer that others may view. In bitmaps the reserved bytes are zero."""
 
     cdef uint8_t *data
     cdef Py_ssize_t size
@@ -13,7 +13,7 @@ cdef class _Column:
             give_block(self.data, self.room)
 
     cdef int ensure(self, Py_ssize_t room) except -1:
-        """Room for so many bytes in all."""
+        """Make room for this many bytes in total."""
         cdef uint8_t *data
         if room <= self.room:
             return 0
@@ -29,7 +29,7 @@ cdef class _Column:
         return 0
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        self.ensure(1)  # nobody likes to be shown nothing at no address
+        self.ensure(1)  # a view needs an address, even of no bytes
         PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
 
 
@@ -47,7 +47,7 @@ cdef _Column ends():
 
 
 cdef class _Bytes:
-    """A column of byte strings: where each ends, the bytes, and a bit for each that is not null."""
+    """A column of byte strings: their ends, the bytes, and a validity bit for each."""
 
     cdef _Column ends
     cdef _Column data
@@ -58,7 +58,7 @@ cdef class _Bytes:
         self.ends, self.data, self.bits = ends(), _Column(), bitmap()
 
     cdef int reserve(self, Py_ssize_t rows, Py_ssize_t more) except -1:
-        """Room for so many rows in all, and so many bytes more."""
+        """Make room for `rows` rows in total and for more bytes."""
         self.ends.ensure(4 * rows + 4)
         self.bits.ensure((rows >> 3) + 8)
         self.data.ensure(self.data.size + more)
@@ -74,7 +74,7 @@ cdef class _Bytes:
 
 
 cdef struct Cells:
-    # A column of byte strings while rows are added, without the GIL.
+    # A column of byte strings during appends, without the GIL.
     int32_t *ends
     uint8_t *data
     uint8_t *bits
@@ -93,7 +93,7 @@ cdef inline Cells cells_of(_Bytes column) noexcept nogil:
 
 
 cdef inline void add_cell(Cells *cells, Py_ssize_t row, const uint8_t *start, int32_t length) noexcept nogil:
-    """One row, null where the length is negative; there is room for it."""
+    """Append one row, null for a negative length. The caller has made room for it."""
     if length < 0:
         cells.nulls += 1
     else:
@@ -109,7 +109,7 @@ cdef inline void keep_cells(_Bytes column, Cells *cells) noexcept nogil:
 
 
 cdef class _Headers:
-    """The headers of all rows: names, which are text, and contents."""
+    """The headers of all rows: keys, which are text, and values."""
 
     cdef Py_ssize_t rows
     cdef _Bytes name
@@ -119,7 +119,7 @@ cdef class _Headers:
         self.name, self.content = _Bytes(), _Bytes()
 
     cdef int take(self, Layout *r) except -1:
-        """Those of one record."""
+        """Append the headers of one record."""
         cdef const uint8_t *p = r.headers
         cdef int32_t count = r.header_count
         cdef int32_t length
@@ -141,7 +141,7 @@ cdef class _Headers:
         cdef int32_t index
         cdef bytes text
         for index in range(length):
-            if p[index] >= 0x80:  # the column is a text: what is no UTF-8 is marked in it
+            if p[index] >= 0x80:  # the column has text: other bytes become replacement characters
                 text = PyUnicode_DecodeUTF8(<const char *>p, length, "replace").encode()
                 p = <const uint8_t *>PyBytes_AS_STRING(text)
                 length = <int32_t>PyBytes_GET_SIZE(text)
@@ -158,7 +158,7 @@ cdef class _Headers:
 
 
 cdef class _Sink:
-    """What the columns of a consumer and the rows of Spark have in common."""
+    """The common base of a consumer's columns and Spark's rows."""
 
     cdef readonly Py_ssize_t rows
     cdef bint shown
@@ -198,7 +198,7 @@ cdef class _Sink:
         )
 
     cdef int take_headers(self, Layout *r) except -1:
-        """The headers of the last row."""
+        """Append the headers of the last row."""
         self.headers.take(r)
         (<int32_t *>self.header_ends.data)[self.rows] = <int32_t>self.headers.rows
         return 0
@@ -228,7 +228,7 @@ cdef class ColumnSink(_Sink):
         return <int32_t>self.topics.index(topic)
 
     cdef int reserve_rows(self, Py_ssize_t more, Py_ssize_t size) except -1:
-        """Room for so many rows, whose keys and values are so many bytes at most."""
+        """Make room for rows, and for the largest size of their keys and values."""
         cdef Py_ssize_t rows = self.rows + more
         self.offset.ensure(8 * rows)
         self.timestamp.ensure(8 * rows)
@@ -276,7 +276,7 @@ cdef enum:
 
 
 cdef int fill_sink(RecordReader reader, ColumnSink sink, Py_ssize_t limit, Layout *r) noexcept nogil:
-    """Rows of one batch until it ends, so many were made, or one has headers, which is then in `r`."""
+    """Append rows of one batch until it ends, the limit is reached, or `r` is a record with headers."""
     cdef Py_ssize_t row = sink.rows
     cdef Py_ssize_t last = row + limit
     cdef int found = OK

@@ -1,9 +1,9 @@
-# The records of a fetched partition: a reader walks over the batches that a broker sent, and hands out records or
-# fills the columns of a sink (`_speed_columns.pxi`, `_speed_rows.pxi`).
+# The records of a fetched partition: a reader walks over the fetched batches, and returns records or fills
+# the columns of a sink (`_speed_columns.pxi`, `_speed_rows.pxi`).
 
 @no_gc  # refers to bytes and a name
 cdef class _Payload:
-    """The unpacked bytes of a batch, or of a whole answer, and what all of its records have in common."""
+    """The uncompressed bytes of a batch, or of a whole answer, and the common fields of its records."""
 
     cdef Py_buffer view
     cdef bint held
@@ -23,11 +23,11 @@ cdef enum:
     HAS_HEADERS = 4
 
 
-@no_gc  # refers to its bytes, and to what deserializers made of them, which seldom knows its record
-cdef class Record:
-    """A record that was read; its key, value and headers are made into objects when they are looked at.
+@no_gc  # refers to bytes and to deserialized objects, which seldom refer to their record
+cdef class ConsumerRecord:
+    """A record that was read. Its key, value and headers become objects on first use.
 
-    It keeps the bytes of the fetch that it came with.
+    It keeps the bytes of its fetch.
     """
 
     cdef _Payload payload
@@ -37,16 +37,16 @@ cdef class Record:
     cdef object made_value
     cdef object made_headers
     cdef int32_t key_at
-    cdef readonly int32_t key_size
+    cdef readonly int32_t serialized_key_size
     cdef int32_t value_at
-    cdef readonly int32_t value_size
+    cdef readonly int32_t serialized_value_size
     cdef int32_t headers_at
     cdef int32_t header_count
     cdef uint8_t has
 
     def __init__(
         self, str topic, int32_t partition, int64_t offset, int64_t timestamp=-1, key=None, value=None,
-        tuple headers=(), int8_t timestamp_type=0, int32_t leader_epoch=-1, int32_t key_size=-1, int32_t value_size=-1,
+        tuple headers=(), int8_t timestamp_type=0, int32_t leader_epoch=-1, int32_t serialized_key_size=-1, int32_t serialized_value_size=-1,
     ):
         cdef _Payload payload = _Payload.__new__(_Payload)
         payload.topic = topic
@@ -59,9 +59,15 @@ cdef class Record:
         self.made_key = key
         self.made_value = value
         self.made_headers = headers
-        self.key_size = len(key) if type(key) is bytes else key_size
-        self.value_size = len(value) if type(value) is bytes else value_size
+        self.serialized_key_size = len(key) if type(key) is bytes else serialized_key_size
+        self.serialized_value_size = len(value) if type(value) is bytes else serialized_value_size
         self.has = HAS_KEY | HAS_VALUE | HAS_HEADERS
+
+    @classmethod
+    def __class_getitem__(cls, types):
+        from types import GenericAlias
+
+        return GenericAlias(cls, types)
 
     @property
     def topic(self):
@@ -82,14 +88,14 @@ cdef class Record:
     @property
     def key(self):
         if not self.has & HAS_KEY:
-            self.made_key = slice_or_none(<const uint8_t *>self.payload.view.buf + self.key_at, self.key_size)
+            self.made_key = slice_or_none(<const uint8_t *>self.payload.view.buf + self.key_at, self.serialized_key_size)
             self.has |= HAS_KEY
         return self.made_key
 
     @property
     def value(self):
         if not self.has & HAS_VALUE:
-            self.made_value = slice_or_none(<const uint8_t *>self.payload.view.buf + self.value_at, self.value_size)
+            self.made_value = slice_or_none(<const uint8_t *>self.payload.view.buf + self.value_at, self.serialized_value_size)
             self.has |= HAS_VALUE
         return self.made_value
 
@@ -115,7 +121,7 @@ cdef class Record:
     def __reduce__(self):
         from tidelog.records._pure_fetch import fields_of
 
-        return Record, fields_of(self)
+        return ConsumerRecord, fields_of(self)
 
     def __repr__(self):
         from tidelog.records._pure_fetch import described
@@ -139,7 +145,7 @@ cdef class RecordReader:
     cdef Py_ssize_t aborted_at
     cdef set dropped
     cdef Py_ssize_t at
-    # The batch that is being read; its records lie in `payload` from `p` to `stop`.
+    # The current batch; its records are in `payload` from `p` to `stop`.
     cdef _Payload payload
     cdef const uint8_t *p
     cdef const uint8_t *stop
@@ -182,7 +188,7 @@ cdef class RecordReader:
         return made
 
     cdef int64_t scan(self) noexcept:
-        """The offset behind the last whole batch."""
+        """The offset after the last complete batch."""
         cdef const uint8_t *base = <const uint8_t *>self.view.buf
         cdef Py_ssize_t at = 0
         cdef int64_t found = -1
@@ -208,7 +214,7 @@ cdef class RecordReader:
         return self.left == 0 and not self.whole_batch()
 
     cdef int advance(self) except -1:
-        """Go to the next batch that has records to hand out; 0 at the end."""
+        """Go to the next batch with records to return; 0 at the end."""
         cdef const uint8_t *p
         cdef int32_t length, count
         cdef Py_ssize_t end
@@ -300,7 +306,7 @@ cdef class RecordReader:
         return bad_record(self.topic, self.partition, self.position)
 
     cdef bint may_advance(self, bint nothing_yet) except -1:
-        """`advance`, but what is wrong with a batch waits until what is before it was handed out."""
+        """`advance`, but the error of a batch is raised only after the records before it were returned."""
         if nothing_yet:
             return self.advance()
         try:
@@ -312,7 +318,7 @@ cdef class RecordReader:
         cdef list out = []
         cdef Py_ssize_t made = 0
         cdef Layout r
-        cdef Record record
+        cdef ConsumerRecord record
         cdef const uint8_t *base
         cdef int64_t offset
         while made < limit:
@@ -329,16 +335,16 @@ cdef class RecordReader:
                 if offset < self.position:
                     continue
                 self.position = offset + 1
-                record = Record.__new__(Record)
+                record = ConsumerRecord.__new__(ConsumerRecord)
                 record.payload = self.payload
                 record.offset = offset
                 record.timestamp = (
                     self.append_time if self.appended else tl_add64(self.base_timestamp, r.timestamp_delta)
                 )
                 record.key_at = <int32_t>(r.key - base)
-                record.key_size = r.key_length
+                record.serialized_key_size = r.key_length
                 record.value_at = <int32_t>(r.value - base)
-                record.value_size = r.value_length
+                record.serialized_value_size = r.value_length
                 record.headers_at = <int32_t>(r.headers - base)
                 record.header_count = r.header_count
                 out.append(record)

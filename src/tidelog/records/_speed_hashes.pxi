@@ -1,4 +1,4 @@
-# Hashes that place things: of keys on partitions (murmur2), of names on the partitions of internal topics.
+# Hashes that choose partitions: of keys (murmur2), and of names in internal topics.
 
 cdef int32_t murmur2_of(const uint8_t *p, Py_ssize_t left) noexcept nogil:
     cdef uint32_t h, k

@@ -1,6 +1,6 @@
-# Produce requests and their ordinary answer: what the hot way needs of a request is where the records lie.
+# Produce requests and their usual answer: the fast path only needs the positions of the records.
 
-# As many as a reader of the wire takes from a large request (protocol/reader.py).
+# The limit of the general reader for large requests (protocol/reader.py).
 cdef enum:
     MAX_ELEMENTS = 100000
 
@@ -10,7 +10,7 @@ cdef struct Reader:
     const uint8_t *p
     const uint8_t *end
     bint flexible
-    int64_t elements  # how many elements of arrays and tagged fields it may still have
+    int64_t elements  # how many elements of arrays and tagged fields may still come
 
 
 cdef int spend(Reader *r, int64_t count) except -1:
@@ -227,7 +227,7 @@ def produce_response(
         if len(name) > 0x7FFF:
             raise ValueError(f"a topic name of {len(name)} bytes is too long")
     tl_put32(p + 4, <uint32_t>correlation_id)
-    p += 8  # the length comes before it, when it is known
+    p += 8  # the length is written here when it is known
     if flexible:
         tl_put16(p, 2)
         p += 2
@@ -269,7 +269,7 @@ def produce_response(
 
 
 cdef bytes join_around(const uint8_t *fixed, Py_ssize_t before, bytes name, Py_ssize_t size):
-    """The fixed bytes with the name put in at `before`."""
+    """The fixed bytes with the name inserted at `before`."""
     cdef Py_ssize_t length = PyBytes_GET_SIZE(name)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, size + length)
     cdef char *p = PyBytes_AS_STRING(out)

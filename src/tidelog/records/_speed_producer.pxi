@@ -1,4 +1,4 @@
-# What a log remembers of one producer, in 200 bytes: noted with every batch, without an object per batch.
+# The state of one producer in a log, in 200 bytes: updated with every batch, without an object per batch.
 
 cdef enum:
     REMEMBERED = 5
@@ -10,7 +10,7 @@ cdef struct Noted:
     int32_t last_sequence
     int32_t offset_delta
 
-cdef struct ProducerFields:  # what an append can change
+cdef struct ProducerFields:  # the fields that an append can change
     Noted batches[REMEMBERED]  # a ring; the newest is at `newest`
     int64_t last_timestamp
     int64_t transaction_start
@@ -20,7 +20,7 @@ cdef struct ProducerFields:  # what an append can change
 
 
 cdef inline int64_t field(object batch, Py_ssize_t at) except? -1:
-    """A number of a CheckedBatch."""
+    """A numeric field of a CheckedBatch."""
     if not PyTuple_Check(batch) or PyTuple_GET_SIZE(batch) != 8:
         raise TypeError(f"a CheckedBatch is right, not {batch!r}")
     return <int64_t><object>PyTuple_GET_ITEM(batch, at)

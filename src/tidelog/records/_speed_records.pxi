@@ -1,4 +1,4 @@
-# Records as columns and as objects, and the payload of a batch made of them.
+# Records as columns and as objects, and the payload of a batch of records.
 
 cdef int require_room(Py_ssize_t start, Py_ssize_t end, int64_t count) except -1:
     if count < 0 or count > (end - start) // SMALLEST_RECORD:
@@ -70,7 +70,7 @@ cdef object slice_or_none(const uint8_t *p, int32_t length):
 
 
 cdef tuple read_headers(const uint8_t *p, const uint8_t *stop, int32_t count, int64_t index):
-    """Of a record that `read_record` accepted; checked again because the buffer may be somebody's to write."""
+    """The headers of a record that `read_record` accepted, checked again since the buffer may be writable."""
     cdef int32_t length
     cdef list pairs = []
     while count > 0:
@@ -125,7 +125,7 @@ def make_records(
 
 
 cdef class _Output:
-    """Bytes that grow."""
+    """A growing buffer."""
 
     cdef uint8_t *data
     cdef Py_ssize_t size
@@ -159,7 +159,7 @@ cdef class _Output:
         return 0
 
     cdef int content(self, object data) except -1:
-        """A length and that many bytes, or the length -1 for None."""
+        """Append a length and that many bytes, or the length -1 for None."""
         cdef Py_buffer view
         if data is None:
             return self.varint(-1)

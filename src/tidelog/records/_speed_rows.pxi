@@ -1,6 +1,6 @@
-# The rows of an offset range, as Spark's connector has them.
+# The rows of an offset range, in the form of Spark's connector.
 
-# What 64 bits of microseconds hold.
+# The range of microseconds in 64 bits.
 cdef int64_t MOST_MILLISECONDS = 9223372036854775
 
 
@@ -23,7 +23,7 @@ cdef class RowSink(_Sink):
         self.timestamp_type, self.header_bits = _Column(), bitmap()
 
     cdef int reserve(self, Py_ssize_t more, Py_ssize_t size) except -1:
-        """Room for so many rows, whose keys and values are so many bytes at most."""
+        """Make room for rows, and for the largest size of their keys and values."""
         cdef Py_ssize_t rows = self.rows + more
         self.offset.ensure(8 * rows)
         self.timestamp.ensure(8 * rows)
@@ -43,7 +43,7 @@ cdef class RowSink(_Sink):
         cdef int found
         cdef Layout r
         if self.rows == 0 and not self.shown and reader.size < 0x40000000:
-            # What is to come is known in about: growing would copy it.
+            # The total size is roughly known: growing would copy.
             if self.with_values:
                 self.value.data.ensure(reader.size)
         while made < limit and not self.ended:
@@ -87,7 +87,7 @@ cdef class RowSink(_Sink):
 
 
 cdef int fill_rows(RecordReader reader, RowSink sink, Py_ssize_t limit, Layout *r) noexcept nogil:
-    """Rows of one batch until it or the range ends, so many were made, or one has headers, which is then in `r`."""
+    """Append rows until the batch or range ends, the limit is reached, or `r` is a record with headers."""
     cdef Py_ssize_t row = sink.rows
     cdef Py_ssize_t last = row + limit
     cdef int found = OK

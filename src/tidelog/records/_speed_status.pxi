@@ -1,4 +1,4 @@
-# The numbers of status.py, where their meaning stands. A test compares the two.
+# The numbers of status.py, which explains them. A test compares the two.
 cdef enum:
     OK = 0
     COMPRESSED = 1

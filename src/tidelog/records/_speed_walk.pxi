@@ -1,4 +1,4 @@
-# The records of a batch, one after the other: where each of their fields lies, and whether all of it holds.
+# The records of a batch, one after the other: the positions of their fields, and whether they are valid.
 
 cdef struct Layout:
     int64_t timestamp_delta
@@ -37,7 +37,7 @@ cdef int read_record(const uint8_t **at, const uint8_t *end, Layout *r) noexcept
     if size <= 0 or size > end - p:
         return MALFORMED
     stop = p + size
-    p += 1  # attributes, of which none is used
+    p += 1  # attributes, which are not used
     if tl_varint64(&p, stop, &r.timestamp_delta) or tl_varint32(&p, stop, &r.offset_delta):
         return MALFORMED
     if tl_varint32(&p, stop, &r.key_length) or r.key_length > stop - p:

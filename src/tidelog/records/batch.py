@@ -1,6 +1,6 @@
-"""Record batches of format 2: their headers, the records inside, and how they are built.
+"""Record batches of format 2: their headers, their records, and how to build them.
 
-A batch is handled as a batch: offset, leader epoch and append time are header fields that are patched in
+Code here works on whole batches: offset, leader epoch and append time are header fields that are patched in
 place. Magic 0 and 1 are not read.
 """
 
@@ -21,7 +21,7 @@ WritableBuffer = bytearray | memoryview
 
 MAGIC = 2
 HEADER_SIZE = 61
-LENGTH_OVERHEAD = 12  # base offset and batch length come before what the length counts
+LENGTH_OVERHEAD = 12  # the length does not count the base offset and itself
 MAGIC_POSITION = 16
 CRC_POSITION = 17
 CRC_START = 21  # the checksum covers everything from the attributes on
@@ -45,7 +45,7 @@ CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
 
 CRC = struct.Struct(">I")
-# The record of a marker as brokers write it: all before its key, the key, the value and its size, no headers.
+# The record of a marker as brokers write it: the bytes before its key, the key, the value with its size.
 MARKER = struct.Struct(">5shhBhiB")
 MARKER_START, MARKER_VALUE_SIZE = b"\x20\0\0\0\x08", 12  # sizes are varints: zigzag doubles them
 _PLAIN_MARKER = (MARKER_START, 0, MARKER_VALUE_SIZE, 0, 0)
@@ -78,7 +78,7 @@ class BatchHeader(NamedTuple):
     def codec(self) -> Codec:
         number = self.attributes & CODEC_MASK
         if number > Codec.ZSTD:
-            raise CorruptMessage(f"codec {number} is unknown; 0 to {Codec.ZSTD} are")
+            raise CorruptMessage(f"codec {number} is unknown; expected 0 to {Codec.ZSTD}")
         return Codec(number)
 
     @property
@@ -111,7 +111,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequences start again at 0 after 2^31 - 1; -1 where the batch has none."""
+        """The last sequence of the batch; after 2^31 - 1 comes 0. -1 if the batch has no sequences."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
@@ -126,14 +126,14 @@ class Record(NamedTuple):
 
 
 class EndTransactionMarker(NamedTuple):
-    """What a control batch says: how the transaction ended, and under which epoch of its coordinator."""
+    """The content of a control batch: the result of the transaction, and the epoch of its coordinator."""
 
     commit: bool
     coordinator_epoch: int
 
 
 def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The header at `pos`, as it stands; CorruptMessage if the buffer ends before it does."""
+    """The header at `pos`, unchecked. Raises CorruptMessage if the buffer ends before it does."""
     try:
         return BatchHeader._make(HEADER.unpack_from(buf, pos))
     except struct.error:
@@ -143,9 +143,9 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def iter_batches(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of every whole batch; stops before one that is cut by the end.
+    """The position and header of every complete batch. Stops before a batch that is cut off at the end.
 
-    CorruptMessage where a length is too small to be a batch's or the magic is not 2.
+    Raises CorruptMessage if a length is too small for a batch, or the magic is not 2.
     """
     pos = start
     if end is None:
@@ -174,7 +174,7 @@ def crc_is_valid(buf: Buffer, pos: int, header: BatchHeader) -> bool:
 
 
 def set_max_timestamp(buf: WritableBuffer, pos: int, ms: int, *, log_append_time: bool) -> None:
-    """Write the greatest timestamp and its kind into the batch at `pos` and sign it anew."""
+    """Write the greatest timestamp and the timestamp type into the batch at `pos`, and update its CRC."""
     length: int = struct.unpack_from(">i", buf, pos + 8)[0]
     attributes: int = struct.unpack_from(">h", buf, pos + ATTRIBUTES_POSITION)[0]
     attributes = attributes & KNOWN_FLAGS & ~LOG_APPEND_TIME_FLAG
@@ -187,14 +187,14 @@ def set_max_timestamp(buf: WritableBuffer, pos: int, ms: int, *, log_append_time
 
 
 def set_log_append_time(buf: WritableBuffer, pos: int, ms: int) -> None:
-    """Stamp the batch at `pos` with the time of its append: all its records then have that timestamp."""
+    """Give the batch at `pos` a log append time, which is then the timestamp of all its records."""
     set_max_timestamp(buf, pos, ms, log_append_time=True)
 
 
 def payload(
     buf: Buffer, pos: int, header: BatchHeader, *, max_unpacked: int = DEFAULT_MAX_UNPACKED
 ) -> tuple[Buffer, int, int]:
-    """The uncompressed records of a batch: a buffer, and where in it they start and end."""
+    """The uncompressed records of a batch: a buffer with their start and end."""
     end = pos + header.total_size
     if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD or end > len(buf):
         raise CorruptMessage(f"the batch of {header.total_size} bytes at position {pos} is cut")
@@ -202,7 +202,7 @@ def payload(
     if codec is Codec.NONE:
         return buf, pos + HEADER_SIZE, end
     if header.record_count == 0 and end == pos + HEADER_SIZE:
-        return b"", 0, 0  # what compaction leaves of a batch whose records are all gone
+        return b"", 0, 0  # compaction removed all records of the batch
     unpacked = decompress(codec, memoryview(buf)[pos + HEADER_SIZE : end], max_unpacked)
     return unpacked, 0, len(unpacked)
 
@@ -214,7 +214,7 @@ def read_records(
     header: BatchHeader | None = None,
     max_unpacked: int = DEFAULT_MAX_UNPACKED,
 ) -> list[Record]:
-    """Every record of the batch at `pos`; InvalidRecord if they are not what the header declares."""
+    """Every record of the batch at `pos`. Raises InvalidRecord if they do not match the header."""
     if header is None:
         header = read_header(buf, pos)
     data, start, end = payload(buf, pos, header, max_unpacked=max_unpacked)
@@ -227,9 +227,9 @@ def read_records(
 
 
 def record_times(buf: Buffer, pos: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """Offset and timestamp of every record of a batch, in order; InvalidRecord as `read_records`.
+    """The offset and timestamp of every record of a batch, in order. Raises InvalidRecord as `read_records`.
 
-    A batch can hold a million records: none of them is made into an object.
+    A batch can have a million records, so no record becomes an object.
     """
     data, start, end = payload(buf, pos, header)
     try:
@@ -239,7 +239,7 @@ def record_times(buf: Buffer, pos: int, header: BatchHeader) -> Iterator[tuple[i
     base, stamp = header.base_offset, header.max_timestamp
     if header.is_log_append_time:
         return ((base + offset, stamp) for offset in offsets)
-    # A sum beyond 64 bits wraps, as it does in Java.
+    # A sum beyond 64 bits overflows, as in Java.
     first = header.base_timestamp + (1 << 63)
     return (
         (base + offset, (first + time & (1 << 64) - 1) - (1 << 63))
@@ -263,9 +263,9 @@ def build_batch(
     delete_horizon: int | None = None,
     last_offset_delta: int | None = None,
 ) -> bytes:
-    """One signed batch. Records keep their offsets, which have to rise from `base_offset` on.
+    """One batch with its CRC. Records keep their offsets, which have to rise from `base_offset` on.
 
-    `last_offset_delta` is for batches whose last records were cleaned away (none may be left at all);
+    `last_offset_delta` is for batches whose last records, or all, were removed by the cleaner.
     `delete_horizon` takes the place of the base timestamp, as in compacted logs.
     """
     base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
@@ -296,13 +296,13 @@ def build_batch(
 
 
 def assemble(header: BatchHeader, data: Buffer) -> bytearray:
-    """Header and payload as one signed batch; length and checksum of the header are computed."""
+    """One batch of a header and a payload. The length and CRC of the header are computed."""
     base_offset, _, leader_epoch, magic, _, *others = header
     return _signed(data, base_offset, leader_epoch, magic, *others)
 
 
 def _signed(data: Buffer, base_offset: int, leader_epoch: int, magic: int, *others: int) -> bytearray:
-    """The batch of a payload and the fields of its header, from which length and checksum are left out."""
+    """The batch of a payload and the header fields without length and CRC, which are computed."""
     out = bytearray(HEADER_SIZE)
     out += data
     HEADER.pack_into(out, 0, base_offset, len(out) - LENGTH_OVERHEAD, leader_epoch, magic, 0, *others)
@@ -332,7 +332,7 @@ def build_end_transaction_marker(
 
 
 def read_marker(buf: Buffer, pos: int, header: BatchHeader) -> EndTransactionMarker | None:
-    """What the control batch at `pos` says; None if it is not about the end of a transaction."""
+    """The marker in the control batch at `pos`; None if it does not end a transaction."""
     if (
         header.total_size == HEADER_SIZE + MARKER.size <= len(buf) - pos
         and header.record_count == 1
@@ -348,7 +348,7 @@ def read_marker(buf: Buffer, pos: int, header: BatchHeader) -> EndTransactionMar
 
 
 def control_record_type(record: Record) -> int:
-    """The kind of a control record: 0 abort, 1 commit, others are not about transactions."""
+    """The type of a control record: 0 abort, 1 commit; other types are not about transactions."""
     if record.key is None or len(record.key) < 4:
         raise InvalidRecord("the key of a control record has 4 bytes: version and type")
     version, kind = struct.unpack_from(">hh", record.key)
@@ -358,7 +358,7 @@ def control_record_type(record: Record) -> int:
 
 
 def read_control_record(record: Record) -> EndTransactionMarker | None:
-    """What the record of a control batch says; None if it is not about the end of a transaction."""
+    """The marker in the record of a control batch; None if it does not end a transaction."""
     kind = control_record_type(record)
     if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
         return None

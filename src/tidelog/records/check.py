@@ -1,9 +1,9 @@
-"""What the broker checks of a produced batch before it may become part of a log.
+"""The checks of the broker on a produced batch before it is appended to a log.
 
-The rules, their order and their errors are those of Kafka 4.3, with these differences on purpose: offset
-deltas have to be 0, 1, 2 ... and record sizes right in every codec (Kafka stores some batches that its own
-consumers cannot read), and what a batch unpacks to is bounded. Thread-safe; big batches are checked without
-holding the GIL.
+The rules, their order and their errors are those of Kafka 4.3, with intended differences: offset deltas have
+to be 0, 1, 2 ... and record sizes correct in every codec, since Kafka stores some batches that its own
+consumers cannot read; and the uncompressed size of a batch is limited. Thread-safe. Large batches are checked
+without holding the GIL.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tidelog.records.codecs import DEFAULT_MAX_UNPACKED, Buffer, Codec, compress
 
 __all__ = ["CheckedBatch", "NotOneBatch", "ProduceRules", "check_produced"]
 
-# More record errors than a producer can use would make a small bad batch into a large answer.
+# A limit, so that a small bad batch does not cause a large answer.
 MAX_RECORD_ERRORS = 1000
 
 
 @dataclass(slots=True, frozen=True)
 class ProduceRules:
-    """What a topic asks of batches; `target_codec` None keeps the producer's."""
+    """The rules of a topic for batches. A `target_codec` of None keeps the codec of the producer."""
 
     max_message_bytes: int = 1_048_588
     log_append_time: bool = False
@@ -57,7 +57,7 @@ class ProduceRules:
     from_client: bool = True
     allow_zstd: bool = True
     max_unpacked: int = DEFAULT_MAX_UNPACKED
-    batch: loops.BatchRules = field(init=False, repr=False, compare=False)  # what needs no codec
+    batch: loops.BatchRules = field(init=False, repr=False, compare=False)  # the rules without a codec
 
     def __post_init__(self) -> None:
         rules = loops.BatchRules(
@@ -74,15 +74,15 @@ class ProduceRules:
 
 
 class NotOneBatch(InvalidRecord):
-    """No whole batch, several, or none of ours: seen before anybody looks at the log it is for."""
+    """No complete batch, several batches, or an unknown format: known before the log is looked up."""
 
 
 _CODECS = tuple(Codec)
 
 
 def check_produced(batch: memoryview, rules: ProduceRules, now_ms: int) -> CheckedBatch:
-    """The batch of one partition of a produce request, checked and, where the topic asks for it, changed:
-    compressed anew, or stamped with `now_ms`. Raises the Kafka error of the first rule that is broken."""
+    """Check the batch of one partition of a Produce request, and compress it again or stamp it with `now_ms`
+    if the topic says so. Raises the Kafka error of the first broken rule."""
     found = rules.batch.look(batch, now_ms)
     return found if isinstance(found, CheckedBatch) else _finish(batch, rules, now_ms, *found)
 
@@ -95,7 +95,7 @@ def _finish(
     fields: HeaderFields | None,
     greatest: int,
 ) -> CheckedBatch:
-    """What is not stored just as it came: refuse, unpack, stamp, compress, copy what is read-only."""
+    """Finish a batch that cannot be stored as it is: refuse, unpack, stamp, compress, or copy it."""
     if fields is None or (found and found != status.COMPRESSED and found not in _ABOUT_RECORDS):
         raise _broken(found, batch, rules)
     header = BatchHeader._make(fields)
@@ -118,14 +118,14 @@ def _finish(
 def _look_inside(
     data: memoryview, header: BatchHeader, codec: Codec, rules: ProduceRules, now_ms: int
 ) -> tuple[Buffer, int]:
-    """Unpack the records if need be and walk them: (payload, greatest timestamp)."""
+    """Uncompress the records if necessary, and check them: (payload, greatest timestamp)."""
     payload: Buffer = data[HEADER_SIZE:]
     if codec is not Codec.NONE:
         try:
             payload = decompress(codec, payload, rules.max_unpacked)
         except CorruptMessage as error:
             raise UnknownServerError(error.message) from None
-    # Where the producer claims LogAppendTime, all records have the header's greatest timestamp as theirs.
+    # With LogAppendTime set by the producer, all records have the greatest timestamp of the header.
     stamped = header.is_log_append_time
     low, high = (INT64_MIN, INT64_MAX) if stamped else rules.batch.bounds(now_ms)
     found, index, greatest, _ = loops.walk(
@@ -139,7 +139,7 @@ def _look_inside(
 
 
 def _raise_record_errors(payload: Buffer, header: BatchHeader, rules: ProduceRules, now_ms: int) -> None:
-    """Name every record that breaks a rule of its own, as far as MAX_RECORD_ERRORS go."""
+    """Raise an error that lists every record that breaks a rule, up to MAX_RECORD_ERRORS."""
     columns = loops.walk_columns(payload, 0, len(payload), header.record_count)
     errors: list[tuple[int, str | None]] = []
     about_time = False
@@ -175,7 +175,7 @@ def _time_reason(timestamp: int, header: BatchHeader, rules: ProduceRules, now_m
 def _recompressed(
     data: memoryview, header: BatchHeader, payload: Buffer | None, rules: ProduceRules
 ) -> memoryview:
-    """The batch in the topic's codec; the result has to keep to the size limit too."""
+    """The batch in the topic's codec. Its size is checked again."""
     codec = rules.target_codec
     assert codec is not None
     packed = compress(codec, data[HEADER_SIZE:] if payload is None else payload, rules.target_level)
@@ -201,13 +201,13 @@ _RECORD_REASONS = {
 _ABOUT_RECORDS = frozenset((*_RECORD_REASONS, status.RECORD_ERRORS, status.APPEND_TIME))
 _CORRUPT = {
     status.BAD_LENGTH: "a batch length is too small for a batch",
-    status.UNKNOWN_MAGIC: f"a batch has an unknown magic; {MAGIC} is right",
+    status.UNKNOWN_MAGIC: f"a batch has an unknown magic; expected {MAGIC}",
     status.BAD_CRC: "the checksum of the batch is wrong",
 }
 _NOT_ONE_BATCH = {
-    status.NO_BATCH: "there is no whole batch; one per partition is right",
-    status.OLD_MAGIC: f"message sets of magic 0 and 1 are not accepted; {MAGIC} is right",
-    status.SECOND_BATCH: "there is more than one batch; one per partition is right",
+    status.NO_BATCH: "there is no complete batch; expected one per partition",
+    status.OLD_MAGIC: f"message sets of magic 0 and 1 are not accepted; expected magic {MAGIC}",
+    status.SECOND_BATCH: "there is more than one batch; expected one per partition",
 }
 _INVALID = {
     status.BASE_OFFSET: "the base offset of a produced batch is 0",

@@ -1,7 +1,7 @@
-"""The four codecs of record batches, in the frames that Kafka's clients write and read.
+"""The four codecs of record batches, in the formats of Kafka's clients.
 
-`decompress` never holds more than its limit: what would unpack to more is refused while it is unpacked, or
-before, where the data says so itself. Libraries are imported when a codec is first used; all release the GIL.
+`decompress` never holds more than its limit: it refuses larger data while it uncompresses, or before, if the
+data declares its size. A codec's library is imported on first use; all libraries release the GIL.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidelog.errors import CorruptMessage, MessageTooLarge
 
 Buffer = bytes | bytearray | memoryview
 
-# Room for one batch of a generous max.message.bytes at a ratio of a hundred to one.
+# Room for one batch of a large max.message.bytes at a ratio of a hundred to one.
 DEFAULT_MAX_UNPACKED = 128 * 1024 * 1024
 _CHUNK = 256 * 1024
 
@@ -30,7 +30,7 @@ class Codec(IntEnum):
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """`data` as the payload of a batch of that codec; `level` is Kafka's compression.<codec>.level."""
+    """The payload of a batch of that codec; `level` is Kafka's compression.<codec>.level."""
     if codec is Codec.GZIP:
         return _compress_gzip(data, level)
     if codec is Codec.SNAPPY:
@@ -45,7 +45,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, limit: int = DEFAULT_MAX_UNPACKED) -> Buffer:
-    """What `data` unpacks to. CorruptMessage if it is no such data, MessageTooLarge beyond `limit` bytes."""
+    """The uncompressed data. Raises CorruptMessage for invalid data, MessageTooLarge beyond `limit` bytes."""
     if codec is Codec.GZIP:
         return _decompress_gzip(data, limit)
     if codec is Codec.SNAPPY:
@@ -79,7 +79,7 @@ def _compress_gzip(data: Buffer, level: int | None) -> bytes:
             return bytes(fast.compress(data) + fast.flush())
     import zlib
 
-    # igzip's levels mean something else than zlib's, so a level that somebody chose is zlib's.
+    # igzip's levels differ from zlib's, so a level that the user chose is for zlib.
     packer = zlib.compressobj(level, wbits=31)
     return packer.compress(data) + packer.flush()
 
@@ -98,7 +98,7 @@ def _decompress_gzip(data: Buffer, limit: int) -> bytes:
     total = 0
     rest: Buffer = data
     try:
-        while True:  # one turn per member: gzip data may be several in a row
+        while True:  # one turn per member: gzip data may have several
             member = inflate.decompressobj(wbits=31)
             chunk = member.decompress(rest, min(limit - total + 1, max(_CHUNK, 4 * len(rest))))
             while True:
@@ -113,18 +113,18 @@ def _decompress_gzip(data: Buffer, limit: int) -> bytes:
                 if not chunk and len(member.unconsumed_tail) == len(tail) and not member.eof:
                     raise _corrupt(Codec.GZIP, "it ends too early")
             rest = member.unused_data
-            if bytes(rest[:2]) != b"\x1f\x8b":  # what is no member is ignored, as Java's reader does
+            if bytes(rest[:2]) != b"\x1f\x8b":  # ignored after the last member, as in Java
                 return parts[0] if len(parts) == 1 else b"".join(parts)
     except (zlib.error, getattr(inflate, "error", zlib.error)) as error:
         raise _corrupt(Codec.GZIP, error) from None
 
 
-# snappy: librdkafka and others write one raw block, Java's clients frames of xerial's library
+# snappy: librdkafka and others write one raw block, Java's clients write the frames of the xerial library
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
-_SNAPPY_BEST = 64  # no element of the format makes more than 64 bytes, from at least 2
+_SNAPPY_BEST = 64  # no element of the format yields more than 64 bytes, from at least 2
 
 
 def _compress_snappy(data: Buffer) -> bytes:
@@ -168,7 +168,7 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
     pos = 16
     while pos < len(view):
         if bytes(view[pos : pos + 8]) == _XERIAL_MAGIC and len(view) - pos >= 16:
-            pos += 16  # another stream behind the first, as concatenated files have
+            pos += 16  # a second stream after the first, as in concatenated files
             continue
         if len(view) - pos < 4:
             raise _corrupt(Codec.SNAPPY, "a block length is cut")
@@ -182,7 +182,7 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """What a block says it unpacks to, if that can be true."""
+    """The declared uncompressed size of a block. Raises if it cannot be true."""
     size = shift = 0
     for byte in bytes(block[:5]):
         size |= (byte & 0x7F) << shift
@@ -202,7 +202,7 @@ def _snappy_size(block: memoryview) -> int:
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     from lz4 import frame
 
-    # Kafka's default level stands for the fast compressor, others for high compression.
+    # Kafka's default level selects the fast compressor, other levels high compression.
     chosen = 0 if level is None or level == 9 else max(3, min(level, 12))
     packed = frame.compress(
         data,
@@ -224,7 +224,7 @@ def _decompress_lz4(data: Buffer, limit: int) -> bytes:
         raise _corrupt(Codec.LZ4, "its blocks depend on each other, which Kafka's clients cannot read")
     step = _lz4_bound(view)
     if step > 32 * len(view) + _CHUNK:
-        step = 4 * len(view) + _CHUNK  # a bomb, or close to one: go by small steps
+        step = 4 * len(view) + _CHUNK  # nearly a decompression bomb: take small steps
     parts: list[bytes] = []
     total = 0
     try:
@@ -245,9 +245,9 @@ def _decompress_lz4(data: Buffer, limit: int) -> bytes:
 
 
 def _lz4_bound(view: memoryview) -> int:
-    """What the blocks of the frame can unpack to at most, and a byte more, from the lengths before them.
+    """The largest uncompressed size of the frame plus one byte, from the lengths of its blocks.
 
-    To be told the size at once makes the library seven times as fast as growing with it."""
+    The library is seven times as fast with a known size as with a growing buffer."""
     flags = view[4]
     largest = 1 << (8 + 2 * (view[5] >> 4 & 7))
     pos = 7 + (8 if flags & 0x08 else 0)
@@ -257,12 +257,12 @@ def _lz4_bound(view: memoryview) -> int:
         if word == 0:
             break
         size = word & 0x7FFFFFFF
-        bound += size if word >> 31 else min(largest, 255 * size)  # the top bit: stored as it is
+        bound += size if word >> 31 else min(largest, 255 * size)  # the top bit: an uncompressed block
         pos += 4 + size + (4 if flags & 0x10 else 0)
     return bound
 
 
-# zstd: one frame or more; Kafka's Java client streams and so does not declare the size
+# zstd: one or more frames; Kafka's Java client streams, so it does not declare the size
 
 
 def _decompress_zstd(data: Buffer, limit: int) -> bytes:
@@ -285,8 +285,8 @@ def _decompress_zstd(data: Buffer, limit: int) -> bytes:
 
 
 def _zstd_bound(view: memoryview, limit: int) -> int:
-    """What the blocks can unpack to at most. The library reads a cut stream as a short one, so that every
-    frame is whole is seen here, from the block headers."""
+    """The largest uncompressed size of the blocks, from their headers. It also checks that every frame is
+    complete: the library accepts a stream that is cut off."""
     import zstandard
 
     bound = pos = 0
@@ -304,7 +304,7 @@ def _zstd_bound(view: memoryview, limit: int) -> int:
                 raise _corrupt(Codec.ZSTD, "it ends too early")
             block = int.from_bytes(view[pos : pos + 3], "little")
             last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
-            pos += 3 + (1 if kind == 1 else size)  # a run of one byte holds just that byte
+            pos += 3 + (1 if kind == 1 else size)  # a run-length block has just one byte
             bound += zstandard.BLOCKSIZE_MAX if kind == 2 else size
         pos += 4 if frame.has_checksum else 0
     if pos != len(view):

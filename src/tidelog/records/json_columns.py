@@ -1,6 +1,6 @@
-"""JSON values into columns: compiled where the extension was built, plain Python elsewhere.
+"""JSON values into columns: compiled if the extension was built, otherwise in plain Python.
 
-TIDELOG_PURE=1 in the environment asks for plain Python; the answers are the same.
+TIDELOG_PURE=1 in the environment selects plain Python. The results are the same.
 """
 
 from __future__ import annotations

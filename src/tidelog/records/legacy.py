@@ -1,8 +1,8 @@
-"""Message sets of formats 0 and 1, as old log folders hold them: read, never written.
+"""Reads message sets of formats 0 and 1, which old log folders have. They are never written.
 
-A set is a row of messages, each with its own offset and CRC-32; a compressed message is a wrapper around
-another set. Batches of format 2 may stand between them. Whatever the bytes are, reading either gives the
-records or raises CorruptMessage, and unpacks no more than it is allowed to.
+A set is a sequence of messages, each with its own offset and CRC-32. A compressed message is a wrapper around
+another set. Batches of format 2 may stand between them. For any bytes, reading returns the records or raises
+CorruptMessage, and uncompresses no more than its limit.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SMALLEST = {0: 14, 1: 22, MAGIC: HEADER_SIZE - LENGTH_OVERHEAD}
 _START = struct.Struct(">qiIb")  # offset, size, CRC (a leader epoch in format 2), magic
 _MESSAGE = struct.Struct(">qiIbb")
 _CRC_START = 16  # the checksum covers everything from the magic on
-_BODY = {0: 18, 1: 26}  # where the key's length stands
+_BODY = {0: 18, 1: 26}  # the position of the key's length
 _LENGTH = struct.Struct(">i")
 _TIMESTAMP = struct.Struct(">q")
 _LAST_OFFSET = (1 << 63) - 1
 
 
 class Entry(NamedTuple):
-    """Where a message, wrapper or batch lies. The offset is the last of a wrapper, the first of a batch."""
+    """A message, wrapper or batch and its position. The offset is a wrapper's last, a batch's first."""
 
     position: int
     offset: int
@@ -47,17 +47,17 @@ class Entry(NamedTuple):
 
 
 class MessageSet(NamedTuple):
-    """One message, or what one wrapper held, with absolute offsets that rise."""
+    """One message, or the messages of one wrapper, with absolute offsets that rise."""
 
     records: list[Record]
     magic: int
     codec: Codec
-    log_append_time: int | None  # the time of all its records, where the broker stamped it
+    log_append_time: int | None  # the timestamp of all its records, if the broker set it
     last_offset: int
 
 
 def iter_entries(buf: Buffer, start: int = 0) -> Iterator[Entry]:
-    """Every whole entry of formats 0, 1 and 2; stops before the first that is cut or cannot be one."""
+    """Every complete entry of formats 0, 1 and 2. Stops before the first incomplete or invalid one."""
     pos, end = start, len(buf)
     while end - pos >= _START.size:
         offset, length, _, magic = _START.unpack_from(buf, pos)
@@ -69,7 +69,7 @@ def iter_entries(buf: Buffer, start: int = 0) -> Iterator[Entry]:
 
 
 def message_crc_is_valid(buf: Buffer, entry: Entry) -> bool:
-    """Whether a message of format 0 or 1 is the one that was written."""
+    """Whether the CRC of a message of format 0 or 1 is correct."""
     crc: int = _START.unpack_from(buf, entry.position)[2]
     view = buf if isinstance(buf, memoryview) else memoryview(buf)
     return zlib.crc32(view[entry.position + _CRC_START : entry.end]) == crc
@@ -82,7 +82,7 @@ def is_log_append_time(buf: Buffer, entry: Entry) -> bool:
 def read_message_set(
     buf: Buffer, entry: Entry, *, max_unpacked: int = DEFAULT_MAX_UNPACKED, check_crc: bool = True
 ) -> MessageSet:
-    """The records of an entry of format 0 or 1; its own CRC may have been checked before."""
+    """The records of an entry of format 0 or 1. Its CRC may have been checked before."""
     if entry.magic not in OLD_MAGICS:
         raise CorruptMessage(f"the entry at position {entry.position} has magic {entry.magic}, not 0 or 1")
     attributes, record = _read_message(buf, entry, check_crc)
@@ -100,7 +100,7 @@ def read_message_set(
 
 
 def _read_message(buf: Buffer, entry: Entry, check_crc: bool = True) -> tuple[int, Record]:
-    """Attributes and contents of one message; a wrapper's value is what it wraps."""
+    """The attributes and the record of one message. The value of a wrapper is its compressed set."""
     pos, _, size, magic = entry
     end = pos + size
     if size < _SMALLEST[magic] + LENGTH_OVERHEAD or end > len(buf):
@@ -137,7 +137,7 @@ def _codec(attributes: int, entry: Entry) -> Codec:
 
 
 def _unwrap(data: bytes, wrapper: Entry, codec: Codec, max_unpacked: int) -> list[Record]:
-    """The messages in a wrapper, with the offsets that stand there."""
+    """The messages in a wrapper, with their offsets as written."""
     if codec is Codec.LZ4 and wrapper.magic == 0:
         data = _with_right_header_checksum(data)
     try:
@@ -165,9 +165,9 @@ def _unwrap(data: bytes, wrapper: Entry, codec: Codec, max_unpacked: int) -> lis
 
 
 def _absolute(records: list[Record], wrapper: Entry) -> list[Record]:
-    """Format 1 counts the offsets in a wrapper from its first message, format 0 writes them out."""
+    """The messages with absolute offsets. In format 1 they count from the first message of the wrapper."""
     last = records[-1].offset
-    # Some librdkafkas of that time wrote 0 on the wrapper: then its messages count from the log's start.
+    # Some versions of librdkafka wrote offset 0 on the wrapper: then messages count from the log's start.
     from_start = wrapper.magic == 1 and wrapper.offset == 0
     if last > wrapper.offset and not from_start:
         raise CorruptMessage(f"the wrapper at offset {wrapper.offset} holds a message of offset {last}")
@@ -184,7 +184,7 @@ def _absolute(records: list[Record], wrapper: Entry) -> list[Record]:
     return records
 
 
-# lz4 in format 0: Kafka took the checksum of a frame's header over four bytes too many
+# lz4 in format 0: Kafka computed the checksum of a frame's header over four bytes too many
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_CONTENT_SIZE = 0x08
@@ -194,7 +194,7 @@ _PRIMES = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
 
 def _with_right_header_checksum(frame: bytes) -> bytes:
     if len(frame) < 7 or frame[:4] != _LZ4_MAGIC:
-        return frame  # what is no frame is refused where it is unpacked
+        return frame  # invalid data is refused by the decompressor
     flags = frame[4]
     end = 6 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
     return frame[:end] + bytes([_xxh32_short(frame[4:end]) >> 8 & 0xFF]) + frame[end + 1 :]

@@ -1,6 +1,6 @@
-"""The hot loops of this package: compiled where the extension was built, plain Python elsewhere.
+"""The hot loops of this package: compiled if the extension was built, otherwise in plain Python.
 
-TIDELOG_PURE=1 in the environment asks for plain Python; the answers are the same.
+TIDELOG_PURE=1 in the environment selects plain Python. The results are the same.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ try:
         Block,
         BufferPool,
         ColumnSink,
+        ConsumerRecord,
         OpenBatches,
         ProducerEntry,
-        Record,
         RecordFuture,
         RecordReader,
         RowSink,
@@ -84,7 +84,7 @@ except ImportError:
     from tidelog.records._pure_fetch import (  # type: ignore[assignment]
         Block,
         ColumnSink,
-        Record,
+        ConsumerRecord,
         RecordReader,
     )
     from tidelog.records._pure_produce import parse_one_batch, parse_produce, produce_response
@@ -94,7 +94,7 @@ except ImportError:
 
     COMPILED = False
 
-# What both forms take and give; all other names of `__all__` have a compiled and a plain form.
+# Types of both forms. All other names of `__all__` have a compiled and a plain form.
 SHARED = frozenset(
     (
         *("BatchMetadata", "COMPILED", "EncodedHeaders", "LAST_SEQUENCE", "NO_PRODUCER_EPOCH", "Offsets"),
@@ -116,11 +116,11 @@ __all__ = [
     "Block",
     "BufferPool",
     "ColumnSink",
+    "ConsumerRecord",
     "EncodedHeaders",
     "Offsets",
     "OpenBatches",
     "ProducerEntry",
-    "Record",
     "RecordFuture",
     "RecordMetadata",
     "RecordReader",

@@ -1,4 +1,4 @@
-"""Which partition a key or an id belongs to, by the hashes that every Kafka client and broker uses."""
+"""The partition of a key or an id, by the hashes of all Kafka clients and brokers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidelog.records._pure import Buffer
 
 
 def partition_for_key(key: Buffer, partitions: int) -> int:
-    """Where the Java producer's default partitioner sends a record with this key."""
+    """The partition that Java's default partitioner chooses for this key."""
     return (loops.murmur2(key) & 0x7FFFFFFF) % partitions
 
 

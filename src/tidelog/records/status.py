@@ -1,4 +1,4 @@
-"""What the loops over batches answer: one number for each finding, the same in plain Python and in Cython.
+"""The status codes of the loops over batches, the same in plain Python and in Cython.
 
 The numbers up to `OLD_ZSTD` name the first rule that a batch breaks, in the order in which `BatchRules.look`
 and `walk` check them. The rest are answers of the cleaner's loops.

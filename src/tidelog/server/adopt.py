@@ -1,10 +1,10 @@
-"""Taking over log folders that Kafka wrote: the tree is made from what lies in them.
+"""Adopts log folders of Kafka: writes a tree for the topics in them.
 
-Logs are left as they are, but for segments of message formats 0 and 1, which are rewritten in format 2 first.
-Topics and their ids come from the folders' `partition.metadata`, the identity from `meta.properties`.
-Settings are not written in log folders: what can be seen (compacted topics, LogAppendTime) is set, retention
-is switched off so that nothing is deleted by a default, and the rest is named for the operator to set.
-Producer ids that the logs remember are not given out again.
+Segments of message formats 0 and 1 are converted to format 2 first; other logs stay unchanged. Topic ids come
+from `partition.metadata`, cluster id and broker id from `meta.properties`. Log folders do not have the
+settings of topics. Compaction and LogAppendTime show in the logs and are set. Retention is switched off, so
+that no default deletes data. The operator has to set the other settings. New producer ids come after the ids
+in the logs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tidelog.storage.convert import Converted, DamagedSegment, OldSegment, conve
 from tidelog.storage.disk import RealDisk
 
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
-# What Kafka gives the topics that it makes itself; their segments are small because they are read at start.
+# Kafka's settings of internal topics. The broker reads these topics at the start, so segments are small.
 INTERNAL_SETTINGS = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
@@ -64,9 +64,9 @@ UNKNOWN_SETTINGS = (
 )
 KRAFT_METADATA = "__cluster_metadata"
 TRANSACTIONS = "__transaction_state"
-# No cluster gives so many ids: one above was made up by a client, and to begin after it would leave none.
+# No cluster gives out so many ids. A client made up any id above, and no ids would be left after it.
 HIGHEST_GIVEN_ID = 1 << 60
-# Ids that producers have but have not used here yet are not in the logs; there are 2^63 to choose from.
+# The ids of producers that have not yet written to these logs are unknown; there are 2^63 ids to skip from.
 SKIPPED_PRODUCER_IDS = 1000 * PRODUCER_ID_BLOCK
 
 _PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-([0-9]+)")
@@ -74,26 +74,26 @@ _LEFT_ALONE = re.compile(r".*\.[0-9a-z]*-(delete|future|stray)")
 
 
 class CannotAdopt(Exception):
-    """The folder cannot be taken over; the message says why."""
+    """The folder cannot be adopted; the message says why."""
 
 
 @dataclass(slots=True)
 class FoundTopic:
     name: str
     topic_id: bytes | None = None
-    # The folder of each partition and the leader epoch that it ended with.
+    # The folder and the last leader epoch of each partition.
     partitions: dict[int, tuple[Path, int]] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[int]:
-        """Partitions that a larger cluster kept on other brokers."""
+        """Partitions without a folder: in a larger cluster they are on other brokers."""
         return [index for index in range(max(self.partitions)) if index not in self.partitions]
 
 
 @dataclass(slots=True)
 class Survey:
-    """What lies in the folders."""
+    """The topics, ids and old segments in the folders."""
 
     folders: list[Path]
     cluster_id: str | None
@@ -111,7 +111,7 @@ class Survey:
 
 
 def survey(folders: Sequence[Path]) -> Survey:
-    """Look at the folders without changing anything."""
+    """Read the folders, without changes. Raises CannotAdopt."""
     found = Survey([folder.resolve() for folder in folders], None, None, True, {}, [])
     for folder in found.folders:
         if not folder.is_dir():
@@ -202,7 +202,7 @@ def _read_partition(found: Survey, folder: Path, compacted: set[str], clean: boo
 
 
 def _topic_id(folder: Path) -> bytes | None:
-    """Kafka before 2.8 wrote no ids: such topics get one."""
+    """The id in partition.metadata; None if there is no such file, as in Kafka before 2.8."""
     path = folder / PARTITION_METADATA
     if not path.exists():
         return None
@@ -218,10 +218,10 @@ def adopt(
     progress: Callable[[str], None] = lambda _: None,
     converting: Callable[[int], None] = lambda _: None,
 ) -> Converted:
-    """Convert what is old, then write the tree into the first folder, and ids of topics that had none.
+    """Convert old segments, give ids to topics without one, and write the tree into the first folder.
 
-    `progress` hears of each topic, `converting` of the bytes that were read for conversion. The tree comes
-    last, so that a folder whose conversion was interrupted is not ours yet, and a second call goes on.
+    Calls `progress` with the name of each topic, and `converting` with the bytes read for conversion. The
+    tree comes last: if a conversion is interrupted, a second call continues it. Raises CannotAdopt.
     """
     if broker_id is None:
         broker_id = found.broker_id
@@ -262,7 +262,7 @@ def _convert(found: Survey, progress: Callable[[int], None]) -> Converted:
 
 
 def _recovery_point(folder: Path) -> int | None:
-    """Up to where a partition was known to be on disk, None after a clean stop: then all of it is."""
+    """The recovery point of a partition; None after a clean stop, when all of its log is on disk."""
     match = _PARTITION_FOLDER.fullmatch(folder.name)
     if (folder.parent / CLEAN_SHUTDOWN).exists() or match is None:
         return None
@@ -274,7 +274,7 @@ def _recovery_point(folder: Path) -> int | None:
 
 
 def _write_tree(found: Survey, broker_id: int, progress: Callable[[str], None]) -> None:
-    """Made under another name and moved into place when it is whole, so that a crash leaves no half of it."""
+    """Write the tree under another name and rename it, so that a crash leaves no incomplete tree."""
     path = found.folders[0] / FILE_NAME
     unfinished = path.with_name(FILE_NAME + ".adopting")
     for leftover in found.folders[0].glob(FILE_NAME + ".adopting*"):
@@ -294,7 +294,7 @@ def _write_tree(found: Survey, broker_id: int, progress: Callable[[str], None]) 
 
 
 def _used_producer_ids(found: Survey, broker_id: int) -> ProducerIdBlock:
-    """The block after which new ones begin."""
+    """A block after all used ids: new blocks begin after it."""
     blocks = (found.highest_producer_id + SKIPPED_PRODUCER_IDS) // PRODUCER_ID_BLOCK
     first = blocks * PRODUCER_ID_BLOCK
     return ProducerIdBlock(broker_id, first, first + PRODUCER_ID_BLOCK - 1)

@@ -1,7 +1,7 @@
-"""What only the logs of an adopted partition tell: producer ids in use, last leader epoch, kind of timestamp.
+"""Reads the log of an adopted partition: producer ids in use, last leader epoch and timestamp type.
 
-Old producers are still known to the logs by id, epoch and sequence. A new producer that were given one of
-those ids would have its first records taken for duplicates, so the ids given from now on come after them.
+The log has the epochs and sequences of old producers. If a new producer got the id of an old one, its first
+batches would count as duplicates. So new ids come after the highest id in the logs.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tidelog.records.batch import MAGIC, BatchHeader, crc_is_valid, read_header,
 from tidelog.records.legacy import is_log_append_time, iter_entries
 from tidelog.storage.checkpoints import LEADER_EPOCHS, CorruptCheckpoint, decode_epochs
 from tidelog.storage.disk import RealDisk
-from tidelog.storage.producer_state import CorruptSnapshot, decode_snapshot
-from tidelog.storage.segment import LOG, SNAPSHOT
+from tidelog.storage.log_segment import LOG, SNAPSHOT
+from tidelog.storage.producer_state_manager import CorruptSnapshot, decode_snapshot
 
 NO_PRODUCER = -1
 
 
 def last_epoch(folder: Path) -> int:
-    """The newest leader epoch of a partition; where a crash left no checkpoint of it, the batches tell."""
+    """The newest leader epoch of a partition, from its checkpoint or, without one, from the batches."""
     path = folder / LEADER_EPOCHS
     try:
         epochs = decode_epochs(str(path), path.read_bytes())
@@ -40,10 +40,10 @@ def last_epoch(folder: Path) -> int:
 
 
 def highest_producer_id(folder: Path, limit: int, *, clean: bool) -> int:
-    """The highest id below `limit` that the partition's log remembers, -1 where it knows of no producer.
+    """The highest producer id below `limit` in the log of a partition, -1 if there is none.
 
-    Snapshots hold what came before them: one is written with every new segment and at a clean stop, so
-    batches are looked at only in the last segment of a log that was not stopped cleanly.
+    A snapshot has the producers of all batches before it. The broker writes one with every new segment and at
+    a clean stop. So batches are read only after an unclean stop, in the last segment.
     """
     highest, known_to = NO_PRODUCER, -1
     for path in folder.glob("*" + SNAPSHOT):
@@ -66,7 +66,7 @@ def highest_producer_id(folder: Path, limit: int, *, clean: bool) -> int:
 
 
 def highest_transactional_id(folder: Path, limit: int) -> int:
-    """The same of the ids that belong to transactional ids, from a partition of `__transaction_state`."""
+    """The highest id below `limit` of a transactional producer, in a partition of `__transaction_state`."""
     highest = NO_PRODUCER
     for segment in _segments(folder):
         for data, position, header in _batches(segment):
@@ -97,7 +97,7 @@ def _segments(folder: Path) -> list[Path]:
 
 
 def stamps_appends(folder: Path) -> bool:
-    """Whether the broker gave the newest records their timestamps."""
+    """Whether the newest records have LogAppendTime."""
     for segment in reversed(_segments(folder)):
         with _mapped(segment) as data:
             first = next(iter_entries(data), None)
@@ -109,9 +109,9 @@ def stamps_appends(folder: Path) -> bool:
 
 
 def _batches(segment: Path) -> Iterator[tuple[memoryview, int, BatchHeader]]:
-    """Every whole batch up to the first place that makes no sense, where recovery will cut.
+    """The complete batches before the first damaged byte, where recovery will truncate.
 
-    Messages of older formats, which may stand between them, know neither producers nor epochs.
+    Skips messages of older formats: they have neither producers nor epochs.
     """
     with _mapped(segment) as data:
         for entry in iter_entries(data):

@@ -1,7 +1,7 @@
-"""A broker: its parts put together in the order in which each needs the others, and taken down again.
+"""The broker: starts its parts in the order of their dependencies, and stops them.
 
-States are Kafka's. Listeners are bound early, so that a port in use is told before minutes of recovery,
-but nothing is accepted before every partition can be served.
+The states are Kafka's. The broker binds its listeners before it recovers logs, which may take minutes, so
+that a port in use is reported at once. It accepts connections when every partition can be served.
 """
 
 from __future__ import annotations
@@ -74,24 +74,25 @@ from tidelog.server.stale_tree import (
     note_stop,
     what_to_do,
 )
-from tidelog.storage.cleaner.service import LogCleaner
+from tidelog.storage.cleaner.log_cleaner import LogCleaner
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
-from tidelog.storage.folders import FolderRefused
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_dir import LogDirRefused
+from tidelog.storage.log_manager import LogManager
+from tidelog.storage.log_manager_listener import LogManagerListener
 
 if TYPE_CHECKING:
     from tidelog.metrics.http import Health, MetricsServer
 
 log = logging.getLogger("tidelog.server")
 
-# What Kafka 4.3 announces of the features that stand behind the APIs served here.
+# The versions in Kafka 4.3 of the features that the served APIs need.
 SUPPORTED_FEATURES = {"group.version": (0, 1), "metadata.version": (7, 30), "transaction.version": (0, 2)}
-# The API that two-phase commits need a newer version of than is served otherwise.
+# Two-phase commits need a newer version of this API.
 INIT_PRODUCER_ID, INIT_WITH_TWO_PHASE = 22, 6
 PROGRESS_SECONDS = 5.0
 MAX_CREATIONS = 100
-"""Topics that are being made at clients' asking; one request can name very many."""
+"""The limit of topics that auto-creation creates at a time: one request can have very many."""
 
 
 class BrokerState(IntEnum):
@@ -104,7 +105,7 @@ class BrokerState(IntEnum):
     BROKER_SHUTTING_DOWN = 7
 
 
-class Broker:
+class Broker(LogManagerListener):
     def __init__(self, config: BrokerConfig, loop: BrokerLoop) -> None:
         self.config = config
         self.state = BrokerState.NOT_RUNNING
@@ -127,22 +128,22 @@ class Broker:
         self._creating: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._registered_epoch = -1
-        self._has_logs = False  # they are open, and belong to this broker's tree
+        self._has_logs = False  # whether the logs are open, and belong to this broker's tree
         self._metrics_server: MetricsServer | None = None
 
     # -- start -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Everything up to answering requests. Raises StartFailed with the reason; call `stop` then too."""
+        """Start, until the broker answers requests. Raises StartFailed; also then the caller calls `stop`."""
         started = time.monotonic()
         self.state = BrokerState.STARTING
         try:
             dynamic = DynamicConfig(self.config)
-            logs = self._open_folders(dynamic)
+            logs = self._open_log_dirs(dynamic)
             controller = self._open_tree(logs, dynamic)
             cluster = await controller.load()
             dynamic.load(cluster, self.broker_id)
-            logs.recovery_threads_per_dir = self.config.num_recovery_threads_per_data_dir
+            logs.recovery_threads.per_log_dir = self.config.num_recovery_threads_per_data_dir
             self._loop.set_io_threads(self.config.num_io_threads)
             services = self._assemble(logs, controller, dynamic)
             self._server = server = self._bind(services)
@@ -175,7 +176,7 @@ class Broker:
             logs.start(intervals(self.config))
             self._cleaner = cleaner = LogCleaner(logs, self._loop, cleaner_settings(self.config))
             cleaner.start()
-            services.metrics.add_cleaner(cleaner, logs.folders)
+            services.metrics.add_cleaner(cleaner, logs.log_dirs)
             self._moves = services.moves = ReplicaMoves(
                 services.replicas, self._loop, cleaner, move_settings(self.config)
             )
@@ -184,7 +185,7 @@ class Broker:
             if metrics_server is not None:
                 metrics_server.start()
             server.start()
-        except (FolderRefused, StaleTree, TreeUnavailable, TreeError) as error:
+        except (LogDirRefused, StaleTree, TreeUnavailable, TreeError) as error:
             raise StartFailed(str(error)) from error
         self.state = BrokerState.RUNNING_AS_BROKER
         log.info(
@@ -200,7 +201,7 @@ class Broker:
             },
         )
 
-    def _open_folders(self, dynamic: DynamicConfig) -> LogManager:
+    def _open_log_dirs(self, dynamic: DynamicConfig) -> LogManager:
         logs = LogManager(
             self.config.data_dirs,
             dynamic.topics.log_config({}),
@@ -210,21 +211,21 @@ class Broker:
             recovery_threads_per_dir=self.config.num_recovery_threads_per_data_dir,
         )
         try:
-            identities = logs.lock()
+            identities = logs.log_dirs.lock()
         except OSError as error:
             raise StartFailed(f"the log folder cannot be used: {error}") from error
         self._logs = logs
         self._identities = [meta for meta in identities if meta is not None]
         self._new_folders = [
-            folder.path
-            for folder, meta in zip(logs.folders, identities, strict=True)
-            if meta is None and folder.offline is None
+            log_dir.path
+            for log_dir, meta in zip(logs.log_dirs, identities, strict=True)
+            if meta is None and log_dir.offline is None
         ]
-        logs.on_folder_offline = self._folder_failed
+        logs.listen(self)
         return logs
 
     def _open_tree(self, logs: LogManager, dynamic: DynamicConfig) -> SingleController:
-        """Open the tree, and make sure that folders and tree belong to this broker."""
+        """Open the tree, and check that folders and tree belong to this broker."""
         file = Path(self.config.data_dirs[0]) / FILE_NAME
         if not file.exists():
             check_no_logs(self.config.data_dirs)
@@ -244,7 +245,7 @@ class Broker:
                     "broker.id is not set and broker.id.generation.enable is false: set one of them"
                 )
             self.config.assume_broker_id(self.broker_id)
-        logs.claim(cluster_id, self.broker_id)
+        logs.log_dirs.claim(cluster_id, self.broker_id)
         self._controller = SingleController(
             store,
             self.broker_id,
@@ -310,7 +311,7 @@ class Broker:
         return TransactionCoordinator(replicas, metadata, self._loop, settings, producer_ids, markers)
 
     def _apis(self) -> dict[int, Api]:
-        """What is served: two-phase commits, with their version of InitProducerId, where they are enabled."""
+        """The served APIs; if two-phase commits are enabled, with their version of InitProducerId."""
         apis = served_apis()
         if self.config.transaction_two_phase_commit_enable:
             apis[INIT_PRODUCER_ID] = replace(apis[INIT_PRODUCER_ID], max_version=INIT_WITH_TWO_PHASE)
@@ -326,7 +327,7 @@ class Broker:
             self.registry,
             versions=self._router.versions,
             formatter=self._router.describe,
-            short_ways={ApiKey.PRODUCE: SmallProduces(services).take},
+            fast_paths={ApiKey.PRODUCE: SmallProduces(services).take},
         )
         try:
             server.bind()
@@ -338,11 +339,12 @@ class Broker:
 
     def _check_tree(self, logs: LogManager, topics: Mapping[str, TopicState]) -> None:
         assert self._tree is not None
-        check_folders((folder.path for folder in logs.folders if folder.offline is None), self._tree, topics)
+        check_folders((log_dir.path for log_dir in logs.log_dirs.online), self._tree, topics)
 
     async def _load_logs(self, logs: LogManager, config_of: Callable[[str], LogConfig]) -> None:
         last_told = time.monotonic()
-        crashed = not all((Path(folder.path) / ".kafka_cleanshutdown").exists() for folder in logs.folders)
+        paths = [Path(log_dir.path) for log_dir in logs.log_dirs]
+        crashed = not all((path / ".kafka_cleanshutdown").exists() for path in paths)
 
         def progress(done: int, total: int, key: PartitionKey) -> None:
             nonlocal last_told
@@ -353,18 +355,18 @@ class Broker:
                 log.info("loading logs: %d of %d, about %d s to go", done, total, round(left))
 
         began = time.monotonic()
-        if crashed and any(any(Path(folder.path).glob("*-[0-9]*/*.log")) for folder in logs.folders):
+        if crashed and any(any(path.glob("*-[0-9]*/*.log")) for path in paths):
             self.state = BrokerState.RECOVERING_FROM_UNCLEAN_SHUTDOWN
         await asyncio.to_thread(logs.load, config_of, progress)
         if self.state is BrokerState.RECOVERING_FROM_UNCLEAN_SHUTDOWN:
             log.info(
                 "recovered %d logs after an unclean stop in %.1f s", len(logs.logs), time.monotonic() - began
             )
-        if all(folder.offline is not None for folder in logs.folders):
-            raise StartFailed(f"no log folder can be used: {logs.folders[0].offline}")
+        if not logs.log_dirs.online:
+            raise StartFailed(f"no log folder can be used: {logs.log_dirs[0].offline}")
 
     def _advertised(self, server: SocketServer) -> list[Endpoint]:
-        """What clients are told; where the system chose a port, it is known only now."""
+        """The advertised endpoints; a port 0 becomes the port that the system chose."""
         addresses = server.addresses
         bound = {endpoint.listener: endpoint for endpoint in self.config.endpoints}
         endpoints = []
@@ -415,21 +417,21 @@ class Broker:
         return server
 
     def health(self) -> Health:
-        """Healthy is a broker that answers clients and has a log folder to serve them from."""
+        """A broker is healthy if it answers clients and has an online log folder."""
         from tidelog.metrics.http import Health
 
-        folders = [] if self._logs is None else self._logs.folders
-        offline = [folder.path for folder in folders if folder.offline is not None]
-        is_healthy = self.state is BrokerState.RUNNING_AS_BROKER and len(offline) < len(folders)
+        online = [] if self._logs is None else self._logs.log_dirs.online
+        offline = [] if self._logs is None else [log_dir.path for log_dir in self._logs.log_dirs.offline]
+        is_healthy = self.state is BrokerState.RUNNING_AS_BROKER and bool(online)
         state = self.state.name.lower().replace("_", " ")
         return Health(is_healthy, {"broker": self.broker_id, "state": state, "offline_log_dirs": offline})
 
     # -- while running -----------------------------------------------------------------------------
 
     def _auto_create_topic(self, name: str) -> None:
-        """A client asked for a topic that is not there: make it, once however many ask.
+        """Create a topic that a client asked for, once for all clients.
 
-        Not more than some at a time: a client whose topic is not among them asks for it again.
+        At the limit of topics at a time this does nothing: the client asks again.
         """
         if name in self._creating or name in INTERNAL_TOPICS or len(self._creating) >= MAX_CREATIONS:
             return
@@ -445,14 +447,17 @@ class Broker:
         finally:
             self._creating.discard(name)
 
-    def _folder_failed(self, path: str, lost: list[PartitionKey]) -> None:
-        """The partitions of a folder are lost until a restart. Off the loop while logs are loaded."""
+    def log_dir_offline(self, path: str, lost: list[PartitionKey]) -> None:
+        """Take the partitions of a failed folder offline until a restart.
+
+        While logs are loaded another thread than the loop's calls this.
+        """
         if self._host is None or self._controller is None or self.state is not BrokerState.RUNNING_AS_BROKER:
             return
         self._host.partitions_offline(lost)
         self._spawn(self._tell_controller(lost))
         assert self._logs is not None
-        if all(folder.offline is not None for folder in self._logs.folders):
+        if not self._logs.log_dirs.online:
             log.critical("the last log folder failed: the broker ends")
             self.failed.set()
 
@@ -468,7 +473,7 @@ class Broker:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- for people --------------------------------------------------------------------------------
+    # -- addresses and first screen ----------------------------------------------------------------
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -491,7 +496,7 @@ class Broker:
     # -- stop --------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Answer what is in progress, close the logs, mark a clean stop; also tidies up a failed start."""
+        """Answer the open requests, close the logs and mark a clean stop; also cleans up a failed start."""
         running = self.state is BrokerState.RUNNING_AS_BROKER
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
         if self._server is not None:
@@ -517,16 +522,16 @@ class Broker:
             self._replicas.shutdown()
         if self._moves is not None:
             self._moves.close()
-            while self._moves.is_busy:  # so does a step of a move
+            while self._moves.is_busy:  # a step of a move ends within moments
                 await asyncio.sleep(0.005)
         if self._cleaner is not None:
             self._cleaner.close()
-            while self._cleaner.is_busy:  # a step that is under way ends within moments
+            while self._cleaner.is_busy:  # a step of the cleaner ends within moments
                 await asyncio.sleep(0.005)
         if self._has_logs:
             await asyncio.to_thread(self._close_logs)
         elif self._logs is not None:
-            self._logs.unlock()
+            self._logs.log_dirs.unlock()
         if self._tree is not None:
             self._tree.close()
         self.state = BrokerState.NOT_RUNNING
@@ -534,7 +539,10 @@ class Broker:
             log.info("stopped")
 
     def _close_logs(self) -> None:
-        """Also after a start that failed late: opening the logs took the markers of the last clean stop."""
+        """Close the logs and write the markers of a clean stop.
+
+        Also after a failed start: opening the logs removed the markers of the last clean stop.
+        """
         assert self._tree is not None
         assert self._logs is not None
         epoch = self._registered_epoch
@@ -544,5 +552,5 @@ class Broker:
             else:
                 epoch = last_stop(self._tree)
         except TreeError as error:
-            log.warning("the tree does not know of this stop: %s", error)
+            log.warning("this stop could not be written to the tree: %s", error)
         self._logs.shutdown(epoch)

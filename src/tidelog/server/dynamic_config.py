@@ -1,4 +1,4 @@
-"""Settings that change while the broker runs: which changes are allowed, and what each one moves."""
+"""Settings that change while the broker runs: checks and applies the changes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tidelog.server.config.group import GroupConfigs
 from tidelog.server.config.loggers import BrokerLoggers
 from tidelog.server.config.topic import TopicConfigs
 
-# Kafka can add and remove listeners while it runs; here they are those of the start.
+# Kafka can add and remove listeners while it runs; this broker keeps the listeners of its start.
 AT_START_ONLY = ("listeners", "listener.security.protocol.map")
 
 
 class DynamicConfig:
-    """The rules that the controller asks before it writes a setting, and the listener that it tells after."""
+    """Checks settings before the controller writes them, and applies them after."""
 
     def __init__(self, broker: BrokerConfig) -> None:
         self.broker = broker
         self.topics = TopicConfigs(broker)
         self.groups = GroupConfigs(broker)
         self.loggers = BrokerLoggers()
-        # Called after a log level changed: who caches "is this level on" looks again.
+        # Called after a log level changed: the network caches whether it logs requests.
         self.on_level_change: Callable[[], None] | None = None
 
-    # What the controller asks (controller.interface.ConfigRules)
+    # Checks for the controller (controller.interface.ConfigRules)
 
     def validate(self, entity: ConfigEntity, overrides: Mapping[str, str]) -> None:
         if entity.kind == ConfigKind.TOPIC:
@@ -46,7 +46,7 @@ class DynamicConfig:
         for name in AT_START_ONLY:
             if name in overrides and overrides[name] != self.broker.text(name):
                 raise InvalidRequest(
-                    f"{name} cannot change while this broker runs: change it in the file and start it again"
+                    f"{name} cannot change while the broker runs: change it in the file, then restart"
                 )
 
     def inherited_list(self, entity: ConfigEntity, name: str) -> str | None:
@@ -58,7 +58,7 @@ class DynamicConfig:
             return None
         return (self.topics.text(name, {})[0] if topic else self.broker.default(name)) or ""
 
-    # What the controller tells
+    # Changes from the controller
 
     def entity_changed(self, entity: ConfigEntity, overrides: dict[str, str]) -> None:
         if entity.kind == ConfigKind.BROKER:
@@ -68,7 +68,7 @@ class DynamicConfig:
                 self.broker.set_dynamic(broker=overrides)
 
     def load(self, state: ClusterState, broker_id: int) -> None:
-        """Take over what was stored before this start."""
+        """Apply the settings that were stored before this start."""
         self.broker.set_dynamic(
             broker=state.broker_configs(broker_id), cluster_default=state.broker_configs(None)
         )

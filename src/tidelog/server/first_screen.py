@@ -1,4 +1,4 @@
-"""What a person sees when the broker is up: where it listens, where its data is, what to try next."""
+"""The first screen of a started broker: its addresses, its data folders, and commands to try."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def first_screen(
     folders: Sequence[str],
     metrics: tuple[str, int] | None,
 ) -> str:
-    """The lines for the terminal; the first address is the one that the examples use."""
+    """The lines for the terminal; the examples use the first address."""
     address = next(iter(addresses.values()))
     others = [f"{'':14}{where}   ({name})" for name, where in addresses.items() if where != address]
     lines = [
@@ -42,7 +42,7 @@ def first_screen(
 
 
 def _command() -> str:
-    """How the reader can call our tools: by name, or the way that this process was started."""
+    """The command for our tools: `tidelog` if it is in the PATH, else the command of this process."""
     if shutil.which("tidelog") or "/" not in sys.argv[0]:
         return "tidelog"
     return f"{sys.executable} -m tidelog" if sys.argv[0].endswith("__main__.py") else sys.argv[0]

@@ -1,6 +1,6 @@
-"""The numbers of groups and offsets, counted when somebody asks: Kafka's names, and kafka_exporter's.
+"""The metrics of groups and offsets, under the names of Kafka and of kafka_exporter.
 
-Offsets by partition are many where groups are: past a bound they are left out, and it is told how many.
+They are computed for each scrape. A scrape has at most MAX_OFFSETS offsets; another metric counts the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUMS = {
     "lag_sum": "Records of a topic behind the committed offsets of a group.",
 }
 MAX_OFFSETS = 50_000
-"""Some 25 MB of text in five families; Prometheus itself takes much longer to read more."""
+"""The offsets of a scrape: some 25 MB of text in five families, which Prometheus can still read."""
 
 MANAGER = ("kafka.coordinator.group", "GroupMetadataManager")
 COORDINATOR = ("kafka.server", "group-coordinator-metrics")
@@ -114,7 +114,7 @@ class GroupMetrics:
             yield Family(f"kafka_consumergroup_{name}", "gauge", summed, help_text)
 
     def _end_of(self, topic: str, index: int) -> int | None:
-        """Up to where a consumer can read; None for a partition that is not here."""
+        """The high watermark of a partition; None for an unknown partition."""
         hosted = self._replicas.topics.get(topic)
         partition = None if hosted is None else hosted.partitions.get(index)
         log = None if partition is None else partition.log

@@ -1,4 +1,4 @@
-"""The broker's side of the controller: partitions are led, deleted and configured as it says."""
+"""BrokerHost: creates, leads, deletes and configures partitions for the controller."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tidelog.controller.interface import LogsOfTopic
 from tidelog.errors import KafkaStorageError
 from tidelog.metadata.state import INTERNAL_TOPICS, ClusterState, PartitionState
 from tidelog.server.config.topic import TopicConfigs
-from tidelog.storage.creation import WantedLog
+from tidelog.storage.log_creation import WantedLog
 
 
 class Leadership(Protocol):
-    """Who has to know which partitions of an internal topic are led here."""
+    """A coordinator: told when this broker begins or stops to lead a partition of its internal topic."""
 
     def elected(self, partition: Partition) -> None: ...
 
@@ -38,9 +38,9 @@ class BrokerHost:
         self._metadata = metadata
         self._topic_configs = topic_configs
         self._overrides_of = overrides_of
-        # Whether the partitions that were there before the start are led: those from now on are new.
+        # False until this broker leads the partitions from before its start; later partitions are new.
         self.takes_new_partitions = False
-        # The coordinators, by the internal topic that each of them keeps its records in.
+        # The coordinators by their internal topics.
         self.coordinators: dict[str, Leadership] = {}
 
     async def make_logs(self, topics: Sequence[LogsOfTopic]) -> set[tuple[str, int]]:
@@ -54,7 +54,7 @@ class BrokerHost:
             if not made.done():
                 made.set_result(unmade)
 
-        self._replicas.logs.make_later(wanted, done, is_new=self.takes_new_partitions)
+        self._replicas.logs.creator.create_later(wanted, done, is_new=self.takes_new_partitions)
         return await made
 
     def become_leader(self, topic: str, topic_id: bytes, partition: int, state: PartitionState) -> None:
@@ -72,7 +72,7 @@ class BrokerHost:
             coordinator.elected(led)
 
     def partitions_offline(self, lost: Sequence[tuple[str, int]]) -> None:
-        """The folder of these partitions failed: nobody coordinates from them."""
+        """Take the partitions of a failed folder offline; their coordinators resign."""
         self._replicas.partitions_offline(lost)
         for topic, partition in lost:
             if topic in self.coordinators:
@@ -90,7 +90,7 @@ class BrokerHost:
             if not synced.done():
                 synced.set_result(error)
 
-        self._replicas.logs.sync_deletions(done)
+        self._replicas.logs.deletions.sync(done)
         error = await synced
         if error is not None:
             raise error
@@ -102,6 +102,6 @@ class BrokerHost:
         self._metadata.update(state)
 
     def broker_settings_changed(self) -> None:
-        """Topics without a setting of their own follow the broker's."""
+        """Update the settings of all topics: the broker's settings are their defaults."""
         for topic in list(self._replicas.topics):
             self.update_topic_config(topic, self._overrides_of(topic))

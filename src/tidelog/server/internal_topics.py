@@ -1,4 +1,4 @@
-"""The topics that coordinators keep their records in: made when a client first asks for a coordinator."""
+"""Creates the internal topics of the coordinators, when a client first looks for a coordinator."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from tidelog.errors import CoordinatorNotAvailable, TopicAlreadyExists
 
 
 class InternalTopics:
-    """Makes each topic once, however many ask for it at the same time."""
+    """Creates each topic once, for all concurrent requests."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._making: dict[str, asyncio.Task[None]] = {}
 
     async def ensure(self, topic: NewTopic) -> None:
-        """Return when the topic is there; raises CoordinatorNotAvailable where it cannot be made."""
+        """Return when the topic exists. Raises CoordinatorNotAvailable if it cannot be created."""
         if topic.name in self._controller.state.topics:
             return
         task = self._making.get(topic.name)
         if task is None:
             task = self._making[topic.name] = asyncio.get_running_loop().create_task(self._make(topic))
             task.add_done_callback(lambda _: self._making.pop(topic.name, None))
-        # One who gives up waiting does not take the topic from the others.
+        # A cancelled request does not cancel the creation for the others.
         await asyncio.shield(task)
 
     async def _make(self, topic: NewTopic) -> None:
         (result,) = await self._controller.create_topics([topic])
         if result.error is not None and not isinstance(result.error, TopicAlreadyExists):
-            raise CoordinatorNotAvailable(f"{topic.name} cannot be made: {result.error}")
+            raise CoordinatorNotAvailable(f"{topic.name} cannot be created: {result.error}")

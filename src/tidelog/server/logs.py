@@ -1,7 +1,7 @@
-"""Log lines: one event is one line of `key=value` pairs, with a level per part that can change while running.
+"""Log lines: each event is one line of `key=value` pairs.
 
-A part is a logger: tidelog, tidelog.network, tidelog.storage and so on. Fields beside the message are
-given as `extra={"fields": {...}}`. Nothing here knows a secret: those who log hide them.
+A part is a logger: tidelog, tidelog.network, tidelog.storage and so on. Each part has a level, which can
+change while the broker runs. Fields beside the message are `extra={"fields": {...}}`. Callers hide secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog.server.config.loggers import LEVELS, TRACE
 
 
 def quoted(value: object) -> str:
-    """A value as it stands on a line: bare where it is one word, else quoted on one line."""
+    """A value for a log line: unquoted if it is one word, else quoted and on one line."""
     text = str(value)
     if text and all(c.isprintable() and c not in ' "=\\' for c in text):
         return text
@@ -42,9 +42,9 @@ class LineFormatter(logging.Formatter):
 
 
 class Repeats(logging.Filter):
-    """Prints a warning or error once in ten seconds, however often it comes: a full disk fails every produce.
+    """Prints the same warning or error once in ten seconds: a full disk fails every produce.
 
-    The next line of that text has a field `repeated`: how many were left out since the last one.
+    The next line with the text has a field `repeated`: the number of lines left out since the last one.
     """
 
     SECONDS = 10.0
@@ -52,7 +52,7 @@ class Repeats(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._last: dict[tuple[str, str, str], tuple[float, int]] = {}  # when printed, how many left out
+        self._last: dict[tuple[str, str, str], tuple[float, int]] = {}  # time of last line, lines left out
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
@@ -70,7 +70,7 @@ class Repeats(logging.Filter):
 
 
 def set_up_logging(stream: TextIO | None = None) -> None:
-    """Send the lines of all parts to a stream (standard error unless told otherwise)."""
+    """Send the lines of all parts to a stream, by default standard error."""
     logging.addLevelName(TRACE, "TRACE")
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(LineFormatter())
@@ -78,12 +78,12 @@ def set_up_logging(stream: TextIO | None = None) -> None:
     tidelog = logging.getLogger("tidelog")
     tidelog.handlers[:] = [handler]
     tidelog.propagate = False
-    # Python's root has the level for all parts, so that changing the level of `root` changes theirs.
+    # Python's root logger has the level of all parts, so that a change of `root` changes all parts.
     logging.getLogger().setLevel(logging.INFO)
 
 
 def set_levels(level: str, parts: Iterable[str]) -> None:
-    """The level of all parts, and those of single ones as PART:LEVEL."""
+    """Set the level of all parts, and the levels of single parts from PART:LEVEL."""
     logging.getLogger().setLevel(LEVELS[level.upper()])
     for item in parts:
         part, _, part_level = item.rpartition(":")

@@ -1,4 +1,4 @@
-"""The broker's own numbers: what is counted as it happens, and what is looked up when somebody asks."""
+"""The metrics of the broker, under the names of Kafka and of kafka_exporter."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.metrics.process import ProcessMetrics
 from tidelog.metrics.registry import Family, MetricName, Registry
-from tidelog.storage.cleaner.service import LogCleaner
-from tidelog.storage.folders import LogFolder
+from tidelog.storage.cleaner.log_cleaner import LogCleaner
+from tidelog.storage.flush_job import FlushJob
+from tidelog.storage.log_dir import LogDir
+from tidelog.storage.log_manager_listener import LogManagerListener
 
 Labels = tuple[tuple[str, str], ...]
 
-# Of kafka_exporter, with what each says.
+# Metrics of kafka_exporter with their help texts.
 PARTITION_FAMILIES = {
     "current_offset": "High watermark of a partition.",
     "oldest_offset": "Log start offset of a partition.",
@@ -30,7 +32,7 @@ PARTITION_FAMILIES = {
 
 
 class BrokerMetrics:
-    """Registers gauges and families over the running parts; holds no numbers itself."""
+    """Registers gauges and families, which read their values from the parts of the broker."""
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class BrokerMetrics:
             return lambda: sum(1 for partition in replicas.partitions() if wanted(partition))
 
         kind = "ReplicaManager"
-        # There are no followers yet that could fall behind: these stand at 0, where dashboards look for them.
+        # There are no followers yet: these meters stay at 0, for dashboards that show them.
         for name in ("IsrShrinksPerSec", "IsrExpandsPerSec", "FailedIsrUpdatesPerSec"):
             self.registry.meter("kafka.server", kind, name)
         gauge("kafka.server", kind, "PartitionCount", lambda: sum(1 for _ in replicas.partitions()))
@@ -129,8 +131,7 @@ class BrokerMetrics:
         )
 
     def _disk_metrics(self) -> None:
-        flushes = self.registry.histogram("kafka.log", "LogFlushStats", "LogFlushRateAndTimeMs", unit=0.001)
-        self._replicas.logs.on_flush = lambda job: flushes.record(round(job.seconds * 1e6))
+        self._replicas.logs.listen(_FlushTimes(self.registry))
         if _disk_bytes("read_bytes") is not None:
             for field in ("read_bytes", "write_bytes"):
                 name = f"linux-disk-{field.replace('_', '-')}"
@@ -141,7 +142,7 @@ class BrokerMetrics:
                     lambda field=field: _disk_bytes(field) or 0,  # type: ignore[misc]
                 )
 
-    def add_cleaner(self, cleaner: LogCleaner, folders: Iterable[LogFolder]) -> None:
+    def add_cleaner(self, cleaner: LogCleaner, log_dirs: Iterable[LogDir]) -> None:
         gauge, figures = self.registry.gauge, cleaner.figures
         kind = "LogCleaner"
         gauge("kafka.log", kind, "cleaner-recopy-percent", lambda: figures.recopy_percent)
@@ -153,21 +154,21 @@ class BrokerMetrics:
         )
         gauge("kafka.log", kind, "max-clean-time-secs", lambda: figures.max_clean_time_secs)
         gauge("kafka.log", kind, "max-compaction-delay-secs", lambda: figures.max_compaction_delay_secs)
-        gauge("kafka.log", kind, "DeadThreadCount", lambda: 0)  # no thread of its own that could die
+        gauge("kafka.log", kind, "DeadThreadCount", lambda: 0)  # the cleaner has no threads that could die
         kind = "LogCleanerManager"
         gauge("kafka.log", kind, "max-dirty-percent", lambda: figures.max_dirty_percent)
-        gauge("kafka.log", kind, "time-since-last-run-ms", cleaner.ms_since_last_look)
-        for folder in folders:
-            labels = {"logDirectory": folder.path}
+        gauge("kafka.log", kind, "time-since-last-run-ms", cleaner.ms_since_last_run)
+        for log_dir in log_dirs:
+            labels = {"logDirectory": log_dir.path}
             gauge(
                 "kafka.log",
                 kind,
                 "uncleanable-partitions-count",
-                partial(cleaner.uncleanable_count, folder),
+                partial(cleaner.uncleanable_count, log_dir),
                 **labels,
             )
             gauge(
-                "kafka.log", kind, "uncleanable-bytes", partial(cleaner.uncleanable_bytes, folder), **labels
+                "kafka.log", kind, "uncleanable-bytes", partial(cleaner.uncleanable_bytes, log_dir), **labels
             )
 
     def _log_families(self) -> Iterator[Family]:
@@ -190,7 +191,7 @@ class BrokerMetrics:
         yield Family(MetricName("kafka.log", "Log", "NumLogSegments"), "gauge", segments)
 
     def _exporter_families(self) -> Iterator[Family]:
-        """The names of kafka_exporter, from what this broker knows without asking anybody."""
+        """The metrics of kafka_exporter about brokers and partitions."""
         snapshot = self._metadata.snapshot
         yield Family("kafka_brokers", "gauge", [((), len(snapshot.brokers))], "Brokers of the cluster.")
         yield Family(
@@ -221,12 +222,12 @@ class BrokerMetrics:
         free: list[tuple[Labels, float]] = []
         total: list[tuple[Labels, float]] = []
         offline: list[tuple[Labels, float]] = []
-        for folder in self._replicas.logs.folders:
-            labels = (("logDirectory", folder.path),)
-            offline.append((labels, int(folder.offline is not None)))
-            if folder.offline is None:
+        for log_dir in self._replicas.logs.log_dirs:
+            labels = (("logDirectory", log_dir.path),)
+            offline.append((labels, int(log_dir.offline is not None)))
+            if log_dir.offline is None:
                 try:
-                    size, usable = self._replicas.logs.disk.usage(folder.path)
+                    size, usable = self._replicas.logs.disk.usage(log_dir.path)
                 except OSError:
                     continue  # the log folder goes offline with the next write to it
                 total.append((labels, size))
@@ -236,8 +237,18 @@ class BrokerMetrics:
         yield Family("tidelog_log_dir_offline", "gauge", offline, "1 where a log folder is offline.")
 
 
+class _FlushTimes(LogManagerListener):
+    """The number and duration of flushes."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._times = registry.histogram("kafka.log", "LogFlushStats", "LogFlushRateAndTimeMs", unit=0.001)
+
+    def log_flushed(self, job: FlushJob) -> None:
+        self._times.record(round(job.seconds * 1e6))
+
+
 def _disk_bytes(field: str) -> int | None:
-    """What this process has read from disks, or written to them, as Linux counts it."""
+    """The bytes that this process has read from disks, or written; None if the system does not count them."""
     try:
         with open("/proc/self/io") as lines:
             return next((int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), None)

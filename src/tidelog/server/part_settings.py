@@ -1,4 +1,4 @@
-"""What the broker's settings mean to its parts, read anew when a setting changes while it runs."""
+"""The settings of the broker's parts, from the settings of the broker; read again after each change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tidelog.cluster.moves import MoveSettings
 from tidelog.controller.planning import ControllerSettings
 from tidelog.network.limits import ListenerLimits, NetworkLimits
 from tidelog.server.config.broker import BrokerConfig
-from tidelog.storage.cleaner.service import CleanerSettings
-from tidelog.storage.manager import Intervals
+from tidelog.storage.cleaner.log_cleaner import CleanerSettings
+from tidelog.storage.log_manager import Intervals
 
 log = logging.getLogger("tidelog.server")
 
@@ -82,7 +82,7 @@ def move_settings(config: BrokerConfig) -> MoveSettings:
 
 
 def _by_address(limits: dict[str, int]) -> dict[str, int]:
-    """Limits that were given for host names, for the addresses that these have now."""
+    """The limits by address; host names are resolved now."""
     addresses = {}
     for host, limit in limits.items():
         try:

@@ -1,4 +1,4 @@
-"""Producer ids out of blocks that are reserved in the tree, so that no id is ever given twice."""
+"""Gives out producer ids from blocks that are reserved in the tree, so that no id is given out twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.errors import KafkaError, UnknownServerError
 
 
 class ProducerIds:
-    """Gives ids one by one and reserves the next block when the present one is used up."""
+    """Gives out the ids of a block one by one, and reserves the next block at its end."""
 
     def __init__(self, allocate: Callable[[], Coroutine[None, None, range]]) -> None:
         self._allocate = allocate
@@ -19,7 +19,7 @@ class ProducerIds:
         self._refill: asyncio.Task[None] | None = None
 
     def request(self, done: Callable[[int], None], failed: Callable[[KafkaError], None]) -> None:
-        """Give an id: at once, or when the next block is reserved; those who wait get theirs in turn."""
+        """Call `done` with an id, at once or when the next block is reserved, or `failed` with the error."""
         if self._refill is None:
             for producer_id in self._block:
                 done(producer_id)

@@ -1,4 +1,4 @@
-"""One broker as a process: settings, logging, signals, the first screen, and the status it ends with."""
+"""Runs one broker as a process: settings, logging, signals, first screen and exit code."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = logging.getLogger("tidelog.server")
 
 
 class StartFailed(Exception):
-    """The broker cannot start; the message says why and what would help."""
+    """The broker cannot start; the message says why and what to do."""
 
 
 def run_broker(
     properties: Path | None, overrides: dict[str, str], ready_file: Path | None, log_level: str | None
 ) -> int:
-    """Run until a signal ends it. 0 after a clean stop, 1 when it could not start or had to give up."""
+    """Run a broker until a signal. Returns 0 after a clean stop, 1 after a failed start or a failure."""
     set_up_logging()
     try:
         config = BrokerConfig.load(properties, overrides)
@@ -61,7 +61,7 @@ def _run(config: BrokerConfig, ready_file: Path | None) -> int:
 
     def stop_asked(number: int) -> None:
         if stop.is_set():
-            log.warning("asked to stop again: the stop is under way")
+            log.warning("already stopping: another signal changes nothing")
         else:
             log.info("stopping", extra={"fields": {"signal": signal.Signals(number).name}})
             stop.set()
@@ -72,7 +72,7 @@ def _run(config: BrokerConfig, ready_file: Path | None) -> int:
     async def life() -> int:
         try:
             await broker.start()
-            # What the start made stays for good: the collector need not look at it again and again.
+            # The objects of the start live as long as the broker: the garbage collector need not visit them.
             gc.collect()
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
@@ -97,7 +97,7 @@ def _run(config: BrokerConfig, ready_file: Path | None) -> int:
 
 
 def _announce(broker: Broker, ready_file: Path | None) -> None:
-    """Say that the broker answers: in the ready file for programs, on the first screen for people."""
+    """Write the ready file for programs, and print the first screen for people."""
     if ready_file is not None:
         try:
             ready_file.write_text(f"{broker.address}\n")
@@ -105,12 +105,12 @@ def _announce(broker: Broker, ready_file: Path | None) -> None:
             raise _ready_file_refused(ready_file, error.strerror or str(error)) from error
     try:
         print(broker.first_screen(), flush=True)
-    except OSError as error:  # nobody reads standard output: clients are served all the same
+    except OSError as error:  # standard output is closed: the broker serves clients without it
         log.warning("the first screen could not be printed: %s", error)
 
 
 def _check_ready_file(ready_file: Path) -> None:
-    """Find out before the start whether the file can be written. It must not be there before the end."""
+    """Check before the start that the file can be written, without creating it."""
     folder = ready_file.parent
     if not folder.is_dir():
         raise _ready_file_refused(ready_file, f"there is no folder {folder}")
@@ -123,7 +123,7 @@ def _ready_file_refused(ready_file: Path, reason: str) -> StartFailed:
 
 
 def _raise_descriptor_limit() -> None:
-    """Every connection and every open segment is a descriptor: take as many as the system gives."""
+    """Raise the limit of open files to the hard limit: each connection and open segment needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:

@@ -1,4 +1,4 @@
-"""What the APIs work with: the parts of a running broker, handed to every handler."""
+"""The parts of a running broker, which every handler gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.network.request import Request
 from tidelog.protocol.message import Message
 from tidelog.slices import Slices
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from tidelog.controller.interface import Controller
@@ -49,12 +49,12 @@ class Services:
     producer_ids: ProducerIds
     metrics: BrokerMetrics
     auto_create_topic: Callable[[str], None]
-    # Set when the router is made: it needs the services, and they need its way of answering.
+    # Set after the router is created, because the router needs the services.
     respond: Callable[[Request, Message | Slices[Message] | Slices[None]], None] = field(init=False)
-    # Ends a request whose later answer raised an exception.
+    # Answers a request after an exception, or closes its connection.
     failed: Callable[[Request, Exception], None] = field(init=False)
-    # Set when the logs are loaded, before anything is asked of it.
+    # Set after the logs are loaded, before the first request.
     moves: ReplicaMoves = field(init=False)
     apis: dict[int, Api] = field(default_factory=dict)
-    # Features by name with the range of levels that this broker can serve.
+    # The lowest and highest supported version of each feature.
     supported_features: dict[str, tuple[int, int]] = field(default_factory=dict)

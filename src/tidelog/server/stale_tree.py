@@ -1,8 +1,8 @@
-"""Whether the tree still speaks of what is in the log folders, or another broker used them since.
+"""Checks at the start whether another broker has used the log folders since the last stop.
 
-Kafka that took the folders over leaves its own marker of a clean stop, newer leader epochs, topics that the
-tree does not know or other ids under their names. To go on with the older tree would hide its topics or give
-batches epochs that are over: then the start is refused. Where nothing is lost a line says what to do.
+Then the tree is out of date. Kafka leaves its own marker of a clean stop, newer leader epochs, topics that
+the tree does not have, or topics with other ids. With the old tree these topics would be missing, and new
+batches would get old leader epochs: the start is refused. If only a marker differs, the start logs a warning.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tidelog.storage.checkpoints import (
     decode_epochs,
     decode_partition_metadata,
 )
-from tidelog.storage.folders import parse_partition
 from tidelog.storage.log import Log
+from tidelog.storage.partition_folders import parse_partition
 
 log = logging.getLogger("tidelog.server")
 
 STOPS = "/tidelog/stops"
-"""The broker epochs in the markers of our last clean stops; a node of ours that no export takes along."""
+"""The node with the broker epochs in the markers of our last clean stops; exports leave it out."""
 KEPT_STOPS = 100
-"""A folder may come back that was not named for a while."""
+"""Many, because a folder may be missing in log.dirs for some starts."""
 
 
 class StaleTree(Exception):
-    """The tree is older than the folders; the message says what shows it and what to do."""
+    """The tree is older than the folders; the message says how they differ and what to do."""
 
 
 def note_stop(tree: Tree, broker_epoch: int) -> None:
-    """To be called before the markers are written."""
+    """Write the broker epoch of a clean stop to the tree. The markers in the folders follow."""
     epoch = str(broker_epoch).encode()
     if tree.exists(STOPS) is None:
         tree.create(STOPS, epoch, make_parents=True)
@@ -57,24 +57,24 @@ def last_stop(tree: Tree) -> int:
 
 
 def check_no_logs(folders: Sequence[str]) -> None:
-    """Before a new tree is made: logs that no tree speaks of are somebody's data.
+    """Raise StaleTree if the folders have partitions, before a new tree is created.
 
-    The tree is in the first folder. Where only the others hold partitions, the first is most likely a disk
-    that is not mounted, and to adopt the others would lose the settings of their topics.
+    The tree is in the first folder. If only the others have partitions, the disk of the first is most likely
+    not mounted, and adopting the others would lose the settings of their topics.
     """
     first, *others = map(Path, folders)
     adopt = f"`tidelog adopt {' '.join(folders)}`"
     if found := _partitions_in(first):
         raise StaleTree(
-            f"{first} holds {found} partitions, but no {FILE_NAME} tells their topics: "
-            f"take the folder over with {adopt}, or name an empty one in log.dirs"
+            f"{first} has {found} partitions, but no {FILE_NAME} with their topics: "
+            f"adopt the folder with {adopt}, or name an empty one in log.dirs"
         )
     for folder in others:
         if found := _partitions_in(folder):
             raise StaleTree(
-                f"{folder} holds {found} partitions, but {first} has no {FILE_NAME} that tells their topics: "
+                f"{folder} has {found} partitions, but {first} has no {FILE_NAME} with their topics: "
                 f"if {first} is a disk that is not mounted, mount it; if Kafka wrote the folders, "
-                f"take them over with {adopt}; or name empty ones in log.dirs"
+                f"adopt them with {adopt}; or name empty folders in log.dirs"
             )
 
 
@@ -85,9 +85,12 @@ def _partitions_in(folder: Path) -> int:
 
 
 def check_folders(folders: Iterable[str], tree: Tree, topics: Mapping[str, TopicState]) -> None:
-    """Before logs are opened, and cheap where no other broker has stopped cleanly in them."""
+    """Compare folders that another broker stopped cleanly in with the tree, before logs are opened.
+
+    Raises StaleTree if they differ, else logs a warning.
+    """
     if tree.exists(STOPS) is None:
-        return  # the folders are new, or were just taken over
+        return  # the folders are new, or were just adopted
     stops = tree.get(STOPS)[0].split()
     used: list[str] = []
     for folder in map(Path, folders):
@@ -102,15 +105,15 @@ def check_folders(folders: Iterable[str], tree: Tree, topics: Mapping[str, Topic
         used.append(str(folder))
     if used:
         log.warning(
-            "%s was used by another broker since this one stopped: settings that it changed are not known, "
-            "and producer ids that it gave out may be given out again; if that matters, %s",
+            "%s was used by another broker since this one stopped: settings changed there are not known, "
+            "and producer ids given out there may be given out again; if that matters, %s",
             " and ".join(used),
             what_to_do(),
         )
 
 
 def check_logs(logs: Mapping[PartitionKey, Log], topics: Mapping[str, TopicState]) -> None:
-    """What a broker leaves that did not stop cleanly, as far as it differs from what a crash of ours does."""
+    """Raise StaleTree if opened logs differ from the tree: another broker may have used them and crashed."""
     for (name, index), opened in logs.items():
         topic = topics.get(name)
         if topic is not None:
@@ -122,7 +125,7 @@ def check_logs(logs: Mapping[PartitionKey, Log], topics: Mapping[str, TopicState
 def name_empty_folders(
     new_folders: Sequence[str], found: Set[PartitionKey], topics: Mapping[str, TopicState]
 ) -> None:
-    """A folder that is new while logs are missing may be a disk that is not mounted."""
+    """Log an error if a folder is new and logs are missing: its disk may not be mounted."""
     missing = [
         f"{name}-{index}"
         for name, topic in topics.items()
@@ -131,8 +134,8 @@ def name_empty_folders(
     ]
     if new_folders and missing:
         log.error(
-            "%d partitions have no log in any folder and begin empty, %s among them; %s was not used before: "
-            "if it is a disk that is not mounted, stop the broker and mount it",
+            "%d partitions have no log in any folder and begin empty, for example %s; %s was not used "
+            "before: if its disk is not mounted, stop the broker and mount the disk",
             len(missing),
             missing[0],
             " and ".join(new_folders),
@@ -184,4 +187,4 @@ def _refusal(difference: str) -> str:
 
 
 def what_to_do() -> str:
-    return f"move {FILE_NAME} away, which is out of date, and take the folders over with `tidelog adopt`"
+    return f"move the outdated {FILE_NAME} away, and adopt the folders with `tidelog adopt`"

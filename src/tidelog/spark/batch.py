@@ -1,11 +1,11 @@
-"""The batch read: from where to where, filters that spare reading, and the tasks that read it.
+"""The batch read: its offset ranges, the filters that narrow them, and the tasks that read them.
 
 Spark plans the tasks of a frame once, however often the frame is used. So a task that begins at `earliest` or
-ends at `latest` finds out where that is when it runs, as in Spark's Kafka connector: a frame counted again
-counts what has come meanwhile.
+ends at `latest` looks up that offset when it runs, as in Spark's Kafka connector: a second count of a frame
+includes the records that arrived meanwhile.
 
-For the same reason filters narrow the ranges only where the option `pushFilters` asks for it: Spark would use
-the tasks of one filtered query for the next query on that frame, whatever its filters are.
+For the same reason filters narrow the ranges only with the option `pushFilters`: Spark would reuse the tasks
+of one filtered query for the next query on that frame, whatever its filters are.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TidelogBatchReader(DataSourceReader):
             ranges = self._ranges(cluster)
         finally:
             cluster.close()
-        # Where there is none Spark would make one of its own kind.
+        # Without a partition Spark would make one of its own type.
         return [RangePartition(part) for part in ranges] or [RangePartition(OffsetRange("", 0, 0, 0))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -64,7 +64,7 @@ class TidelogBatchReader(DataSourceReader):
         return read_range(bound(partition.range, self.settings), self.settings)
 
     def take_filters(self, filters: Iterable[Filter]) -> None:
-        """Those that say something about whole ranges; a column of a value's JSON may have any name."""
+        """Keep the filters that can narrow ranges. A column from a value's JSON may have any name."""
         if "valueformat" not in self.options.given:
             self._filters = list(filters)
 
@@ -94,7 +94,7 @@ class TidelogBatchReader(DataSourceReader):
         return OffsetRange(topic, index, start, end)
 
     def _from_times(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """Nothing before the first record that is late enough can pass a filter on timestamp."""
+        """Start at the first record that can pass the filters on timestamp."""
         least = max((time for time in map(_least_time, self._filters) if time is not None), default=None)
         if least is None:
             return ranges
@@ -108,7 +108,7 @@ class TidelogBatchReader(DataSourceReader):
 
 
 def bound(wanted: OffsetRange, settings: ReadSettings) -> OffsetRange:
-    """A range with the offsets that EARLIEST and LATEST are now."""
+    """A range with EARLIEST and LATEST replaced by the current offsets."""
     if wanted.start >= 0 and wanted.end >= 0:
         return wanted
     patience = settings.poll_timeout_ms / 1000
@@ -124,7 +124,7 @@ def bound(wanted: OffsetRange, settings: ReadSettings) -> OffsetRange:
 def _opened(
     whole: Iterable[OffsetRange], parts: Iterable[OffsetRange], start: Position, end: Position
 ) -> Iterator[OffsetRange]:
-    """The parts of each range, the first open at the beginning and the last at the end where they were."""
+    """The parts of each range. The first keeps an open start of the range, the last an open end."""
     by_partition: dict[PartitionKey, list[OffsetRange]] = {
         (each.topic, each.partition): [each] for each in whole if each.start == each.end
     }
@@ -139,8 +139,11 @@ def _opened(
 
 
 class _Pushing:
-    """`reader.pushFilters`. Spark refuses readers that have one where pushing is switched off, and knows them
-    by the function behind the method: with the base's own, ours is used in either case."""
+    """`reader.pushFilters` as an object that Spark takes for the base class's method.
+
+    Spark refuses readers that override the method while filter pushdown is off. It compares `__func__`, so
+    with the function of the base class it accepts this object in either case.
+    """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
@@ -169,7 +172,7 @@ def _narrowed(ranges: Iterable[OffsetRange], filter: Filter) -> Iterator[OffsetR
 
 
 def _within(each: OffsetRange, start: int, end: int) -> OffsetRange:
-    """Empty where nothing is left; the planner leaves such ranges out."""
+    """The part of a range within `start` and `end`; empty if there is none, and then the planner drops it."""
     start = max(each.start, start)
     return replace(each, start=start, end=max(start, min(each.end, end)))
 
@@ -200,7 +203,7 @@ def _may_pass(each: OffsetRange, filter: Filter) -> bool:
 
 
 def _least_time(filter: Filter) -> int | None:
-    """The milliseconds that a filter asks a timestamp to reach at least."""
+    """The lower bound in milliseconds that a filter sets for timestamp, if it sets one."""
     if not isinstance(filter, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
         return None
     if filter.attribute != ("timestamp",) or not isinstance(filter.value, datetime):

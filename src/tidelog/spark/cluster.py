@@ -1,7 +1,7 @@
-"""The brokers as the driver asks them: which partitions there are, and where they begin and end.
+"""The cluster as the driver sees it: the partitions of topics, and their first and last offsets.
 
-One connection to a broker is kept and no group is joined: a question costs one Metadata and one ListOffsets
-request to each leader. Errors that may pass are asked again as `fetchOffset.numRetries` and
+A Cluster keeps one connection to a broker and joins no group. A lookup costs one Metadata request, and one
+ListOffsets request for each leader. Retriable errors are retried as `fetchOffset.numRetries` and
 `fetchOffset.retryIntervalMs` say, each time on new connections.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine, Mapping, Set
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from tidelog.clients.adminclient.client import AsyncAdmin
-from tidelog.clients.adminclient.results import error_from
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.admin.results import error_from
 from tidelog.clients.blocking import LoopThread
 from tidelog.clients.settings import admin_definition
 from tidelog.errors import KafkaError, TopicAuthorizationFailed, UnknownTopicOrPartition
@@ -37,12 +37,12 @@ T = TypeVar("T")
 
 
 class OffsetAdmin(AsyncAdmin):
-    """An admin that tells in one request which partitions the chosen topics have."""
+    """An admin that looks up the partitions of topics in one request."""
 
     async def partitions(self, names: Set[str] | None) -> tuple[set[PartitionKey], set[str]]:
-        """The partitions of topics, of all topics where `names` is None, and the topics that are not there.
+        """The partitions of topics, and the names that do not exist. `names=None` stands for all topics.
 
-        Topics of the cluster itself have none, as in Spark's connector.
+        Internal topics have no partitions here, as in Spark's connector.
         """
         deadline = self._deadline(None)
         answer = await self._metadata(None if names is None else sorted(names), deadline)
@@ -61,30 +61,30 @@ class OffsetAdmin(AsyncAdmin):
 
 
 class AdminLink:
-    """One admin on a thread of its own, made when first used; after `close` the next use makes another."""
+    """One admin on its own thread, created on first use. After `close` the next use creates another."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
         names = admin_definition()
         self._settings = {name: value for name, value in client.items() if name in names}
         self._open: tuple[LoopThread, OffsetAdmin] | None = None
         self._waiting: dict[str, Offsets] = {}
-        """Positions to write after the one that is being written, by group; the loop's own."""
+        """Positions to commit after the running commit, by group. Only the event loop uses it."""
 
     def run(self, ask: Callable[[OffsetAdmin], Coroutine[object, object, T]]) -> T:
         thread, admin = self._opened()
         return thread.run(ask(admin))
 
     def submit(self, ask: Callable[[OffsetAdmin], Coroutine[object, object, T]]) -> Future[T]:
-        """Ask without waiting for the answer."""
+        """Start a request and return its future."""
         thread, admin = self._opened()
         return thread.submit(ask(admin))
 
     def commit(
         self, group: str, offsets: Mapping[PartitionKey, int], failed: Callable[[str], None], patience: float
     ) -> None:
-        """Write the position of a group: waited for at most `patience` seconds, then it goes on by itself.
+        """Commit the position of a group. After `patience` seconds the commit goes on in the background.
 
-        `failed` is called where it fails. An older position never comes after a newer one.
+        A failure calls `failed`. An older position is never committed after a newer one.
         """
         thread, admin = self._opened()
         writing = thread.submit(self._write(admin, group, offsets, failed))
@@ -100,7 +100,7 @@ class AdminLink:
     ) -> None:
         waiting = self._waiting.get(group)
         if waiting is not None:
-            waiting.update(offsets)  # another write is on its way, and takes these along after it
+            waiting.update(offsets)  # the running commit sends these when it is done
             return
         waiting = self._waiting[group] = dict(offsets)
         try:
@@ -129,7 +129,7 @@ class AdminLink:
 
 
 class Cluster:
-    """`partitions()` and `offsets()` of the chosen topics, blocking. It connects when first asked."""
+    """`partitions()` and `offsets()` of the chosen topics. Both block; the first call connects."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -141,11 +141,11 @@ class Cluster:
         self.link.close()
 
     def partitions(self, *, known: Set[PartitionKey] | None = None) -> set[PartitionKey]:
-        """The partitions that are chosen and there. A query that runs says which it has `known` so far.
+        """The chosen partitions that exist. A running query passes the partitions `known` so far.
 
-        A topic of a name that is not there raises, unless the query runs and data may be lost. One that is
-        known has to be missing each time it is asked for then: brokers that have just started may know of
-        none for a moment, and a position that is dropped for that would have the topic read again.
+        A missing topic raises, unless the query runs and failOnDataLoss is false. Then a known topic counts
+        as missing only after every retry: a broker that has just started may know no topics for a moment, and
+        the query would drop the position and read the topic again.
         """
         cached = self._cached
         if cached is not None and time.monotonic() - cached[0] < self._options.metadata_cache_ms / 1000:
@@ -156,7 +156,7 @@ class Cluster:
         return found
 
     def offsets(self, wanted: Mapping[PartitionKey, int]) -> Offsets:
-        """The offset of LATEST, of EARLIEST or of a time in each partition; -1 where no record is as late."""
+        """The offset of LATEST, EARLIEST or a timestamp in each partition; -1 if no record is that late."""
         if not wanted:
             return {}
 
@@ -168,7 +168,7 @@ class Cluster:
         return self._retrying(ask)
 
     def offsets_of_those_there(self, wanted: Mapping[PartitionKey, int]) -> Offsets:
-        """The same, without the partitions that are gone."""
+        """The same, without the partitions that do not exist any more."""
         there = self.partitions(known=wanted.keys())
         return self.offsets({key: spec for key, spec in wanted.items() if key in there})
 
@@ -183,7 +183,7 @@ class Cluster:
         return self._retrying(lambda: self._chosen(frozenset()))
 
     def _chosen(self, needed: Set[str] | None) -> set[PartitionKey]:
-        """The partitions that are there; topics of a name must be if they are `needed`, None for all."""
+        """The chosen partitions that exist. The topics in `needed` have to exist; None stands for all."""
         selection = self._options.selection
         found, missing = self.link.run(lambda admin: admin.partitions(_names(selection)))
         if needed is not None:
@@ -191,7 +191,7 @@ class Cluster:
         if missing:
             raise UnknownTopicOrPartition(
                 f"the topic {', '.join(sorted(missing))} does not exist on {self._options.bootstrap_servers}:"
-                " create it, or set subscribe or assign right (subscribePattern waits for topics that are"
+                " create it, or correct subscribe or assign (subscribePattern waits for topics that are"
                 " not there yet)"
             )
         if isinstance(selection, SubscribePattern):

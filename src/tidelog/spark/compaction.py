@@ -1,10 +1,10 @@
-"""Many small files of a table's folder become few of a useful size, and no row is lost or doubled by it.
+"""Compaction of tables: merges many small files into few large ones, without losing or doubling a row.
 
-The merged files are written beside the table. Then a marker in `_tidelog/compactions` says which files go
-and which come, and the compaction is finished by whoever finds the marker: the old files are moved out of
-the folder, the new ones in, the marker goes. Moving a file out is also what claims it: a compaction that
-comes too late for one puts back what it has and ends. Files of a batch that may come again (those that a
-batch marker names) are left alone, so that a replay still finds exactly its files.
+The merged files are written beside the table. Then a marker in `_tidelog/compactions` lists the old and the
+new files. Any process that finds the marker finishes the compaction: it moves the old files out of the
+folder, the new files in, and deletes the marker. Moving a file out also claims it: a compaction that finds a
+file claimed puts back its own and ends. Files that a batch marker names are left alone, since that batch may
+be replayed and has to find exactly its files.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 TARGET_BYTES = 128 * 1024 * 1024
 SMALL_FILES = 16
-"""A folder is compacted when it has more small files than this, small being less than half the target."""
+"""A folder with more small files than this is compacted. Small is less than half the target size."""
 LEFT_BEHIND_MS = 24 * 3600 * 1000
-"""Staged files and drafts of this age belong to nobody any more."""
+"""Staged files and drafts of this age are leftovers of a dead process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What a compaction's marker says. Names are those in `folder`, which is below the table's own."""
+    """The content of a compaction's marker: names of files in `folder`, which is below the table's folder."""
 
     id: str
     folder: str
@@ -47,12 +47,12 @@ class Compactor:
         self._shape = shape
 
     def run(self, spark: SparkSession, target_bytes: int, small_files: int) -> int:
-        """Merge what is due, folder by folder; the number of files that went."""
+        """Compact each folder that needs it; returns the number of files that were replaced."""
         finish_all(self._log)
         self._sweep()
         went = 0
         for folder, files in list(self._folders("", len(self._shape.partition_by))):
-            # The markers after the listing: a batch that came in between is named by its marker.
+            # List the markers after the files: then the marker of a batch that came in between is among them.
             kept = self._named_by_markers()
             free = [file for file in files if join(folder, file.name) not in kept]
             chosen = self._chosen(free, target_bytes, small_files)
@@ -78,7 +78,7 @@ class Compactor:
         if len(small) <= small_files:
             return []
         total = sum(file.size for file in files)
-        # Of a keyed table the large files have old versions, too: worth a rewrite when enough is new.
+        # In a keyed table the large files hold old versions, too: rewrite them when enough rows are new.
         if self._shape.keys and 4 * sum(file.size for file in small) >= total:
             return files
         return small
@@ -94,7 +94,7 @@ class Compactor:
         except Exception:
             if all(self._files.exists(path) for path in paths):
                 raise
-            # Another compaction of the table, such as that of another writer, has taken some of the files.
+            # Another compaction of the table, perhaps by another writer, has claimed some of the files.
             self._files.delete(staged(self._log, merge_id))
             return False
         merge = Merge(merge_id, folder, tuple(f.name for f in chosen), self._name_staged(staging, merge_id))
@@ -103,7 +103,7 @@ class Compactor:
         return finish(self._log, merge)
 
     def _collapsed(self, spark: SparkSession, paths: list[str]) -> DataFrame:
-        """The rows of these files; of a keyed table only the newest of each key."""
+        """The rows of these files. Of a keyed table only the newest row of each key."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
@@ -112,7 +112,7 @@ class Compactor:
         rows = spark.read.schema(StructType(stored)).parquet(*paths)
         if not shape.keys:
             return rows
-        # The folder is one value of the partition columns: they need not be compared.
+        # All files of the folder have the same values of the partition columns: no need to compare them.
         keys = [key for key in shape.keys if key not in shape.partition_by]
         newest = F.max_by(F.struct(*[field.name for field in stored]), VERSION).alias("row")
         return rows.groupBy(*keys).agg(newest).select("row.*")
@@ -125,10 +125,10 @@ class Compactor:
         return names
 
     def _sweep(self) -> None:
-        """Remove what compactions and batches left that died after, or before, it mattered."""
+        """Remove the leftovers of compactions and batches that died."""
         replaced = f"{self._log.hidden}/replaced"
         aside = [entry.name for entry in self._files.entries(replaced)]
-        # In this order: a folder here is made after its marker and removed after it.
+        # List the folders before the markers: a folder is created after its marker and removed after it.
         alive = {merge.id for merge in under_way(self._log)} if aside else set()
         for name in aside:
             if name not in alive:
@@ -150,7 +150,7 @@ def _markers(log: TableLog) -> str:
 
 
 def under_way(log: TableLog) -> list[Merge]:
-    """The compactions that have been decided and are not finished."""
+    """The compactions with a marker: decided and not finished."""
     merges = []
     for entry in log.files.entries(_markers(log)):
         text = log.files.read(f"{_markers(log)}/{entry.name}") if entry.name.endswith(".json") else None
@@ -167,7 +167,7 @@ def finish_all(log: TableLog) -> None:
 
 
 def instead(log: TableLog, merge: Merge) -> tuple[tuple[str, ...], str]:
-    """How to read a table beside an unfinished compaction: files to leave out, a folder of others to add."""
+    """How to read a table beside an unfinished compaction: the files to leave out, and a folder to add."""
     here = {entry.name for entry in log.files.entries(join(log.folder, merge.folder))}
     aside = {entry.name for entry in log.files.entries(join(_aside(log, merge), merge.folder))}
     if any(name in here for name in merge.come) or here | aside >= set(merge.gone):
@@ -176,9 +176,9 @@ def instead(log: TableLog, merge: Merge) -> tuple[tuple[str, ...], str]:
 
 
 def finish(log: TableLog, merge: Merge) -> bool:
-    """Finish a compaction; False where it came to nothing because another one has some of its files.
+    """Finish a compaction; False if it had to give up because another one claimed some of its files.
 
-    Every step may have been done before, or be done at the same time by another process.
+    Another process may have done any step before, or do it at the same time.
     """
     files = log.files
     folder = join(log.folder, merge.folder)
@@ -189,7 +189,7 @@ def finish(log: TableLog, merge: Merge) -> bool:
     for name in merge.gone:
         there = files.rename(f"{folder}/{name}", f"{aside}/{name}") or files.exists(f"{aside}/{name}")
         claimed = claimed and there
-    # New files in place are the point of no return: whoever put them there had claimed all of the old.
+    # A new file in place is the point of no return: the process that moved it had claimed all old files.
     if claimed or any(files.exists(f"{folder}/{name}") for name in merge.come):
         for name in merge.come:
             files.rename(f"{staging}/{name}", f"{folder}/{name}")

@@ -1,7 +1,7 @@
 """The first contact with a cluster: a broker answers in time, or an error names the address.
 
-A query that runs waits for brokers that are gone as long as the clients' own time-outs say. So each process
-makes contact once with the same settings.
+A running query waits for absent brokers as long as the time-outs of its clients say. So each process makes
+contact only once with the same settings.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from tidelog.clients.adminclient.base import PASSING
-from tidelog.clients.adminclient.client import AsyncAdmin
+from tidelog.clients.admin.base import PASSING
+from tidelog.clients.admin.client import AsyncAdmin
 from tidelog.clients.blocking import LoopThread
-from tidelog.clients.errors import Timeout
+from tidelog.clients.errors import TimeoutException
 from tidelog.clients.settings import admin_definition
 from tidelog.errors import KafkaError, RequestTimedOut
 
-NO_ANSWER: tuple[type[KafkaError], ...] = (*PASSING, RequestTimedOut, Timeout)
-# What the thread of the client may take on top to say that the time is over.
+NO_ANSWER: tuple[type[KafkaError], ...] = (*PASSING, RequestTimedOut, TimeoutException)
+# Extra time for the client's thread to report that the time is over.
 GRACE_SECONDS = 1.0
 
 
@@ -27,12 +27,12 @@ class ClusterUnreachable(RuntimeError):
 
 class ContactAdmin(AsyncAdmin):
     async def reach(self, seconds: float) -> None:
-        """Returns when a broker has answered."""
+        """Return when a broker has answered."""
         await self._metadata((), self._deadline(seconds))
 
 
 def first_contact(client: Mapping[str, str], timeout_ms: int) -> None:
-    """Returns when a broker has answered to this process once; raises ClusterUnreachable."""
+    """Return when a broker has answered this process once. Raises ClusterUnreachable."""
     key = tuple(sorted(client.items()))
     if key in _reached():
         return
@@ -47,7 +47,7 @@ def first_contact(client: Mapping[str, str], timeout_ms: int) -> None:
     except NO_ANSWER as error:
         raise ClusterUnreachable(
             f"no broker answers at kafka.bootstrap.servers={client['bootstrap.servers']} within"
-            f" {timeout_ms} ms ({error}): see that the address is right and that a broker runs there; the"
+            f" {timeout_ms} ms ({error}): check the address, and that a broker runs there; the"
             " option bootstrapTimeoutMs gives it more time"
         ) from error
     finally:

@@ -1,6 +1,6 @@
 """Schemas as text: Spark's DDL (`a INT NOT NULL, b ARRAY<STRING>`) or the JSON of a StructType.
 
-Spark's own parser lives in the JVM, which the processes that plan and read a source do not have.
+Spark's own parser lives in the JVM. The processes that plan and read a source have no JVM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EXAMPLE = "such as: user_id STRING NOT NULL, amount BIGINT, tags ARRAY<STRING>"
 
 
 class SchemaError(ValueError):
-    """A schema that cannot be read; says where and what was expected."""
+    """A schema that cannot be parsed. The message has the position and what was expected."""
 
 
 def parse_schema(text: str) -> StructType:
@@ -75,7 +75,7 @@ class _Parser:
         self.at += 1
 
     def fields(self, close: str) -> list[StructField]:
-        """Fields up to a closing bracket, which is left where it stands."""
+        """The fields up to a closing bracket, which stays unread."""
         found: list[StructField] = []
         while True:
             found.append(self.field())

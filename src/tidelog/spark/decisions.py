@@ -1,9 +1,9 @@
-"""What was decided: for each name the last batch, its transactions, and the run that may decide, in a topic.
+"""The topic of decisions: for each name the last batch, its transactions, and the run that may decide next.
 
-The topic is compacted with the name as key, so that it holds one record for each name. A decision on more
-transactions than one record should hold has parts: records under keys of their own, before the record of the
-name, which counts them. All records of a decision are written in one transaction of the name's own id: who
-takes that id shuts out whoever had it, and then knows what was written last.
+The topic is compacted with the name as key, so it keeps one record for each name. A decision with too many
+transactions for one record has parts: records under their own keys, written before the record of the name,
+which has their number. All records of a decision are written in one transaction, whose transactional id
+belongs to the name: a driver that takes the id fences the previous one, and can then read its last decision.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
-from tidelog.clients.adminclient.configs import ConfigResource, ResourceType
-from tidelog.clients.adminclient.topics import NewTopic
+from tidelog.clients.admin.configs import ConfigResource, ResourceType
+from tidelog.clients.admin.topics import NewTopic
 from tidelog.clients.consumer.blocking import Consumer
-from tidelog.clients.errors import Timeout
+from tidelog.clients.errors import TimeoutException
 from tidelog.clients.producer.blocking import Producer
-from tidelog.clients.producer.transaction_values import PreparedTransaction
+from tidelog.clients.producer.transaction_values import PreparedTxnState
 from tidelog.clients.settings import admin_definition, consumer_definition, producer_definition
 from tidelog.errors import InvalidReplicationFactor, TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.spark.options import OptionError
@@ -30,64 +30,64 @@ from tidelog.spark.transactions import TransactionManager
 log = logging.getLogger("tidelog.spark")
 
 WHOLE = 1
-"""The format of a decision in one record; older releases read it."""
+"""The format of a decision in one record. Older releases can read it."""
 IN_PARTS = 2
 NO_BATCH = -1
 PAST_RUNS = 32
-# A quarter of Kafka's default of max.message.bytes, 1 MB: a cluster may have lowered it.
+# A quarter of Kafka's default of max.message.bytes, 1 MB, since a cluster may have a lower limit.
 PART_BYTES = 256 << 10
-# No name begins so.
+# No name begins with this prefix.
 PART_KEY = b"\0"
 SETTINGS = {
     "cleanup.policy": "compact",
-    # Small segments, closed early: what is read at a start stays small.
+    # Small segments that roll early keep short what a driver reads when it starts.
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.01",
 }
 REPLICAS = 3
 MIN_IN_SYNC = 2
-# What a driver that died while it wrote may hold up the others.
+# How long a driver that died during a write can block the others.
 DECIDING_MS = 10_000
 READ_SECONDS = 60.0
 
 
 class IncompleteDecision(RuntimeError):
-    """Parts of a decision are not in the topic."""
+    """The topic lacks parts of a decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The last word on a name: batches up to `batch` are decided, and `run` alone may decide the next one."""
+    """The last decision of a name: batches up to `batch` are decided, and only `run` may decide the next."""
 
     name: str
     generation: int = 0
-    """How many runs there were: part of the transactional ids of the run's tasks."""
+    """The number of runs so far. It is part of the transactional ids of the run's tasks."""
     run: str = ""
     past: tuple[str, ...] = ()
-    """Runs that were left behind, the newest first."""
+    """The earlier runs, the newest first."""
     batch: int = NO_BATCH
-    transactions: tuple[PreparedTransaction, ...] = ()
-    """Those of `batch`; empty when it is known that all are committed."""
+    transactions: tuple[PreparedTxnState, ...] = ()
+    """The transactions of `batch`; empty once all of them are known to be committed."""
     query: str = ""
-    """The streaming query inside of which `batch` was written under a name; empty outside of one."""
+    """The streaming query that wrote `batch` under a name; empty outside of a query."""
     owner: str = ""
-    """What the driver and the tasks of `run` share."""
+    """A mark that the driver and the tasks of `run` have in common."""
     written_at: float = field(default=0.0, compare=False)
-    """The time of its record in the topic, in seconds."""
+    """The timestamp of its record in the topic, in seconds."""
 
     def claimed_by(self, run: str, owner: str = "") -> Decision:
-        """The same with another run, once everything decided is committed."""
+        """This decision for another run. Call it when all transactions are committed."""
         past = ((self.run, *self.past) if self.run else ())[:PAST_RUNS]
         return replace(self, generation=self.generation + 1, run=run, past=past, transactions=(), owner=owner)
 
-    def decided(self, batch: int, transactions: tuple[PreparedTransaction, ...], query: str = "") -> Decision:
+    def decided(self, batch: int, transactions: tuple[PreparedTxnState, ...], query: str = "") -> Decision:
         return replace(self, batch=batch, transactions=transactions, query=query)
 
     def ended(self) -> Decision:
         return replace(self, transactions=())
 
     def records(self) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values to write, the one that counts the others last."""
+        """The keys and values to write. The record with the number of parts comes last."""
         fields = {
             "generation": self.generation,
             "run": self.run,
@@ -106,12 +106,12 @@ class Decision:
         yield self.name.encode(), _json({"version": IN_PARTS, **fields, "parts": len(parts)})
 
     def _part_key(self, index: int) -> bytes:
-        """Other decisions of the name have other keys: theirs can be read until this one is complete."""
+        """The key of a part. It is new for each decision, so the previous one stays readable meanwhile."""
         return part_keys_of(self.name) + f"{self.generation}.{self.batch}.{index}".encode()
 
     @classmethod
     def from_records(cls, name: str, records: Mapping[bytes, bytes], written_at: float = 0.0) -> Decision:
-        """The decision whose last record is that of the name; raises IncompleteDecision."""
+        """The decision of a name from the records of the topic. Raises IncompleteDecision."""
         fields = _checked(name, records[name.encode()])
         known = cls(
             name,
@@ -131,16 +131,16 @@ class Decision:
                     f"part {index + 1} of {fields['parts']} of the decision of {name!r} is not in the topic"
                 )
             entries += _checked(name, part)["transactions"]
-        return replace(known, transactions=tuple(PreparedTransaction(*entry) for entry in entries))
+        return replace(known, transactions=tuple(PreparedTxnState(*entry) for entry in entries))
 
 
 def part_keys_of(name: str) -> bytes:
-    """How the keys of all parts of a name's decisions begin."""
+    """The prefix of the keys of all parts of a name's decisions."""
     return PART_KEY + name.encode() + PART_KEY
 
 
-def _parts(transactions: Iterable[PreparedTransaction]) -> Iterator[list[list[str | int]]]:
-    """The entries of transactions, as many at a time as a record should hold."""
+def _parts(transactions: Iterable[PreparedTxnState]) -> Iterator[list[list[str | int]]]:
+    """The entries of transactions, in pieces that fit in a record."""
     part: list[list[str | int]] = []
     size = 0
     for entry in transactions:
@@ -169,7 +169,7 @@ def _checked(name: str, value: bytes) -> dict[str, Any]:
 
 
 class Decisions:
-    """The topic of decisions, made when it is first used."""
+    """The topic of decisions, created on first use."""
 
     def __init__(self, client: Mapping[str, str], topic: str, transactions: TransactionManager) -> None:
         self.topic = topic
@@ -180,11 +180,11 @@ class Decisions:
         self._exists = False
 
     def read(self) -> dict[str, Decision]:
-        """The decision of each name, and everything that was written before this was called."""
+        """The decision of each name. It includes every write that ended before this call."""
         return self._read()[0]
 
     def _read(self) -> tuple[dict[str, Decision], dict[bytes, bytes]]:
-        """The decisions, and every record that stands in the topic."""
+        """The decisions, and every record of the topic."""
         self._make_topic()
         deadline = time.monotonic() + READ_SECONDS
         while True:
@@ -194,7 +194,7 @@ class Decisions:
                 found = {name: Decision.from_records(name, records, times[name.encode()]) for name in names}
                 return found, records
             except IncompleteDecision:
-                # The topic was compacted while it was read, and what replaces the decision came after.
+                # The topic was compacted during the read. A newer decision replaced this one after that.
                 if time.monotonic() > deadline:
                     raise
 
@@ -216,14 +216,14 @@ class Decisions:
                     if record.value is not None:
                         found[key], times[key] = record.value, record.timestamp / 1000
                 if time.monotonic() > deadline:
-                    raise Timeout(
+                    raise TimeoutException(
                         f"topic {self.topic!r} cannot be read up to offset {end}: a transaction of another "
                         f"driver is open in it at {consumer.position(partition)}"
                     )
         return times, found
 
     def take(self, name: str, transactional_id: str) -> Holder:
-        """Take over the right to decide: who had it before cannot write any more."""
+        """Take over the right to decide on a name. This fences the previous holder."""
         self._make_topic()
         producer = Producer(
             {
@@ -243,14 +243,14 @@ class Decisions:
             raise
 
     def _end(self) -> int:
-        """Where the topic ends, open transactions included: what was committed may stand behind one."""
+        """The end of the topic, with open transactions: committed records may follow an open one."""
         partition = (self.topic, 0)
         admin, deadline = self._transactions.admin, time.monotonic() + READ_SECONDS
         while True:
             try:
                 return self._transactions.thread.run(admin.list_offsets({partition: -1}))[partition].offset
             except UnknownTopicOrPartition:
-                # Brokers hear of a new topic one after the other.
+                # Brokers learn of a new topic one after the other.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
@@ -260,13 +260,13 @@ class Decisions:
             return
         deadline = time.monotonic() + READ_SECONDS
         while (found := self._settings()) is None:
-            # Where it is there although nobody described it, the broker that was asked had not heard of it.
+            # If the topic exists although it was not described, the broker had not heard of it yet.
             try:
                 self._create()
                 self._exists = True
                 return
             except (TopicAlreadyExists, InvalidReplicationFactor):
-                # A broker may have ended since they were counted.
+                # A broker may have left since they were counted.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
@@ -274,13 +274,13 @@ class Decisions:
         if policy != "compact":
             raise OptionError(
                 f"the topic of decisions, {self.topic!r}, has cleanup.policy={policy}, which would lose "
-                "decisions: compact is right"
+                "decisions; expected compact"
             )
         self._warn_of_few_replicas(int(found.get("min.insync.replicas") or 1))
         self._exists = True
 
     def _create(self) -> None:
-        """As many replicas as Kafka's own topics have, and so few as there are brokers."""
+        """Create the topic with the replicas of Kafka's internal topics, at most one for each broker."""
         transactions = self._transactions
         replicas = min(REPLICAS, transactions.thread.run(transactions.admin.broker_count()))
         safe = {"min.insync.replicas": str(MIN_IN_SYNC)} if replicas == REPLICAS else {}
@@ -294,7 +294,7 @@ class Decisions:
         try:
             described = transactions.thread.run(transactions.admin.describe_topics([self.topic]))[self.topic]
             wanted = min(REPLICAS, transactions.thread.run(transactions.admin.broker_count()))
-        except UnknownTopicOrPartition:  # brokers hear of a new topic one after the other
+        except UnknownTopicOrPartition:  # brokers learn of a new topic one after the other
             return
         replicas = len(described.partitions[0].replicas)
         if replicas < wanted:
@@ -315,7 +315,7 @@ class Decisions:
             )
 
     def _settings(self) -> dict[str, str | None] | None:
-        """The topic's settings that matter here; None where it is not there."""
+        """The settings of the topic that matter here; None if the topic does not exist."""
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
         names = ("cleanup.policy", "min.insync.replicas")
         try:
@@ -328,9 +328,9 @@ class Decisions:
 
 
 class Holder:
-    """The right to decide on a name until somebody else takes it.
+    """The right to decide on a name until another driver takes it.
 
-    Writes then raise ProducerFenced or InvalidProducerEpoch, after whether coordinator or partition said so.
+    After that writes raise ProducerFenced, from the coordinator, or InvalidProducerEpoch, from the partition.
     """
 
     def __init__(self, producer: Producer, topic: str, known: Decision, parts: Iterable[bytes] = ()) -> None:
@@ -338,20 +338,20 @@ class Holder:
         self._producer = producer
         self._topic = topic
         self._parts = tuple(parts)
-        """The keys of all parts of the name's decisions that stand in the topic."""
+        """The keys of all parts of the name's decisions in the topic."""
 
     def write(self, decision: Decision) -> None:
-        """Returns when the decision is durable. After an error it may be written or not: take it again."""
+        """Return when the decision is durable. After an error its state is unknown: take the name again."""
         self._send(list(decision.records()))
         self.known = decision
 
     def forget(self) -> None:
-        """Nothing about the name has to be known any more."""
+        """Remove all records of the name from the topic."""
         self._send([(self.known.name.encode(), None)])
         self.known = Decision(self.known.name)
 
     def _send(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write records in one transaction, and tombstones for the parts that they replace after them."""
+        """Write records in one transaction, and then tombstones for the parts that they replace."""
         keys = [key for key, _ in records]
         old = [key for key in self._parts if key not in keys]
         self._producer.begin_transaction()

@@ -1,8 +1,8 @@
-"""The exactly-once sink: each task writes in a transaction, the driver decides on all of them at once.
+"""The exactly-once sink: each task writes in a transaction, and the driver decides on all of them at once.
 
-A task prepares its transaction and hands it to the driver. At the commit the driver first writes the
-decision, the list of the batch's transactions, and then commits them. Whoever comes after a driver that died
-commits what was decided and aborts what was not, and a batch that was decided is not written again.
+A task prepares its transaction and passes it to the driver. To commit, the driver first writes the decision,
+which is the list of the batch's transactions, and then commits them. After a driver died, the next one
+commits the decided transactions and aborts the others. A decided batch is not written again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from tidelog.clients.producer.transaction_values import PreparedTransaction
+from tidelog.clients.producer.transaction_values import PreparedTxnState
 from tidelog.spark.contact import first_contact
 from tidelog.spark.ledger import NAMED, ONE_WRITE, Job, Ledger
 from tidelog.spark.options import OptionError, SinkOptions
@@ -45,24 +45,24 @@ class Task:
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("not inside of a task of Spark")
-        # A stage that is tried again counts its attempts from 0: the id of the attempt keeps them apart.
+        # A retried stage counts its attempts from 0 again: the id of the attempt tells them apart.
         attempt = f"{context.attemptNumber()}.{context.taskAttemptId() % ATTEMPTS_APART}"
         return cls(context.partitionId(), attempt)
 
 
 @dataclass
 class Prepared(WriterCommitMessage):
-    """What a task tells the driver; without a transaction where it had nothing to write."""
+    """The message of a task to the driver. It has no transaction if the task had no rows."""
 
     job: Job
     rows: int
-    transaction: PreparedTransaction | None
+    transaction: PreparedTxnState | None
 
 
 def write_once(
     ledger: Ledger, job: Job, task: Task, target: Target, batches: Iterator[pa.RecordBatch]
 ) -> Prepared:
-    """Write the rows of a task in a transaction of its own, and prepare it."""
+    """Write the rows of a task in its own transaction, and prepare the transaction."""
     for batch in batches:
         if batch.num_rows:
             break
@@ -81,7 +81,7 @@ def write_once(
         sender.send(batch)
         for batch in batches:
             sender.send(batch)
-        prepared = producer.prepare()
+        prepared = producer.prepare_transaction()
         return Prepared(job, sender.finish(), prepared)
     finally:
         # Aborts the transaction unless it is prepared.
@@ -90,12 +90,12 @@ def write_once(
 
 @functools.cache
 def _ledgers() -> dict[tuple[tuple[str, str], ...], Ledger]:
-    """Those of a worker process, the last used last; workers are forked before they have any."""
+    """The ledgers of this worker process, the last used last. A forked worker starts without any."""
     return {}
 
 
 class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
-    """A stream is known by its checkpoint: the id of the query there is its name."""
+    """The writer of a stream. The id of the query in the checkpoint identifies the stream."""
 
     def __init__(self, options: SinkOptions, target: Target) -> None:
         if options.exactly_once_name is not None or options.exactly_once_batch is not None:
@@ -104,7 +104,7 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
             )
         self.options = options
         self.target = target
-        # Checkpoint and name of the query are among the options, and no two queries of a driver share them.
+        # The options include the query's checkpoint and name, which are unique within a driver.
         self.owner = driver_mark(*(f"{name}={value}" for name, value in sorted(options.given.items())))
 
     def ledger(self) -> Ledger:
@@ -122,14 +122,14 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
             self.ledger().commit(job, _transactions(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Where no task lived to tell its job, the topic of decisions does: the first task wrote it there."""
+        """Abort the batch. If no task reported its job, the topic of decisions has it from the first task."""
         job = _job(messages) or self.ledger().owned(self.owner, batchId)
         if job is not None:
             self.ledger().abort(job, _transactions(messages))
 
 
 class ExactlyOnceBatchWriter(DataSourceArrowWriter):
-    """All rows or none. With a name and a batch number, a batch that was written is not written again."""
+    """Writes all rows or none. With a name and a batch number, it does not write the same batch twice."""
 
     def __init__(self, options: SinkOptions, target: Target) -> None:
         if (options.exactly_once_name is None) != (options.exactly_once_batch is None):
@@ -153,7 +153,7 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Prepared:
-        # Inside of a streaming query its run is that of the write, so that transactional ids are few.
+        # Inside a streaming query the write uses the run of the query: that keeps transactional ids few.
         query = _local(QUERY_ID)
         run = _local(RUN_ID) if query is not None else None
         return write_once(self.ledger(), self.job(run, query), Task.here(), self.target, iterator)
@@ -168,19 +168,20 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
 
 
 def driver_mark(*facts: str) -> str:
-    """What writers have in common that are made beside one driver with the same facts; empty where unknown.
+    """A mark shared by the writers of one driver with the same facts; empty if the driver is unknown.
 
-    Spark tells its Python processes the folders of the block manager, which no two applications share.
+    It is made from the folders of the block manager, which Spark passes to its Python processes. No two
+    applications share them.
     """
     folders = os.environ.get("SPARK_LOCAL_DIRS", "")
     return hashlib.sha256("\n".join((folders, *facts)).encode()).hexdigest()[:16] if folders else ""
 
 
 def ledger_of(options: SinkOptions) -> Ledger:
-    """The ledger of this worker for a set of options; the batches of a write share one.
+    """The ledger of this worker for a set of options. The batches of a write share it.
 
-    The one that was longest without use is closed where there are too many: a session may write under
-    thousands of names, and each ledger has a thread and connections.
+    A session may write under thousands of names, and each ledger has a thread and connections. So if there
+    are too many ledgers, the least recently used one is closed.
     """
     key = tuple(sorted(item for item in options.given.items() if item[0] != BATCH_OPTION))
     ledgers = _ledgers()
@@ -200,7 +201,7 @@ def _job(messages: list[WriterCommitMessage | None]) -> Job | None:
     return next((message.job for message in messages if isinstance(message, Prepared)), None)
 
 
-def _transactions(messages: list[WriterCommitMessage | None]) -> list[PreparedTransaction]:
+def _transactions(messages: list[WriterCommitMessage | None]) -> list[PreparedTxnState]:
     return [
         message.transaction
         for message in messages

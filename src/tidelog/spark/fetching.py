@@ -1,7 +1,7 @@
-"""Reads one partition on a blocking socket, without an event loop or a thread: what a Spark task needs.
+"""Reads one partition on a blocking socket, without an event loop or a thread, for Spark tasks.
 
-The next request can be on its way while the last answer is used: `ask`, then `answer`. A leader that moved,
-or a connection that broke, is looked for again until the time to wait is over.
+`ask` sends a request and `answer` takes its response, so the caller can work in between. After a change of
+leader or a broken connection the fetcher looks for the leader again, until the time to wait is over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidelog.clients.connection import Connection, split_address
-from tidelog.clients.errors import NoBroker, TlsFailed
+from tidelog.clients.errors import NoBrokersAvailableException, SslAuthenticationException
 from tidelog.clients.security import Security
 from tidelog.clients.settings import consumer_settings
 from tidelog.errors import (
@@ -44,14 +44,14 @@ log = logging.getLogger("tidelog.spark")
 
 R = TypeVar("R", bound=Message)
 
-# The last version that names topics, which every broker since Kafka 2.7 speaks and most before it do.
+# The last version with topic names. Brokers since Kafka 2.7 serve it, and most before that.
 FETCH_VERSION = 12
 READ_COMMITTED = 1
-# Measured: larger answers take no less CPU, smaller ones more.
+# Measured: larger answers do not save CPU, smaller ones cost more.
 FETCH_BYTES = 4 * 1024 * 1024
-# A topic that was just made is known everywhere after that long; one that was deleted will not come back.
+# By then all brokers know a new topic. A topic that is unknown for longer was deleted.
 UNKNOWN_PATIENCE = 10.0
-REFUSED = (SaslAuthenticationFailed, UnsupportedSaslMechanism, TlsFailed)
+REFUSED = (SaslAuthenticationFailed, UnsupportedSaslMechanism, SslAuthenticationException)
 LOOK_AGAIN = (
     NetworkException,
     RequestTimedOut,
@@ -69,7 +69,7 @@ LOOK_AGAIN = (
 
 @dataclass(slots=True, frozen=True)
 class Fetched:
-    """What an answer brought: batches from the offset that was asked for on, and where the log is."""
+    """The answer to a fetch: batches from the requested offset on, and the state of the log."""
 
     offset: int
     records: Buffer
@@ -80,7 +80,7 @@ class Fetched:
 
 
 class PartitionFetcher:
-    """`ask(offset)` and later `answer()`, again and again; errors of the partition itself are raised."""
+    """Alternate `ask(offset)` and `answer()`. Errors of the partition itself are raised."""
 
     def __init__(self, client: Mapping[str, str], topic: str, partition: int, patience: float) -> None:
         self.settings = consumer_settings(dict(client))
@@ -98,7 +98,7 @@ class PartitionFetcher:
             self._max_bytes = FETCH_BYTES
 
     def ask(self, offset: int) -> None:
-        """Send for what is at an offset and behind; what goes wrong is seen when the answer is wanted."""
+        """Send a fetch for an offset and the records after it. `answer` raises the errors."""
         self._asked = offset
         if self._connection is None:
             return
@@ -108,7 +108,7 @@ class PartitionFetcher:
             self._drop()
 
     def answer(self) -> Fetched:
-        """What was asked for; looks for the leader again where that helps, for as long as patience lasts."""
+        """The answer to `ask`. Retries with the current leader if that may help, within the time to wait."""
         assert self._asked is not None, "nothing was asked for"
         offset = self._asked
         began = time.monotonic()
@@ -134,11 +134,11 @@ class PartitionFetcher:
                 pause = min(2 * pause, self.settings.retry_backoff_max_ms / 1000)
 
     def log_start(self) -> int:
-        """The first offset that the leader has now."""
+        """The current log start offset of the leader."""
         return self._listed(EARLIEST)
 
     def log_end(self) -> int:
-        """Where the log ends now for those who read as this does."""
+        """The current end of the log for the isolation level of this fetcher."""
         return self._listed(LATEST)
 
     def _listed(self, timestamp: int) -> int:
@@ -189,7 +189,7 @@ class PartitionFetcher:
         connection.send(request, version)
 
     def _received(self, connection: Connection, offset: int) -> Fetched | None:
-        """The answer; None where another replica is to be asked."""
+        """The answer, or None if the fetch has to go to another replica."""
         version = connection.version_for(FetchRequest, FETCH_VERSION)
         answer, _ = decode(FetchResponse, version, connection.receive())
         code = answer.error_code
@@ -217,8 +217,8 @@ class PartitionFetcher:
         )
 
     def _leader(self) -> Connection:
-        """A connection to the partition's leader, or to the replica that it named."""
-        error: KafkaError = NoBroker("no bootstrap server is named")
+        """A connection to the partition's leader, or to the preferred replica that the leader named."""
+        error: KafkaError = NoBrokersAvailableException("no bootstrap server is named")
         for address in self.settings.bootstrap_servers:
             host, port = split_address(address)
             try:

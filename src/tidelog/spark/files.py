@@ -32,7 +32,7 @@ class _Status(Protocol):
 
 
 class _FileSystem(Protocol):
-    """What is used of org.apache.hadoop.fs.FileSystem."""
+    """The methods of org.apache.hadoop.fs.FileSystem that are used here."""
 
     def getRaw(self) -> _FileSystem: ...
     def makeQualified(self, path: _Path) -> _Path: ...
@@ -56,7 +56,7 @@ class Entry:
 
 
 class Files:
-    """The file system of `root`. Paths are texts below it, joined with slashes."""
+    """The file system of `root`. Paths are strings below it, joined with slashes."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         from py4j.java_gateway import is_instance_of
@@ -67,8 +67,8 @@ class Files:
         self._text_of: Callable[[_Stream, str], str] = jvm.org.apache.commons.io.IOUtils.toString
         path = self._make_path(root)
         system = path.getFileSystem(context.hadoopConfiguration())
-        # The local file system keeps a checksum file beside each file, which a rename moves in a second
-        # step: a crash in between would leave a file with another one's checksum.
+        # The local file system keeps a checksum file beside each file and renames it in a second step. A
+        # crash in between would leave a file with the wrong checksum.
         gateway = spark.sparkContext._gateway
         checked = is_instance_of(gateway, system, "org.apache.hadoop.fs.LocalFileSystem")
         self._system = system.getRaw() if checked else system
@@ -78,7 +78,7 @@ class Files:
         return bool(self._system.exists(self._make_path(path)))
 
     def entries(self, folder: str) -> list[Entry]:
-        """What is in a folder, by name; nothing where there is none."""
+        """The entries of a folder, sorted by name; nothing if the folder does not exist."""
         nothing: list[_Status] = []
         found = [
             Entry(one.getPath().getName(), one.isDirectory(), one.getLen(), one.getModificationTime())
@@ -93,7 +93,7 @@ class Files:
         self._system.mkdirs(self._make_path(path))
 
     def write(self, path: str, text: str) -> None:
-        """A file of this text, where none was."""
+        """Create a file with this text. The file must not exist."""
         stream = self._system.create(self._make_path(path), False)
         try:
             stream.write(text.encode())
@@ -101,7 +101,7 @@ class Files:
             stream.close()
 
     def read(self, path: str) -> str | None:
-        """The text of a file, None where it is not there (any more)."""
+        """The text of a file, or None if it does not exist."""
         return _unless_absent(lambda: self._read(path), None)
 
     def _read(self, path: str) -> str | None:
@@ -112,7 +112,7 @@ class Files:
             stream.close()
 
     def rename(self, source: str, target: str) -> bool:
-        """False where there was no source."""
+        """Rename a file; False if the source does not exist."""
         move = lambda: self._system.rename(self._make_path(source), self._make_path(target))  # noqa: E731
         if _unless_absent(move, False):
             return True
@@ -121,12 +121,12 @@ class Files:
         return False
 
     def delete(self, path: str) -> None:
-        """A file or a folder with all that is in it; nothing happens where there is none."""
+        """Delete a file, or a folder with its contents. A path that does not exist is ignored."""
         self._system.delete(self._make_path(path), True)
 
 
 def join(*parts: str) -> str:
-    """A path of those parts that are not empty."""
+    """A path of the parts that are not empty."""
     return "/".join(part for part in parts if part)
 
 

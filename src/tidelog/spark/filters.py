@@ -1,4 +1,4 @@
-"""The option `filter`: a condition on columns, as in SQL's WHERE, that is parsed and never run as code.
+"""The option `filter`: a condition on columns, as in SQL's WHERE. It is parsed and never run as code.
 
     condition  = condition OR condition | condition AND condition | NOT condition | ( condition ) | test
     test       = column = | == | <> | != | < | <= | > | >= literal      (or the literal first)
@@ -6,8 +6,8 @@
                | column [NOT] LIKE 'text with % and _' | column IS [NOT] NULL | column
     literal    = 12 | -1.5 | 'text' | TRUE | FALSE | TIMESTAMP '2026-01-31T12:00:00Z' | DATE '2026-01-31'
 
-A column that is a boolean may stand alone; `a.b` is a field of a struct, and backquotes take any name. As in
-SQL, a comparison with null is neither true nor false, and rows are left out unless the condition is true.
+A boolean column may stand alone; `a.b` is a field of a struct, and backquotes allow any name. As in SQL, a
+comparison with null is neither true nor false, and a row passes only if the condition is true.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FUNCTIONS = {
 
 
 class FilterError(ValueError):
-    """A condition that cannot be read; shows the place."""
+    """A condition that cannot be parsed. The message shows the position."""
 
     def __init__(self, text: str, place: int, reason: str) -> None:
         shown = text.replace("\n", " ").replace("\t", " ")
@@ -105,7 +105,7 @@ class _Token:
 
 
 def parse_filter(text: str, types: Mapping[str, pa.DataType]) -> Condition:
-    """The condition of a text over columns of these Arrow types; literals are made theirs."""
+    """Parse a condition on columns of these Arrow types. Literals get the type of their column."""
     parser = _Parser(text, types)
     found = parser.condition()
     if parser.token.kind != "end":
@@ -114,7 +114,7 @@ def parse_filter(text: str, types: Mapping[str, pa.DataType]) -> Condition:
 
 
 def columns_of(condition: Condition) -> frozenset[str]:
-    """The names of the columns that a condition looks at, without what follows a dot."""
+    """The names of the columns in a condition, without the part after a dot."""
     if isinstance(condition, Not):
         return columns_of(condition.inner)
     if isinstance(condition, Both | Either):
@@ -138,7 +138,7 @@ class _Parser:
         return FilterError(self.text, (token or self.token).place, reason)
 
     def accept(self, *words: str) -> str | None:
-        """The token, where it is one of these."""
+        """Consume the next token if it is one of these words, and return it."""
         found = self.token
         if found.kind in ("word", "sign") and found.upper in words:
             self.at += 1
@@ -231,7 +231,7 @@ class _Parser:
     def is_column(self) -> bool:
         reserved = ("TRUE", "FALSE", "NULL", "DATE", "TIMESTAMP")
         if self.token.kind == "word" and self.token.upper in reserved:
-            # A column may have such a name, where no literal follows.
+            # A column may have such a name: then no literal follows.
             return self.token.upper in ("DATE", "TIMESTAMP") and self.tokens[self.at + 1].kind != "text"
         return self.token.kind in ("word", "quoted")
 
@@ -269,7 +269,7 @@ class _Parser:
         return tuple(found)
 
     def literal_text(self) -> tuple[str, str, _Token]:
-        """What kind of literal stands here, its text, and its token."""
+        """The kind of the next literal, its text, and its token."""
         token = self.token
         if token.kind in ("text", "number"):
             self.at += 1
@@ -291,7 +291,7 @@ class _Parser:
         raise self.error("expected a literal: a number, 'text', TRUE or FALSE")
 
     def literal(self, kind: pa.DataType) -> object:
-        """A literal as a value that the column's type takes."""
+        """The next literal as a value of the column's type."""
         import pyarrow as pa
 
         written, text, token = self.literal_text()
@@ -321,7 +321,7 @@ def _converted(text: str, kind: pa.DataType) -> object:
     if pa.types.is_boolean(kind):
         return text == "TRUE"
     if pa.types.is_integer(kind):
-        # A fraction is compared as what it is: 1.5 is neither 1 nor 2.
+        # Compare a fraction exactly: 1.5 is neither 1 nor 2.
         return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
     if pa.types.is_floating(kind):
         return float(text)
@@ -357,7 +357,7 @@ def _tokens(text: str) -> Sequence[_Token]:
 
 
 def mask_of(condition: Condition, column: Callable[[str], pa.Array]) -> pa.Array:
-    """Which rows a condition holds for: true, false, or null where that cannot be said."""
+    """For each row whether the condition holds: true, false, or null for unknown."""
     import pyarrow.compute as pc
 
     if isinstance(condition, Both):

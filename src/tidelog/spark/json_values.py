@@ -1,7 +1,7 @@
-"""Values that are JSON objects, as the typed columns of a schema, and in words what is wrong with the others.
+"""Reads values that are JSON objects into the typed columns of a schema, and words the errors of the others.
 
-Types are taken at their word: a number in quotes is no number, 1.0 no integer, and nothing is rounded or cut.
-Fields beside those of the schema are passed over.
+Types are strict: a number in quotes is no number, 1.0 no integer, and nothing is rounded or cut. Fields that
+are not in the schema are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FOUND |= {ord("t"): "true", ord("f"): "false"}
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A node of the schema: what it is called by people, and its type."""
+    """A node of the schema: its path for error messages, and its type."""
 
     path: str
     kind: int
@@ -81,7 +81,7 @@ def _field(name: str, data_type: DataType, nullable: bool) -> Field:
 
 
 def _places(schema: StructType) -> list[_Place]:
-    """Node by node, level by level, as the reader counts them."""
+    """The nodes of a schema, level by level, in the order of the reader."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     order: list[tuple[str, DataType]] = [("", schema)]
@@ -98,13 +98,13 @@ def _places(schema: StructType) -> list[_Place]:
 
 
 def check(schema: StructType) -> None:
-    """ValueError where a schema has types that are not read from JSON."""
+    """Raise ValueError if a schema has types that cannot be read from JSON."""
     for field in schema.fields:
         _field(field.name, field.dataType, field.nullable)
 
 
 class JsonColumns:
-    """`read` gives the columns of a schema for a column of values, and what is wrong with which."""
+    """`read` turns a column of values into the columns of a schema, and returns the errors of bad values."""
 
     def __init__(self, schema: StructType, types: list[pa.DataType]) -> None:
         self._places = _places(schema)
@@ -119,7 +119,7 @@ class JsonColumns:
         return _Assembly(self._reader.take()).columns(self._types), errors
 
     def reason(self, error: RowError, value: bytes | None) -> str:
-        """What is wrong, in words."""
+        """The error in words."""
         _, code, node, position = error
         place = self._places[node]
         if code == kinds.NO_VALUE:
@@ -166,7 +166,7 @@ def _field_reason(code: int, place: _Place, found: str) -> str:
 
 
 class _Assembly:
-    """Arrow arrays out of the buffers of nodes, which stand level by level."""
+    """Builds Arrow arrays from the buffers of the nodes, which are ordered level by level."""
 
     def __init__(self, parts: list[Column]) -> None:
         self._parts = parts

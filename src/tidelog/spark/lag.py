@@ -1,12 +1,12 @@
-"""The position of a query as that of a consumer group, so that every Kafka tool shows it and its lag.
+"""Shows the position of a query as a consumer group, so that every Kafka tool shows its lag.
 
-There are two ways to it, which may go together; the checkpoint alone decides where a query goes on, and the
-group, which is never ahead of it, is for those who watch:
-- the source option `publishGroup` (or `kafka.group.id`, where publishGroup does not say false). The stream's
-  own process commits what is done when the next micro-batch is planned: by then the last one is in the
-  query's log of commits. With a trigger of ten seconds that is up to ten seconds later;
-- `publish(spark, ...)`, a listener of the driver's session that commits when a micro-batch has ended.
-A group with members of its own refuses the commits, which is logged once and disturbs nothing.
+The group is for monitoring only. The checkpoint alone decides where a query resumes, and the group is never
+ahead of it. There are two ways to publish, and both can be used together:
+- The source option `publishGroup`, or `kafka.group.id` unless publishGroup is false. The stream's process
+  commits the end of a micro-batch when it plans the next one, since the query has logged the first as done by
+  then. With a trigger of ten seconds the group is up to ten seconds behind.
+- `publish(spark, ...)`, a listener in the driver's session that commits when a micro-batch ends.
+A group that has members refuses the commits. That is logged once and does not disturb the query.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from tidelog.partitions import PartitionKey
 from tidelog.spark.cluster import AdminLink
 from tidelog.spark.offsets import from_json
 from tidelog.spark.options import Offsets, OptionError
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.spark")
 
 
-# Long enough that a commit is there before a query ends, short enough to be no part of a micro-batch.
+# Long enough for a commit before a query ends, short enough not to slow down a micro-batch.
 PATIENCE_SECONDS = 0.05
 
 
 class GroupPublisher:
-    """`publish` writes a position that changed; a slow broker is waited for in the background."""
+    """`publish` commits a position that changed. A slow broker is waited for in the background."""
 
     def __init__(self, group: str | None, link: AdminLink, patience: float = PATIENCE_SECONDS) -> None:
         self._group = group
@@ -48,7 +49,7 @@ class GroupPublisher:
         self._published: Offsets = {}
         self._complained = False
 
-    def publish(self, done: Mapping[tuple[str, int], int]) -> None:
+    def publish(self, done: Mapping[PartitionKey, int]) -> None:
         if self._group is None:
             return
         changed = {key: offset for key, offset in done.items() if self._published.get(key) != offset}
@@ -64,10 +65,9 @@ class GroupPublisher:
 
 
 class GroupListener(StreamingQueryListener):
-    """Commits the end of each micro-batch to the group that `group_of` gives for the name of its query.
+    """Commits the end of each micro-batch to the group that `group_of` returns for the query's name.
 
-    Queries without a name, those that `group_of` answers with None, and sources whose positions are not
-    those of topics are passed over.
+    It ignores queries without a name, queries without a group (None), and sources that do not read topics.
     """
 
     def __init__(self, client: Mapping[str, str], group_of: Callable[[str], str | None]) -> None:
@@ -76,7 +76,7 @@ class GroupListener(StreamingQueryListener):
         self._publishers: dict[str, GroupPublisher] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing yet: there is no position."""
+        """There is no position yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         name = event.progress.name
@@ -88,7 +88,7 @@ class GroupListener(StreamingQueryListener):
             publisher.publish(_position(source.endOffset))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """The position is where it was."""
+        """The position has not changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """The group keeps the last position."""
@@ -100,10 +100,10 @@ class GroupListener(StreamingQueryListener):
 def publish(
     spark: SparkSession, client: Mapping[str, str], group_of: Callable[[str], str | None] = str
 ) -> GroupListener:
-    """Show the named queries of a session as groups, which have the queries' names unless told otherwise.
+    """Show the named queries of a session as groups. A group has the name of the query by default.
 
-    `client` has Kafka's settings, `bootstrap.servers` among them. What comes back is taken away again with
-    `spark.streams.removeListener(...)` and its own `close()`.
+    `client` has Kafka's settings with `bootstrap.servers`. To end it, pass the returned listener to
+    `spark.streams.removeListener(...)` and call its `close()`.
     """
     listener = GroupListener(client, group_of)
     spark.streams.addListener(listener)
@@ -111,7 +111,7 @@ def publish(
 
 
 def _position(text: str | None) -> Offsets:
-    """The position of a source in a query's progress; empty where it is not that of topics."""
+    """The position of a source in a query's progress; empty if the source does not read topics."""
     try:
         found = json.loads(text or "{}")
         return from_json(found) if isinstance(found, dict) else {}

@@ -1,8 +1,9 @@
-"""The protocol of the exactly-once sink: who may write a batch, who decides on it, and what is left behind.
+"""The protocol of the exactly-once sink: which run may write a batch, which driver decides, and the cleanup.
 
-At the commit the driver first writes the decision, the list of the batch's transactions, and then commits
-them. From the decision on the batch counts as written: another driver that takes the name commits the same
-transactions, so that being fenced after the decision is no failure. Before the decision nothing is committed.
+To commit, the driver first writes the decision, which is the list of the batch's transactions, and then
+commits them. Before the decision nothing is committed. From the decision on the batch counts as written:
+another driver that takes the name commits the same transactions. So being fenced after the decision is no
+failure.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tidelog.clients.producer.blocking import Producer
-from tidelog.clients.producer.transaction_values import PreparedTransaction
+from tidelog.clients.producer.transaction_values import PreparedTxnState
 from tidelog.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 from tidelog.spark.decisions import Decision, Decisions, Holder
 from tidelog.spark.options import SinkOptions
@@ -26,20 +27,20 @@ log = logging.getLogger("tidelog.spark")
 FENCED = (ProducerFenced, InvalidProducerEpoch)
 ONE_WRITE = "write-"
 NAMED = "name-"
-# How long tasks leave it to the first one to take over from an earlier run.
+# How long tasks wait for the first task to take over from an earlier run.
 PATIENCE_SECONDS = 2.0
-# How often a driver that was fenced before its decision takes the name again.
+# How often a driver takes the name again after it was fenced before its decision.
 TAKES = 5
-# A driver ends its own decision within seconds: after this long it is taken for dead, and others end it.
+# A driver carries out its decision within seconds. After this long it counts as dead, and others do it.
 LEFT_BEHIND_SECONDS = 3600.0
 
 
 class Superseded(RuntimeError):
-    """Another run of the same query or name has begun: this one may write no more."""
+    """Another run of the same query or name has begun: this run must not write any more."""
 
 
 class NameTaken(RuntimeError):
-    """Another query wrote batches of these numbers under the name: the rows would be taken for written."""
+    """Another query used these batch numbers under the same name: the rows would count as written."""
 
 
 class PreparedRowsGone(RuntimeError):
@@ -47,31 +48,31 @@ class PreparedRowsGone(RuntimeError):
 
 
 class DecidedRowsLost(RuntimeError):
-    """Transactions that were decided on could not be committed: the broker had aborted them."""
+    """Decided transactions could not be committed, because the broker had aborted them."""
 
 
 class CommitUncertain(RuntimeError):
-    """The brokers did not answer in time, so that it is not known yet whether the batch is committed."""
+    """The brokers did not answer in time: it is unknown whether the batch is committed."""
 
 
 class DecisionUnsure(RuntimeError):
-    """A decision was sent and may stand in the topic or not: who takes the name again knows."""
+    """A decision was sent, and it is unknown whether it was written. Taking the name again tells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Who writes: a name that outlives restarts, one run of it, and the batch."""
+    """A write: a name that outlives restarts, a run of it, and the batch."""
 
     name: str
     run: str
     batch: int
     in_steps: bool
-    """Whether the next batch may begin only when it is written down that this one is committed: Spark itself
-    sees to that between the batches of a stream."""
+    """Whether the next batch has to wait for the record that this one is committed. Between the batches of a
+    stream Spark itself ensures that."""
     query: str = ""
-    """The streaming query inside of which a batch with a name is written, where it is one."""
+    """The streaming query that writes a named batch; empty outside of a query."""
     owner: str = ""
-    """What driver and tasks of a run share, and no other run has."""
+    """A mark that the driver and the tasks of a run have in common, and no other run has."""
 
     @property
     def is_one_write(self) -> bool:
@@ -79,7 +80,7 @@ class Job:
 
 
 class Ledger:
-    """The steps of the protocol, for the tasks and the driver; one for each Python worker."""
+    """The steps of the protocol, for the tasks and the driver. Each Python worker has its own."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -97,19 +98,19 @@ class Ledger:
         return TaskIds(self.options.transactional_id_prefix, job.name)
 
     def producer(self, job: Job, transactional_id: str) -> Producer:
-        """The producer of a task. A write without a name has a time-out: nobody would come back for it."""
+        """The producer of a task. An unnamed write has a time-out, since no driver would resume it."""
         two_phase = not job.is_one_write
         return task_producer(self.options, self.transactions.limits, transactional_id, two_phase=two_phase)
 
-    # What tasks do
+    # Steps of tasks
 
     def join(self, job: Job, partition: int) -> Decision:
-        """The decision that stands as a task begins, under this run; raises Superseded for an old run."""
+        """The current decision when a task begins, claimed for this run. Raises Superseded for an old run."""
         if job.is_one_write:
             return Decision(job.name, 1, job.run)
         run, generation = self._runs.get(job.name, ("", 0))
         if run == job.run and not job.in_steps:
-            # A batch is replayed as the first of a run, and this is not the first.
+            # Only the first batch of a run can be a replay, and this is a later one.
             return Decision(job.name, generation, run)
         known = self.decisions.read().get(job.name, Decision(job.name))
         if known.run != job.run:
@@ -123,7 +124,7 @@ class Ledger:
         return known
 
     def is_done(self, known: Decision, job: Job) -> bool:
-        """Whether the batch was decided before; raises NameTaken where it was a batch of another query."""
+        """Whether the batch is already decided. Raises NameTaken if another query wrote it."""
         if known.batch < job.batch:
             return False
         if job.query and known.query and job.query != known.query:
@@ -136,7 +137,7 @@ class Ledger:
         return True
 
     def _claim(self, job: Job, *, patient: bool) -> Decision:
-        """Take over from an earlier run: finish what it decided, and let it decide nothing more."""
+        """Take over from an earlier run: carry out its decision, and fence it."""
         until = time.monotonic() + PATIENCE_SECONDS
         while patient and time.monotonic() < until:
             known = self.decisions.read().get(job.name, Decision(job.name))
@@ -148,7 +149,7 @@ class Ledger:
                 with self._take(job) as holder:
                     return self._claim_with(holder, job)
             except FENCED:
-                # Another task of this run, or another run, was at it in the same moment.
+                # Another task of this run, or another run, claimed it at the same time.
                 time.sleep(random.uniform(0.05, 0.2))
 
     def _claim_with(self, holder: Holder, job: Job) -> Decision:
@@ -166,12 +167,12 @@ class Ledger:
         self._afterwards("decisions of drivers that died are left", self._finish_other_writes)
         return holder.known
 
-    # What the driver does
+    # Steps of the driver
 
-    def commit(self, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
-        """Decide on the batch and commit it; where it was decided before, that is finished instead.
+    def commit(self, job: Job, prepared: Sequence[PreparedTxnState]) -> None:
+        """Decide on the batch and commit it. If it is already decided, finish that decision instead.
 
-        Returns where every row of the batch is committed, by this driver or by another one.
+        Returns when every row of the batch is committed, by this driver or another one.
         """
         held = self._held.pop(job.name, None)
         if held is not None and (held.known.run != job.run or self.is_done(held.known, job)):
@@ -202,7 +203,7 @@ class Ledger:
             f" the topic of decisions {self.decisions.topic!r} commits them if it is."
         )
 
-    def _commit_with(self, holder: Holder, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
+    def _commit_with(self, holder: Holder, job: Job, prepared: Sequence[PreparedTxnState]) -> None:
         try:
             known = holder.known
             mine = job.is_one_write or known.run == job.run
@@ -228,7 +229,7 @@ class Ledger:
         else:
             self._held[job.name] = holder
 
-    def _decide(self, holder: Holder, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
+    def _decide(self, holder: Holder, job: Job, prepared: Sequence[PreparedTxnState]) -> None:
         gone = self.transactions.not_open(prepared)
         decision = holder.known.decided(job.batch, tuple(prepared), job.query)
         if not gone:
@@ -245,18 +246,18 @@ class Ledger:
                 f" any more ({gone[0]}), so that the batch is not committed: it has to be written again. A"
                 " broker without two-phase commit aborts transactions after transaction.timeout.ms."
             )
-        # Only a decision commits a transaction: where one is committed, another driver found the decision of
-        # an attempt whose answer was lost, carried it out and removed it.
+        # Only a decision leads to a commit. So if one transaction is committed, the answer to an earlier
+        # attempt was lost, and another driver found its decision, carried it out and removed it.
         self._carry_out(decision, strict=True)
 
-    def _recognise(self, holder: Holder, job: Job, prepared: Sequence[PreparedTransaction]) -> None:
-        """The batch is decided: finish it, and drop what was written for it once more."""
+    def _recognise(self, holder: Holder, job: Job, prepared: Sequence[PreparedTxnState]) -> None:
+        """Finish the batch that was already decided, and abort the transactions of its replay."""
         log.info("%s: batch %d was decided before and is not written again", job.name, job.batch)
         self._carry_out(holder.known, strict=holder.known.batch == job.batch)
         self._abort(set(prepared) - set(holder.known.transactions))
 
     def _carry_out(self, known: Decision, *, strict: bool) -> None:
-        """Commit what was decided on; raises CommitUncertain where the brokers do not answer."""
+        """Commit the decided transactions. Raises CommitUncertain if the brokers do not answer."""
         try:
             self._finish(known, strict=strict)
         except KafkaError as error:
@@ -267,7 +268,7 @@ class Ledger:
             ) from error
 
     def _tidy_up(self, holder: Holder, job: Job, *, wrote: bool) -> None:
-        """What is left to do after the commit. Whoever comes next does what fails here."""
+        """The cleanup after the commit. The next driver does the steps that fail here."""
         known = holder.known
         decided = {entry.transactional_id for entry in known.transactions}
         generation = max(1, known.generation)
@@ -285,7 +286,7 @@ class Ledger:
             )
 
     def _afterwards(self, left: str, step: Callable[[], object]) -> None:
-        """Do a step that the outcome of a write does not hang on; an error says what is left to others."""
+        """Do a step that the result of a write does not depend on. An error is logged with what is left."""
         try:
             step()
         except FENCED as error:
@@ -293,8 +294,8 @@ class Ledger:
         except KafkaError as error:
             log.warning("%s: %s", left, error)
 
-    def abort(self, job: Job, prepared: Collection[PreparedTransaction]) -> None:
-        """Drop what tasks wrote, unless it was decided on; also what tasks left that told nothing."""
+    def abort(self, job: Job, prepared: Collection[PreparedTxnState]) -> None:
+        """Abort the transactions of a batch unless it is decided, also those that tasks did not report."""
         held = self._held.pop(job.name, None)
         if held is not None:
             held.close()
@@ -306,7 +307,7 @@ class Ledger:
                 self.transactions.abort_open(self.ids(job), max(1, known.generation), decided)
 
     def owned(self, owner: str, batch: int) -> Job | None:
-        """The job of a run by what its driver and tasks share; None where no task of it has begun."""
+        """The job of the run with this mark; None if no task of it has begun."""
         found = [known for known in self.decisions.read().values() if owner and known.owner == owner]
         if len(found) > 1:
             log.warning(
@@ -322,7 +323,7 @@ class Ledger:
         return self.decisions.take(job.name, self.ids(job).decision)
 
     def _finish(self, known: Decision, *, strict: bool) -> None:
-        """Commit what was decided on. Not `strict`: all of it was committed before, at least once."""
+        """Commit the decided transactions. Without `strict` all were committed before, at least once."""
         ended = self.transactions.end(known.transactions, commit=True)
         failed = {entry: error for entry, error in ended.items() if error is not None}
         passing = next((error for error in failed.values() if error.retriable), None)
@@ -340,10 +341,10 @@ class Ledger:
                 raise DecidedRowsLost(f"{message} To go on without them set failOnDataLoss to false.")
             log.error("%s", message)
 
-    def _committed_by_another(self, known: Decision, failed: Collection[PreparedTransaction]) -> bool:
-        """Whether another driver committed transactions whose ids it then took for tasks of its own.
+    def _committed_by_another(self, known: Decision, failed: Collection[PreparedTxnState]) -> bool:
+        """Whether another driver committed these transactions and then reused their ids for its own tasks.
 
-        It replaces the decision in the topic after all of it is committed, and never before.
+        That driver replaces the decision in the topic only after all of it is committed.
         """
         if not self.transactions.not_committed(failed):
             return True
@@ -352,16 +353,16 @@ class Ledger:
         now = self.decisions.read().get(known.name)
         return now is not None and now.batch >= known.batch and now.transactions != known.transactions
 
-    def _abort(self, prepared: Collection[PreparedTransaction]) -> None:
+    def _abort(self, prepared: Collection[PreparedTxnState]) -> None:
         for entry, error in self.transactions.end(prepared, commit=False).items():
             if error is not None:
                 log.info("%s was aborted before: %s", entry.transactional_id, error)
 
     def _finish_other_writes(self) -> None:
-        """Finish writes without a name whose driver died between its decision and the end of it.
+        """Finish unnamed writes whose driver died between the decision and its end.
 
-        To commit the same transactions beside a driver that lives does no harm; to take its name would fence
-        it. So the name is taken, and the decision removed, when the driver has had its time.
+        Committing the transactions of a driver that lives does no harm, but taking its name would fence it.
+        So the name is taken, and the decision removed, only after the driver has had enough time.
         """
         for name, known in self.decisions.read().items():
             if not name.startswith(ONE_WRITE):

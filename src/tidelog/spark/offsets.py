@@ -1,6 +1,6 @@
-"""Positions of a query: their JSON, where a query starts and ends, and what is said where data is lost.
+"""Positions of a query: their JSON, the start and end of a query, and reports of data loss.
 
-The JSON is that of Spark's Kafka connector, {"topic": {"0": 23}}, so that a checkpoint can change hands.
+The JSON is that of Spark's Kafka connector, {"topic": {"0": 23}}: either can use the other's checkpoint.
 Positions are resolved when a query is planned.
 """
 
@@ -35,7 +35,7 @@ NO_OFFSET = -1
 
 
 def report_data_loss(reason: str, fail: bool) -> None:
-    """Raise, or warn, as failOnDataLoss says."""
+    """Raise or warn of lost data, as failOnDataLoss says."""
     if fail:
         raise DataLoss(
             "Some data may have been lost because they are not available any more; either the data was aged"
@@ -46,7 +46,7 @@ def report_data_loss(reason: str, fail: bool) -> None:
 
 
 def to_json(offsets: Mapping[PartitionKey, int]) -> OffsetJson:
-    """Sorted, so that the same position is always the same text: Spark compares texts."""
+    """The JSON of a position. It is sorted, since Spark compares positions as text."""
     found: OffsetJson = {}
     for topic, index in sorted(offsets):
         found.setdefault(topic, {})[str(index)] = offsets[topic, index]
@@ -69,7 +69,7 @@ def from_json(position: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a query starts or ends, and the partitions whose end or beginning was taken as it was."""
+    """The start or end of a query, and the partitions that are at their current end or beginning there."""
 
     offsets: Offsets
     at_latest: frozenset[PartitionKey] = frozenset()
@@ -129,9 +129,9 @@ def _at_times(cluster: Cluster, times: Offsets, options: SourceOptions, *, start
 
 
 def rate_limited(limit: int, start: Offsets, until: Offsets) -> Offsets:
-    """`limit` offsets shared among partitions in proportion to what each has; small ones get one at least.
+    """Share `limit` offsets among partitions in proportion to their lag; each gets at least one.
 
-    A partition that is not in `start` is given in full: its start has to be added by the caller.
+    A partition without a `start` gets all of its offsets: the caller has to add its start.
     """
     sizes = {key: end - start[key] for key, end in until.items() if key in start and end > start[key]}
     total = sum(sizes.values())
@@ -146,6 +146,6 @@ def rate_limited(limit: int, start: Offsets, until: Offsets) -> Offsets:
 
 
 def lag(position: Mapping[str, Mapping[str, int]], latest: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """How many offsets each partition is behind, from two positions as a query's progress has them."""
+    """The lag of each partition, from two positions in the form of a query's progress."""
     done = from_json(position)
     return {key: max(0, end - done.get(key, 0)) for key, end in from_json(latest).items()}

@@ -1,7 +1,7 @@
-"""The names that options may have: of the source, of the sink, of Spark itself, and of Kafka's clients.
+"""The names of options: of the source, of the sink, of Spark itself, and of Kafka's clients.
 
-A name that nobody knows is refused with the nearest one that somebody does: left alone it would change
-nothing, and `exactlyonc` would write at least once.
+An unknown name is refused with the nearest known one. Ignored, a typo such as `exactlyonc` would silently
+write at least once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SINK = (
     "topic",
     "transactionalIdPrefix",
 )
-# What Spark reads itself, or adds, and hands on with the others.
+# Options that Spark reads itself, or adds, and passes on with the others.
 SPARK = (
     "asyncProgressTrackingCheckpointIntervalMs",
     "asyncProgressTrackingEnabled",
@@ -64,17 +64,17 @@ SPARK = (
     "queryName",
 )
 KAFKA = "kafka."
-# How near a setting has to be to one that is known to be taken for a slip of it.
+# How similar an unknown setting has to be to a known one to count as a typo.
 NEAR = 0.8
 
 
 def unknown_to_source(given: Iterable[str]) -> str | None:
-    """What is wrong with the names of a read's options, given in lower case; None where nothing is."""
+    """The error in the names of a read's options, which are in lower case; None if all are known."""
     return _unknown(given, SOURCE, SINK, "source", {**consumer_definition(), **admin_definition()})
 
 
 def unknown_to_sink(given: Iterable[str]) -> str | None:
-    """What is wrong with the names of a write's options, given in lower case; None where nothing is."""
+    """The error in the names of a write's options, which are in lower case; None if all are known."""
     return _unknown(given, SINK, SOURCE, "sink", {**producer_definition(), **admin_definition()})
 
 
@@ -105,7 +105,7 @@ def _hint(name: str, known: Mapping[str, str], settings: Collection[str]) -> str
 
 
 def _unknown_setting(name: str) -> str | None:
-    """A slip of a setting that is known; one that is far from all of them may be for Java's clients alone."""
+    """The error of a typo of a known setting. Other names may be for Java's clients: they log a warning."""
     known = {*consumer_definition(), *producer_definition(), *admin_definition()}
     if name in known:
         return None

@@ -1,7 +1,7 @@
-"""The options of the data source, read and checked: those of Spark's Kafka connector, and a few beside them.
+"""The options of the data source, parsed and checked: those of Spark's Kafka connector, and a few more.
 
-Names do not mind their case. What the connector refuses is refused here with the same reason, before anything
-is connected to; a value that cannot be used raises `OptionError` and says what would be right.
+Names are case-insensitive. Options that the connector refuses are refused with the same reason, before any
+connection is made. A value that cannot be used raises `OptionError` with the expected value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("tidelog.spark")
 Offsets = dict[PartitionKey, int]
 
 LONG_MAX = 2**63 - 1
-# Long enough for a machine that is busy, short enough for a person who mistyped an address.
+# Long enough for a busy machine, short enough for a user who mistyped an address.
 BOOTSTRAP_TIMEOUT_MS = 8_000
 
 _TIME = re.compile(r"(-?[0-9]+)\s*([a-z]*)")
@@ -36,7 +36,7 @@ _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 
 
 class OptionError(ValueError):
-    """An option that is missing, refused or has a value that cannot be used."""
+    """An option that is missing, not supported, or has a value that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,14 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """Each partition at its first record that is as late, in milliseconds."""
+    """Each partition at its first record of this time or later, in milliseconds."""
 
     times: Offsets
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """All partitions at their first record that is as late, in milliseconds."""
+    """All partitions at their first record of this time or later, in milliseconds."""
 
     time: int
 
@@ -90,12 +90,12 @@ Limit = Everywhere | AtOffsets | AtTimes | AtTime
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a read was asked for. `client` has the clients' settings, without their `kafka.`."""
+    """The options of a read. `client` has the settings of the clients, without the prefix `kafka.`."""
 
     selection: Selection
     client: Mapping[str, str]
     starting: Limit | None
-    """None where nothing was said: latest for a stream, earliest for a batch."""
+    """None if the option is not set: latest for a stream, earliest for a batch."""
     ending: Limit | None
     when_no_offset: Literal["error", "latest"] = "error"
     fail_on_data_loss: bool = True
@@ -114,7 +114,7 @@ class SourceOptions:
     push_filters: bool = False
     bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS
     given: Mapping[str, str] = field(default_factory=dict)
-    """Every option as it was given, with its name in lower case."""
+    """Every option as given, with its name in lower case."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -131,7 +131,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a write was asked for. `client` has the producers' settings, without their `kafka.`."""
+    """The options of a write. `client` has the settings of the producers, without the prefix `kafka.`."""
 
     client: Mapping[str, str]
     topic: str | None = None
@@ -142,7 +142,7 @@ class SinkOptions:
     decision_topic: str = "__spark_decisions"
     bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS
     given: Mapping[str, str] = field(default_factory=dict)
-    """Every option as it was given, with its name in lower case."""
+    """Every option as given, with its name in lower case."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -150,12 +150,12 @@ class SinkOptions:
 
     @property
     def has_partitioner(self) -> bool:
-        """Whether a partitioner is asked about each row, keys or not."""
+        """Whether a partitioner chooses the partition of each row, with or without a key."""
         return bool(self.client.get("partitioner.class", "").strip())
 
 
 class _Given:
-    """Options under names without case, read one by one."""
+    """Options by case-insensitive name, read one by one."""
 
     __slots__ = ("options",)
 
@@ -163,7 +163,7 @@ class _Given:
         self.options = {name.lower(): str(value) for name, value in options.items()}
 
     def refuse(self, unknown: Callable[[Iterable[str]], str | None]) -> None:
-        """Raise what is wrong with the names, if anything is."""
+        """Raise the error that `unknown` finds in the names, if there is one."""
         wrong = unknown(self.options)
         if wrong is not None:
             raise OptionError(wrong)
@@ -212,7 +212,7 @@ class _Given:
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options of a read; those that only a stream or a batch may have are looked at by the two below."""
+    """The options of a read. `stream_options` and `batch_options` check what only one of the two may have."""
     given = _Given(options)
     given.refuse(unknown_to_source)
     client = given.client()
@@ -268,7 +268,7 @@ def stream_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def batch_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options of a batch read, which begins and ends somewhere."""
+    """The options of a batch read, which has a start and an end."""
     parsed = source_options(options)
     if parsed.starting == Everywhere(LATEST):
         raise OptionError(
@@ -366,7 +366,7 @@ def _selection(given: _Given) -> Selection:
         raise OptionError(
             f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{value}'"
         )
-    if "&&" in value:  # no topic has it in its name, and Python would take it for two characters
+    if "&&" in value:  # no topic name contains it, and Python would read it as two characters
         raise OptionError(
             f"subscribePattern={value}: && is Java's, and these expressions are Python's: use a lookahead,"
             " (?![3])[0-9] for [0-9&&[^3]]"
@@ -400,7 +400,7 @@ def _partitions(text: str) -> frozenset[PartitionKey]:
 
 
 def _limit(given: _Given, which: str) -> Limit | None:
-    """Where to start or end. A time for all goes before times, and these before offsets."""
+    """The start or end. A timestamp for all partitions precedes timestamps, and these precede offsets."""
     if (time := given.text(f"{which}Timestamp")) is not None:
         if not re.fullmatch(r"[+-]?[0-9]+", time, re.ASCII):
             raise OptionError(f"{which}Timestamp: Expected a single long value, got {time}")
@@ -444,7 +444,7 @@ def _when_no_offset(given: _Given) -> Literal["error", "latest"]:
 
 
 def _publish_group(given: _Given, client: Mapping[str, str]) -> str | None:
-    """The group that shows the query's position: publishGroup, or kafka.group.id where nothing is said."""
+    """The group that shows the query's position: publishGroup, or else kafka.group.id."""
     name = given.text("publishGroup")
     if name is None:
         return client.get("group.id") or None
@@ -458,7 +458,7 @@ def _publish_group(given: _Given, client: Mapping[str, str]) -> str | None:
 
 
 def _refuse_consumer_settings(given: _Given, client: Mapping[str, str]) -> None:
-    """What the source decides by itself, with the reason; and what no client could use."""
+    """Refuse settings that the source manages itself, with the reason, and invalid settings."""
     if "group.id" in client and given.text("groupIdPrefix") is not None:
         log.warning("Option groupIdPrefix will be ignored as option kafka.group.id has been set.")
     if "auto.offset.reset" in client:
@@ -490,7 +490,7 @@ def _refuse_consumer_settings(given: _Given, client: Mapping[str, str]) -> None:
 
 
 def _check_order(starting: Limit | None, ending: Limit | None) -> None:
-    """Where both ends are given alike, they name the same partitions and the start is not after the end."""
+    """If both ends are of the same kind, they need the same partitions, and no start after its end."""
     if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
         what, first, last = "offset", starting.offsets, ending.offsets
     elif isinstance(starting, AtTimes) and isinstance(ending, AtTimes):
@@ -512,5 +512,5 @@ def _check_order(starting: Limit | None, ending: Limit | None) -> None:
 
 
 def shown(partitions: Iterable[PartitionKey]) -> str:
-    """Partitions in an error: orders-0, orders-1."""
+    """Partitions for an error message: orders-0, orders-1."""
     return ", ".join(f"{topic}-{index}" for topic, index in sorted(partitions)) or "none"

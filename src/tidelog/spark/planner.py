@@ -1,7 +1,7 @@
-"""Ranges of offsets into tasks: one for each partition of the log, more where the options ask for it.
+"""Splits ranges of offsets into tasks: one for each partition, more if the options ask for it.
 
-`maxRecordsPerPartition` cuts a range into equal parts, `minPartitions` then cuts large ones in proportion,
-both as Spark's connector counts them. Empty ranges are left out.
+`maxRecordsPerPartition` cuts a range into equal parts, `minPartitions` then cuts large ranges in proportion.
+Both count as in Spark's connector. Empty ranges are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def split(
     if min_partitions is None or min_partitions <= len(divided):
         return divided
     total = sum(map(_size, divided))
-    # Small ranges stay whole, and what they hold does not count when the others are cut.
+    # Small ranges stay whole. They do not count when the others are cut.
     whole = [each for each in divided if _share(_size(each), total, min_partitions) == 1]
     whole_partitions = {(each.topic, each.partition) for each in whole}
     rest = total - sum(map(_size, whole))
@@ -45,12 +45,12 @@ def _size(each: OffsetRange) -> int:
 
 
 def _share(size: int, total: int, parts: int) -> int:
-    """Its part of `parts`, rounded half up, and at least one."""
+    """The share of `size` in `parts`, rounded half up, and at least one."""
     return max(int(size / total * parts + 0.5), 1)
 
 
 def _parts(each: OffsetRange, count: int) -> list[OffsetRange]:
-    """`count` ranges of nearly the same size; fewer where there are not as many offsets."""
+    """`count` ranges of nearly the same size, or fewer if there are fewer offsets."""
     found: list[OffsetRange] = []
     start = each.start
     for left in range(count, 0, -1):

@@ -1,7 +1,7 @@
-"""Reads a range of offsets into Arrow batches, as Spark wants them: what each task of a read does.
+"""Reads a range of offsets into Arrow batches: the work of each task of a read.
 
-The next piece is asked for before the one at hand is given away, so that the broker works while Spark does.
-Offsets that compaction, aborted transactions or markers have left empty are passed over.
+It requests the next records before it passes on the current ones, so that the broker works while Spark does.
+Offsets that are empty after compaction, aborted transactions or control batches are skipped.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ROWS_PER_BATCH = 65_536
 
 
 class DataLoss(KafkaError):
-    """Offsets that were to be read are not there any more."""
+    """Offsets of a range do not exist any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets from `start` on and before `end` of one partition."""
+    """The offsets of one partition from `start` up to, not including, `end`."""
 
     topic: str
     partition: int
@@ -47,19 +47,19 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """What tasks need to know beside the range; travels to them pickled."""
+    """The settings of tasks beside the range. They are pickled with the task."""
 
     client: Mapping[str, str]
     """Settings of the consumer by Kafka's names, `bootstrap.servers` among them."""
     format: Format = field(default_factory=Format)
     fail_on_data_loss: bool = True
     poll_timeout_ms: int = 120_000
-    """How long to wait for a record that should be there."""
+    """How long to wait for a record that should exist."""
     rows_per_batch: int = ROWS_PER_BATCH
 
 
 def read_range(wanted: OffsetRange, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    """The rows of a range in the order of their offsets; none where it is empty."""
+    """The rows of a range by offset; none if the range is empty."""
     _spare_the_collector()
     if wanted.start >= wanted.end:
         return
@@ -73,9 +73,9 @@ def read_range(wanted: OffsetRange, settings: ReadSettings) -> Iterator[pa.Recor
 
 
 def _spare_the_collector() -> None:
-    """Leave what is imported out of garbage collections, of which Spark's workers make one after every task.
+    """Exclude imported modules from garbage collection, which Spark's workers run after every task.
 
-    Theirs is full of modules by now, which took the collector longer than a small task takes (measured).
+    Measured: a collection over all imported modules takes longer than a small task.
     """
     if "pyspark.worker" in sys.modules and gc.get_freeze_count() == 0:
         gc.freeze()
@@ -123,7 +123,7 @@ class _RangeReader:
                 return
 
     def _reader(self, fetched: Fetched) -> RecordReader | None:
-        """None where the answer holds no whole batch."""
+        """A reader of the answer; None if the answer has no complete batch."""
         if not len(fetched.records):
             return None
         wanted = self._range
@@ -133,7 +133,7 @@ class _RangeReader:
         return None if reader.next_fetch < 0 and reader.done else reader
 
     def _answer(self) -> Fetched | None:
-        """The next piece; None where what is left of the range is lost and may be."""
+        """The next answer; None if the rest of the range is lost and failOnDataLoss is false."""
         try:
             return self._fetcher.answer()
         except OffsetOutOfRange:
@@ -155,7 +155,7 @@ class _RangeReader:
         return self._fetcher.log_start()
 
     def _wait_on(self, fetched: Fetched) -> None:
-        """Nothing came: ask again, until the time is over."""
+        """The answer was empty: ask again, until the time is over."""
         if time.monotonic() > self._deadline:
             end = fetched.last_stable_offset if fetched.aborted is not None else fetched.high_watermark
             waited = f"{self._settings.poll_timeout_ms} ms"
@@ -164,7 +164,7 @@ class _RangeReader:
         self._fetcher.ask(self._position)
 
     def _lost(self, resume: int, reason: str) -> None:
-        """Pass over offsets that are gone, or raise, as failOnDataLoss says."""
+        """Skip offsets that are gone, or raise, as failOnDataLoss says."""
         wanted = self._range
         where = f"{wanted.topic}-{wanted.partition}: offsets {self._position} to {resume}"
         text = f"{where} cannot be read: {reason}"
@@ -172,5 +172,5 @@ class _RangeReader:
             raise DataLoss(
                 f"{text}. Some data may have been lost; to go on with what is there, set failOnDataLoss=false"
             )
-        log.warning("%s; they are passed over", text)
+        log.warning("%s; they are skipped", text)
         self._position = resume

@@ -1,4 +1,4 @@
-"""The columns that rows of the source have by themselves, which are those of Spark's Kafka connector."""
+"""The columns of the source, which are those of Spark's Kafka connector."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-"""In the order of the connector; headers are there where `includeHeaders` or `columns` asks for them."""
+"""In the order of the connector. `includeHeaders` or `columns` adds the headers."""
 
 
 def source_schema() -> StructType:
@@ -45,7 +45,7 @@ def source_schema() -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects a batch of these columns to be, to the last bit."""
+    """The exact Arrow schema that Spark expects of a batch with these columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
@@ -53,7 +53,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 @dataclass(slots=True)
 class Constants:
-    """Columns that are the same in every row, made once and cut to length for each batch."""
+    """Columns with the same value in every row, made once and sliced for each batch."""
 
     topic: str
     partition: int
@@ -74,7 +74,7 @@ class Constants:
 
 
 class RowBatches:
-    """Turns what readers hold into the columns that are wanted, and no others."""
+    """Turns the records of readers into the wanted columns, and no others."""
 
     def __init__(self, topic: str, partition: int, end: int, wanted: frozenset[str]) -> None:
         self._constants = Constants(topic, partition)
@@ -91,7 +91,7 @@ class RowBatches:
         )
 
     def columns(self, sink: RowSink) -> dict[str, pa.Array]:
-        """The wanted columns of the rows in a sink, which is not to be used any more."""
+        """The wanted columns of the rows in a sink. The sink must not be used afterwards."""
         import pyarrow as pa
 
         if sink.beyond >= 0 and "timestamp" in self._wanted:
@@ -140,7 +140,7 @@ class RowBatches:
 
 
 def filled(batches: RowBatches, reader: RecordReader, limit: int) -> RowSink:
-    """A sink with at most so many of the rows that a reader has left."""
+    """A sink with the next rows of a reader, at most `limit`."""
     sink = batches.sink()
     sink.fill(reader, limit)
     return sink

@@ -1,8 +1,8 @@
-"""Rows of a data frame into a producer: `Target` says which columns count, `RowSender` sends Arrow batches.
+"""Sends rows of a data frame with a producer: `Target` names the columns, `RowSender` sends Arrow batches.
 
-Rows are grouped by topic and partition as columns and keep their order within a group; only rows with
-headers, and those that a partitioner is asked about, are sent one by one. What Spark's Kafka connector
-refuses about the columns is refused with the same words.
+Rows are grouped by topic and partition and sent as columns, in their order within a group. Only rows with
+headers, and rows whose partition a partitioner chooses, are sent one by one. Columns that Spark's Kafka
+connector refuses are refused with the same message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 TOPIC, KEY, VALUE, PARTITION, HEADERS = "topic", "key", "value", "partition", "headers"
 NO_PARTITION = -1
-# How many unfinished sends are remembered before the first ones are looked at.
+# How many unfinished sends are kept before the first ones are checked.
 LOOK_BACK = 256
 
 
@@ -40,7 +40,7 @@ class RowError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where rows go: the topic of all of them, or None where each says its own, and the columns there are."""
+    """The destination of rows: one topic, or None if each row names its own, and the columns that exist."""
 
     topic: str | None
     has_key: bool
@@ -49,7 +49,7 @@ class Target:
 
 
 def target_of(schema: StructType, topic: str | None) -> Target:
-    """Check the columns; they are found by their exact names, others are passed over."""
+    """Check the columns of a data frame. Names match exactly, and other columns are ignored."""
     from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructField, StructType
 
     header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -70,7 +70,7 @@ def target_of(schema: StructType, topic: str | None) -> Target:
     _check_type(columns, HEADERS, ArrayType(header))
     _check_type(columns, PARTITION, IntegerType())
     if topic is not None and not topic:
-        raise OptionError("topic=: the name of a topic is right")
+        raise OptionError("topic=: expected the name of a topic")
     return Target(topic, KEY in columns, PARTITION in columns, HEADERS in columns)
 
 
@@ -84,7 +84,7 @@ def _check_type(columns: dict[str, DataType], name: str, *wanted: DataType) -> N
 
 
 def _same(found: DataType, wanted: DataType) -> bool:
-    """The same type, whether or not it may be null; a string of any collation or length is a string."""
+    """Whether two types are equal, apart from nullability. Strings of any collation or length are equal."""
     from pyspark.sql.types import ArrayType, StringType, StructType
 
     if isinstance(wanted, ArrayType) and isinstance(found, ArrayType):
@@ -100,7 +100,7 @@ def _same(found: DataType, wanted: DataType) -> bool:
 
 
 class RowSender:
-    """Sends the batches of one task. `finish` waits until all is written, and raises the first error."""
+    """Sends the batches of one task. `finish` waits for all rows and raises the first error."""
 
     def __init__(self, producer: Producer, target: Target, *, one_by_one: bool = False) -> None:
         self.rows = 0
@@ -133,7 +133,7 @@ class RowSender:
         return self.rows
 
     def _look_back(self) -> None:
-        """Let go of what is written; an error ends the task early."""
+        """Drop the sends that are done. An error ends the task early."""
         waiting: list[SentColumns | RecordFuture] = []
         for sent in self._sent:
             if sent.done():
@@ -152,7 +152,7 @@ class RowSender:
 
 
 def _written(sent: SentColumns | RecordFuture) -> None:
-    """Raise where it is not."""
+    """Wait for a send, and raise its error."""
     try:
         sent.result(0)
     except MessageTooLarge as error:
@@ -164,7 +164,7 @@ def _written(sent: SentColumns | RecordFuture) -> None:
 
 
 def _contents(column: pa.Array) -> list[bytes | None]:
-    """The bytes as they are: a string of Spark may hold some that are no UTF-8."""
+    """The raw bytes of a column: a string of Spark may hold bytes that are no UTF-8."""
     import pyarrow as pa
 
     found: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
@@ -172,7 +172,7 @@ def _contents(column: pa.Array) -> list[bytes | None]:
 
 
 def _text(content: bytes) -> str:
-    """What has to be text: bytes that are no UTF-8 become replacement characters, as in the connector."""
+    """Bytes as text. Invalid UTF-8 becomes replacement characters, as in the connector."""
     return content.decode(errors="replace")
 
 
@@ -191,7 +191,7 @@ def _header(given: dict[str, bytes | None] | None) -> tuple[str, bytes | None]:
 
 
 def groups(batch: pa.RecordBatch, target: Target) -> Iterable[tuple[str, int | None, pa.RecordBatch]]:
-    """The rows of each topic and partition (None: chosen by the producer), in their order."""
+    """The rows of each topic and partition, in their order. For None the producer chooses the partition."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -216,6 +216,6 @@ def groups(batch: pa.RecordBatch, target: Target) -> Iterable[tuple[str, int | N
         numbers = batch.column(PARTITION)
         least = pc.min(numbers).as_py()
         if least is not None and least < 0:
-            raise RowError(f"partition {least} present in the data; at least 0 is right, or null for any")
+            raise RowError(f"partition {least} present in the data; expected 0 or more, or null for any")
         codes = pc.add(codes, pc.add(pc.fill_null(numbers, NO_PARTITION).cast(pa.int64()), 1))
     return [(names[place], partition, rows) for place, partition, rows in rows_by_code(batch, codes)]

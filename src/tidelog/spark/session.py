@@ -1,4 +1,4 @@
-"""A Spark session with the settings that make the data source quick, and errors that say what to install.
+"""A Spark session with fast settings for the data source, and errors that say what to install.
 
 from tidelog.spark.session import session
 
@@ -28,18 +28,18 @@ INSTALL_JAVA = "apt-get install -y openjdk-17-jre-headless (or brew install open
 INSTALL_SPARK = "pip install 'tidelog[spark]'"
 
 FAST: dict[str, str] = {
-    # Rows travel between the JVM and Python's workers: a Unix socket takes less CPU than TCP.
+    # Rows travel between the JVM and the Python workers: a Unix socket takes less CPU than TCP.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Filters of batch reads reach the source.
+    # Pass the filters of batch reads to the source.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Checkpoints are renamed into place by the file system's own call, not by the slower way around it.
+    # Rename checkpoints with the file system's own call, which is faster than the default.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
 }
 LOCAL: dict[str, str] = {
-    # On one machine two hundred shuffle partitions are two hundred tasks with nothing to do.
+    # On one machine the default of two hundred shuffle partitions makes two hundred tiny tasks.
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
@@ -48,13 +48,14 @@ LOCAL: dict[str, str] = {
 
 
 class SparkMissing(RuntimeError):
-    """Spark cannot run here; the text says, in one line, what to do about it."""
+    """Spark cannot run here. The message says in one line what to do."""
 
 
 def session(app: str = "tidelog", master: str | None = None, **conf: object) -> SparkSession:
-    """A session, made or found; `conf` are Spark's settings: `**{"spark.ui.enabled": "false"}`.
+    """Get or create a session. `conf` has Spark's settings: `**{"spark.ui.enabled": "false"}`.
 
-    Without a master it is that of spark-submit or of the environment, and this machine's cores elsewhere.
+    The default of `master` is that of spark-submit or of the environment, otherwise the cores of this
+    machine.
     """
     missing = why_spark_cannot_run()
     if missing is not None:
@@ -64,7 +65,7 @@ def session(app: str = "tidelog", master: str | None = None, **conf: object) -> 
     builder = SparkSession.builder.appName(app)
     chosen = settings(master, {name: _text(value) for name, value in conf.items()})
     if chosen["spark.master"].startswith("local") and "PYSPARK_PYTHON" not in os.environ:
-        # Workers on this machine are to find what this program found; Spark would take any python3.
+        # The workers on this machine need the packages of this Python; Spark would start any python3.
         os.environ["PYSPARK_PYTHON"] = worker_python()
     for name, value in chosen.items():
         builder = builder.config(name, value)
@@ -72,10 +73,10 @@ def session(app: str = "tidelog", master: str | None = None, **conf: object) -> 
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("tidelog")` known to a session that was not made by `session`.
+    """Make `format("tidelog")` known to a session that `session` did not create.
 
-    Spark looks for data sources with the `python3` of the PATH where PYSPARK_PYTHON was not set before the
-    session was made, and that Python need not have this package. Raises SparkMissing on a cluster with such a
+    Spark looks for data sources with the `python3` of the PATH, unless PYSPARK_PYTHON was set before the
+    session was created, and that Python may lack this package. Raises SparkMissing on a cluster with such a
     Python.
     """
     from tidelog.spark.source import TidelogDataSource
@@ -101,7 +102,7 @@ def _has_package(python: str) -> bool:
 
 
 def settings(master: str | None, conf: dict[str, str]) -> dict[str, str]:
-    """What the session is made with: what was asked for before what we think best."""
+    """The settings of the session: those of the user, then our defaults."""
     chosen = master or conf.get("spark.master") or os.environ.get("MASTER") or _submitted_master()
     found = dict(FAST)
     if chosen is None:
@@ -113,10 +114,10 @@ def settings(master: str | None, conf: dict[str, str]) -> dict[str, str]:
 
 
 def worker_python() -> str:
-    """The program that Spark's Python processes on this machine are to be: this Python, started quickly.
+    """The program of Spark's Python processes on this machine: this Python, with a faster start.
 
-    Spark has them import PySpark from an archive without compiled files, which takes each of the many
-    processes 0.6 s of CPU; the same PySpark is installed here, so a script takes the archive out of the path.
+    Spark lets each of its many processes import PySpark from an archive without compiled files, which costs
+    0.6 s of CPU. The same PySpark is installed here, so a script removes the archive from the path.
     """
     import pyspark
 
@@ -148,7 +149,7 @@ exec {python} "$@"
 
 
 def why_spark_cannot_run() -> str | None:
-    """One line that says what is missing and the command that installs it; None where nothing is."""
+    """One line with what is missing and the command to install it; None if Spark can run."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
@@ -173,7 +174,7 @@ def _java() -> str | None:
 
 
 def java_version(program: str) -> int | None:
-    """The major version of a Java program; None where it does not say."""
+    """The major version of a Java program; None if it cannot be read."""
     try:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -186,7 +187,7 @@ def java_version(program: str) -> int | None:
 
 
 def _submitted_master() -> str | None:
-    """The master that spark-submit was given, where this program was started by it."""
+    """The master that spark-submit was given, if spark-submit started this program."""
     arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "").split()
     for flag, value in pairwise(arguments):
         if flag == "--master":

@@ -1,7 +1,7 @@
 """The sink: writers of batches and streams for `df.write.format("tidelog")`.
 
-Plain writes are at least once, as those of Spark's Kafka connector: a task that is run again writes its rows
-again. With `exactlyOnce` they are left to `exactly_once`.
+Plain writes are at least once, as in Spark's Kafka connector: a task that runs again writes its rows again.
+With `exactlyOnce` the module `exactly_once` writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-# A task has all of its rows at once: large batches in few requests, measured at local[2].
+# A task has all of its rows at once: large batches in few requests are fastest, measured at local[2].
 DEFAULTS = {
     "batch.size": "500000",
     "max.request.size": "8388608",
@@ -39,13 +39,13 @@ DEFAULTS = {
 
 @dataclass
 class Written(WriterCommitMessage):
-    """How many rows a task wrote."""
+    """The number of rows that a task wrote."""
 
     rows: int
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
-    """The writer of a batch; raises where options or columns cannot be written."""
+    """The writer of a batch. Raises if the options or columns are not valid."""
     parsed = sink_options(options)
     if overwrite:
         raise OptionError(
@@ -90,15 +90,15 @@ class PlainStreamWriter(DataSourceStreamArrowWriter):
         return write_plain(self.options, self.target, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing is left to do: what a task wrote is there for everybody."""
+        """Does nothing: the rows of a task are readable already."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was written stays, and is written again when the batch is."""
+        """Does nothing: written rows stay, and the replay of the batch writes them again."""
 
 
 def write_plain(options: SinkOptions, target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
     """Write the rows of a task with the producer of this worker."""
-    # Not where the write is planned: for plain writes the driver needs no way to the brokers.
+    # Not when the write is planned: the driver of a plain write need not reach the brokers.
     first_contact(options.client, options.bootstrap_timeout_ms)
     pool = _pool()
     producer = pool.take(options.client)
@@ -115,14 +115,14 @@ def write_plain(options: SinkOptions, target: Target, batches: Iterator[pa.Recor
 
 
 def producer_config(client: Mapping[str, str]) -> dict[str, str]:
-    """The settings of the sink's producers: what was given, and what suits tasks where nothing was."""
+    """The settings of the sink's producers: the given ones, and defaults that suit tasks."""
     return {**DEFAULTS, **client}
 
 
 class ProducerPool:
     """The producers of a Python worker, which runs one task after the other.
 
-    A task takes one and puts it back when all is written; one whose task failed is not seen again.
+    A task takes a producer and puts it back when all rows are written. After a failed task it is not reused.
     """
 
     def __init__(self) -> None:
@@ -149,5 +149,5 @@ def _key(client: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def _pool() -> ProducerPool:
-    """One for each worker process; workers are forked before they have any."""
+    """The pool of this worker process. A forked worker starts without one."""
     return ProducerPool()

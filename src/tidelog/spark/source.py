@@ -1,6 +1,6 @@
 """The data source: `spark.read.format("tidelog")`, streams and writes alike.
 
-Rows, options and meanings are those of Spark's Kafka connector; docs/spark.md lists them.
+Rows and options are those of Spark's Kafka connector; docs/spark.md lists them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TidelogDataSource(DataSource):
         from tidelog.spark.options import source_options
         from tidelog.spark.values import parse
 
-        source_options(self.options)  # what is wrong is said when the frame is made, not when it is used
+        source_options(self.options)  # report errors when the frame is made, not when it is used
         return parse(self.options).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:

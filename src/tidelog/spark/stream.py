@@ -1,12 +1,11 @@
-"""The streaming read: what the next micro-batch takes, and the tasks that read it.
+"""The streaming read: the range of the next micro-batch, and the tasks that read it.
 
-Promises, beyond those of Spark's Kafka connector:
-- the first micro-batch of a query that starts at the end takes nothing from there: its position goes into
-  the query's log of offsets before a row is read, so that a query killed in its first batch starts at the
-  same place again;
-- with AvailableNow nothing waits for minOffsetsPerTrigger.
-The object lives in a process of its own beside the driver, holds one client, and closes it in `stop`. It is
-also pickled to the executors, before it has connected, for `read`.
+Beyond Spark's Kafka connector it promises:
+- The first micro-batch of a query that starts at the end is empty. Its position is in the query's offset log
+  before a row is read, so a query killed in its first batch starts at the same place again.
+- With AvailableNow nothing waits for minOffsetsPerTrigger.
+The reader lives in its own process beside the driver, has one client, and closes it in `stop`. Spark also
+pickles it to the executors for `read`, before it has connected.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.spark import offsets as positions
 from tidelog.spark.cluster import Cluster
@@ -51,7 +51,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_trigger = -float("inf")
         self._new_starts: Offsets = {}
 
-    # What Spark asks
+    # Spark's interface
 
     def initialOffset(self) -> OffsetJson:
         limit = self.options.starting or Everywhere(LATEST)
@@ -59,7 +59,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._initial.offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Never "all": that is what Spark itself says where a trigger takes everything at once."""
+        """Never "all": Spark itself passes that limit for a trigger that takes everything at once."""
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         if self.options.min_offsets_per_trigger is not None:
@@ -74,7 +74,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._publisher.publish(done)
         latest = self._latest = self._latest_offsets(done)
         if not latest and isinstance(self.options.selection, SubscribePattern):
-            # That no topic at all matches may be what a broker without its metadata says: nothing is dropped.
+            # If no topic matches, a broker may lack its metadata: keep the position.
             return to_json(done)
         if isinstance(limit, ReadAllAvailable):
             return to_json(self._pinned(done, latest))
@@ -103,15 +103,15 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(partition.range, self.settings)
 
     def commit(self, end: Mapping[str, Mapping[str, int]]) -> None:
-        """Nothing: the position is published when the next micro-batch is planned, which is no later."""
+        """Does nothing: the position is published when the next micro-batch is planned."""
 
     def stop(self) -> None:
         self._cluster.close()
 
-    # How it is found
+    # Offsets
 
     def _latest_offsets(self, done: Offsets) -> Offsets:
-        """Where the partitions end; with AvailableNow, where they ended when that was first asked."""
+        """The ends of the partitions; with AvailableNow, the ends at the first call."""
         if self._target is not None:
             return self._target
         found = self._ends(done)
@@ -120,7 +120,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _ends(self, done: Offsets) -> Offsets:
-        """Asked again where a partition ends before what was read of it: right after an election it may."""
+        """The ends of the partitions. Asks again if one is before the read position, as after an election."""
         attempt = 1
         while True:
             there = self._cluster.partitions(known=done.keys())
@@ -133,7 +133,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(self.options.fetch_offset_retry_interval_ms / 1000)
 
     def _check_still_there(self, until: Offsets) -> None:
-        """AvailableNow found the ends when it began: what was lost since is told before tasks wait for it."""
+        """Report data that was lost since AvailableNow fixed the ends, before tasks wait for it."""
         ends = self._ends(until)
         for (topic, index), end in until.items():
             there = ends.get((topic, index))
@@ -150,7 +150,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
 
     def _pinned(self, done: Offsets, until: Offsets) -> Offsets:
-        """Partitions that start at their end stay there for the first micro-batch."""
+        """Keep partitions that start at their end there for the first micro-batch."""
         initial = self._initial
         if initial is None or not initial.at_latest or done != initial.offsets:
             return until
@@ -170,7 +170,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _starts_of_new(self, done: Offsets, until: Offsets) -> Offsets:
-        """Where partitions begin that were not there before; remembered until a batch has taken them."""
+        """The starts of new partitions, kept until a batch has taken them."""
         new = until.keys() - done.keys()
         if not new:
             self._new_starts = {}
@@ -196,12 +196,12 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts.update(start)
         return [self._range(key, starts[key], until) for key, until in end.items() if key in starts]
 
-    def _range(self, partition: tuple[str, int], start: int, end: int) -> OffsetRange:
+    def _range(self, partition: PartitionKey, start: int, end: int) -> OffsetRange:
         topic, index = partition
         if end < start:
             initial = self._initial
             if initial is not None and partition in initial.at_latest:
-                # The first micro-batch of a query that was killed in it: it took nothing from here.
+                # The first micro-batch of a query that was killed in it: it was empty here.
                 return OffsetRange(topic, index, end, end)
             report_data_loss(
                 f"Partition {topic}-{index} offset was changed from {start} to {end}. This could be either"

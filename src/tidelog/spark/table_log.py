@@ -1,11 +1,11 @@
-"""What a table remembers beside its rows, in the folder `_tidelog` inside the table's own.
+"""The log of a table: its columns and batches, in the folder `_tidelog` inside the table's folder.
 
-- `schema/NNNN-<hash>.json`: each set of columns that was ever written; the table has all of them.
-- `batches/<writer>.<batch>.<attempt>.moving|done`: the files of the newest batch of each writer. A batch
-  counts from the rename of its `moving` to `done` on; until then its files are moved into place, and
-  whoever reads by this log leaves them out. A batch that comes again is undone first, the same way back.
+- `schema/NNNN-<hash>.json`: each set of columns that was ever written. The table has all of them.
+- `batches/<writer>.<batch>.<attempt>.moving|done`: the files of the newest batch of each writer. The rename
+  of `moving` to `done` commits the batch. Before that its files are moved into place, and readers of this
+  log ignore them. A replayed batch is first undone in the reverse order.
 - `compactions/`, `replaced/`: see `compaction`.
-- `staging/`: files that are being written. Nothing there is part of the table.
+- `staging/`: files that are being written. They are not part of the table.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 VERSION = "_version"
-"""The column of a keyed table that says which of the rows of a key is the newest."""
+"""The column of a keyed table with the version of a row: the newest row of a key has the highest."""
 HIDDEN = "_tidelog"
 _MARKER = re.compile(r"(?P<writer>[^.]+)\.(?P<batch>\d+)\.(?P<attempt>[0-9a-f]+)\.(?P<state>moving|done)")
 _PLAIN_WRITER = re.compile(r"[A-Za-z0-9_/]+")
 
 
 class TableError(ValueError):
-    """A table cannot be written or read as asked; the message says what would be right."""
+    """A table cannot be written or read as asked. The message says what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """One batch of one writer, as the name of its marker tells it."""
+    """One batch of one writer, from the name of its marker."""
 
     writer: str
     batch: int
@@ -54,7 +54,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """What a marker holds: the batch's place in the order of the table, and its files there."""
+    """The content of a marker: the batch's version, which orders the batches of the table, and its files."""
 
     version: int
     files: tuple[str, ...]
@@ -62,7 +62,7 @@ class BatchFiles:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns of a table, how its files are laid out, and what makes two rows the same thing."""
+    """The columns of a table, the columns of its folders, and the columns of its key."""
 
     schema: StructType
     partition_by: tuple[str, ...]
@@ -70,7 +70,7 @@ class Shape:
 
 
 def slug(writer: str) -> str:
-    """The writer's name as part of a file name: two writers never share one."""
+    """The writer's name as a part of file names, unique for each writer."""
     plain = re.sub(r"[^A-Za-z0-9_]", "-", writer)
     if _PLAIN_WRITER.fullmatch(writer):
         return plain
@@ -90,7 +90,7 @@ class TableLog:
     # -- columns
 
     def shape(self) -> Shape | None:
-        """The table as declared so far, None where it is not there."""
+        """The declared columns of the table, or None if the table does not exist."""
         shape: Shape | None = None
         names = (entry.name for entry in self.files.entries(f"{self.hidden}/schema"))
         for name in names:
@@ -103,7 +103,7 @@ class TableLog:
         return any(entry.name.endswith(".json") for entry in self.files.entries(f"{self.hidden}/schema"))
 
     def declare(self, wanted: Shape) -> Shape:
-        """Make the table, or add the columns that it lacks; refused where it is another kind of table."""
+        """Create the table, or add missing columns. Raises if its key or folders differ."""
         wanted = replace(wanted, schema=_nullable(wanted.schema))
         _check(self.name, wanted)
         current = self.shape()
@@ -129,7 +129,7 @@ class TableLog:
         ]
 
     def files_of(self, marker: Marker) -> BatchFiles | None:
-        """None where the marker has gone since it was listed."""
+        """The content of a marker; None if the marker was deleted since it was listed."""
         text = self.files.read(f"{self.batches}/{marker.name}")
         if text is None:
             return None
@@ -137,7 +137,7 @@ class TableLog:
         return BatchFiles(held["version"], tuple(held["files"]))
 
     def version_for(self, writer: str, batch: int) -> int:
-        """The place of a batch in the order of the table: a replay keeps the one it had."""
+        """The version of a batch, which orders the batches of the table. A replay keeps its version."""
         newest = 0
         for marker in self.markers():
             held = self.files_of(marker)
@@ -161,14 +161,14 @@ class TableLog:
             )
 
     def commit(self, writer: str, batch: int, version: int, staged: Iterable[tuple[str, str]]) -> None:
-        """Make these files, (path, folder inside the table), the batch and all that there is of it."""
+        """Make these files, (path, folder inside the table), the only files of the batch."""
         earlier = [marker for marker in self.markers() if marker.writer == slug(writer)]
         marker = Marker(slug(writer), batch, uuid.uuid4().hex[:8], done=False)
         moves = [
             (source, join(folder, f"{marker.stem}.{number:04d}.parquet"))
             for number, (source, folder) in enumerate(staged)
         ]
-        # Before anything is undone: the batch's version must outlive a crash that comes after that.
+        # Before anything is undone: the batch's version has to survive a crash after that.
         held = {"version": version, "files": [target for _, target in moves]}
         self.put(self.batches, marker.name, json.dumps(held))
         for old in earlier:
@@ -196,14 +196,14 @@ class TableLog:
         self.files.delete(f"{self.batches}/{replace(marker, done=False).name}")
 
     def put(self, folder: str, name: str, text: str) -> None:
-        """The file is there with all of its text, or not at all. The same name has the same text."""
+        """Create a file atomically: with its whole text or not at all. The same name has the same text."""
         self.files.make_folder(folder)
         draft = f"{folder}/{uuid.uuid4().hex}.draft"
         self.files.write(draft, text)
         try:
             self.files.rename(draft, f"{folder}/{name}")
         except OSError:
-            # Another writer was quicker with the same file, on a file system that does not replace one.
+            # Another writer created the same file first, on a file system that does not replace files.
             if not self.files.exists(f"{folder}/{name}"):
                 raise
             self.files.delete(draft)

@@ -1,8 +1,8 @@
-"""Tables of Parquet files that micro-batches are written to, each once.
+"""Tables of Parquet files for micro-batches, each written once.
 
-A batch is known by its writer and its number. Written again, it replaces what it wrote before; a process
-killed at any point leaves a table that reads as before the batch, and the batch's replay makes it whole.
-The files are plain Parquet in `table/day=YYYY-MM-DD/`, which anything that reads Parquet reads.
+A batch is identified by its writer and number. A batch that is written again replaces its earlier rows. After
+a crash at any point the table reads as before the batch, and the batch's replay completes it. The files are
+plain Parquet in `table/day=YYYY-MM-DD/`, for any reader of Parquet.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["TableError", "Tables"]
 
 READ_ATTEMPTS = 50
 WAIT_SECONDS = 3.0
-"""How long a reader waits for a compaction to have moved its files, before it looks where they are."""
+"""How long a reader waits for a compaction to move its files before it looks for them."""
 COMPACT_EVERY = 20
 OPEN_FILES = 32
 WRITE_OPTIONS = {
     "compression": "zstd",
-    # Files are moved into the table by the table's log; moving them within the staging folder is in vain.
+    # The table's log moves files into the table: moving them within the staging folder is wasted work.
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
@@ -49,8 +49,8 @@ class Tables:
         small_files: int = compaction.SMALL_FILES,
         compact_every: int = COMPACT_EVERY,
     ) -> None:
-        """Every `compact_every` batches of a writer (0: never) a folder that has more than `small_files`
-        small files is compacted into files of about `target_bytes`."""
+        """A folder with more than `small_files` small files is compacted to files of about `target_bytes`,
+        every `compact_every` batches of a writer (0: never)."""
         self.spark = spark
         self.target_bytes = target_bytes
         self.small_files = small_files
@@ -76,9 +76,9 @@ class Tables:
         partition_by: Sequence[str] = (),
         keys: Sequence[str] = (),
     ) -> None:
-        """Add the rows as this batch of this writer, instead of what the batch wrote before.
+        """Write the rows as this batch of this writer, and replace its earlier rows.
 
-        With `keys`, the newest row of a key stands; a batch has at most one row for each.
+        With `keys` the table keeps the newest row of a key. A batch has at most one row for each key.
         """
         with self._written(rows, table, writer, batch, tuple(partition_by), tuple(keys)):
             pass
@@ -94,9 +94,10 @@ class Tables:
         partition_by: Sequence[str] = (),
         aside: str,
     ) -> Iterator[DataFrame | None]:
-        """Write the rows whose column `aside` is 0 and give the others, read back from files; None for none.
+        """Write the rows whose column `aside` is 0, and yield the others, read back from files, or None.
 
-        The rows are computed once for both. Those given have the table's columns and are gone afterwards.
+        The rows are computed once for both. The yielded rows have the table's columns; their files are
+        deleted at the end of the `with` block.
         """
         with self._written(rows, table, writer, batch, tuple(partition_by), (), aside) as folder:
             others = f"{folder}/{aside}=1"
@@ -104,7 +105,7 @@ class Tables:
             yield self.spark.read.schema(schema).parquet(others) if self.files.exists(others) else None
 
     def clear(self, table: str, *, writer: str, batch: int) -> None:
-        """This batch has no rows for the table: what it wrote there before, if anything, goes."""
+        """Remove the rows that this batch wrote to the table before, since it has none now."""
         log = self._log(table)
         markers = log.markers()
         if any((marker.writer, marker.batch) == (slug(writer), batch) for marker in markers):
@@ -121,7 +122,7 @@ class Tables:
         keys: tuple[str, ...],
         aside: str = "",
     ) -> Iterator[str]:
-        """The rows are in the table; while this lasts, other files of the write are in the folder given."""
+        """Write the rows. Within the `with` block the yielded folder has the other files of the write."""
         log = self._log(table)
         compaction.finish_all(log)
         log.check_order(writer, batch)
@@ -140,17 +141,16 @@ class Tables:
             self.compact(table)
 
     def compact(self, table: str) -> int:
-        """Merge the small files of each folder that has many; the number of files that went."""
+        """Merge the small files of each folder that has many; returns the number of replaced files."""
         log = self._log(table)
         compactor = compaction.Compactor(log, self._shape(log))
         return compactor.run(self.spark, self.target_bytes, self.small_files)
 
     def read(self, table: str, *, without: tuple[str, int] | None = None) -> DataFrame:
-        """All rows of whole batches; of a keyed table the newest row of each key.
+        """All rows of complete batches; of a keyed table the newest row of each key.
 
-        `without` leaves one batch out, (writer, batch): what the table was before that batch, also when the
-        batch comes a second time. The files are those of this moment: a frame that is kept for long may find
-        them compacted away, and is then to be read anew.
+        `without`, (writer, batch), leaves one batch out: the table before that batch, also during its replay.
+        The files are those of this moment. A compaction may delete them later: then read the table again.
         """
         log = self._log(table)
         shape = self._shape(log)
@@ -165,13 +165,13 @@ class Tables:
             ]
             names = [file.rpartition("/")[2] for held in left_out if held for file in held.files]
             frame = self._frame(log, shape, names, merges)
-            # A batch that began or ended while Spark listed the folder may be there in part.
+            # A batch that began or ended while Spark listed the folder may be listed in part.
             if log.markers() == seen and compaction.under_way(log) == merges:
                 return _newest(frame, shape)
         raise TableError(f"table {table} changes faster than it can be listed")
 
     def _merges_at_rest(self, log: TableLog) -> list[compaction.Merge]:
-        """Compactions that somebody left unfinished. One at work is waited for: it only moves files."""
+        """Compactions that a dead process left unfinished. Waits for running ones, which only move files."""
         deadline = time.monotonic() + self.wait_seconds
         merges = compaction.under_way(log)
         while merges and time.monotonic() < deadline:
@@ -182,7 +182,7 @@ class Tables:
     def _frame(
         self, log: TableLog, shape: Shape, without: list[str], merges: list[compaction.Merge]
     ) -> DataFrame:
-        """The files of the folder but for some, and those that a compaction has not moved there yet."""
+        """The files of the folder without some, and the files that a compaction has not moved there yet."""
         frames = []
         names = list(without)
         for merge in merges:
@@ -204,8 +204,8 @@ class Tables:
         return shape
 
     def stage(self, rows: DataFrame, folder: str, partition_by: Sequence[str]) -> None:
-        """Write the rows as Parquet files that no table has yet."""
-        # A file for each folder is kept open, up to so many: otherwise the rows are sorted by folder first.
+        """Write the rows as Parquet files that are not in a table yet."""
+        # Up to this many folders have a file open each; otherwise Spark sorts the rows by folder first.
         rows.sparkSession.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(OPEN_FILES))
         writer = rows.write.mode("overwrite").options(**WRITE_OPTIONS)
         writer.partitionBy(*partition_by).parquet(folder)
@@ -221,7 +221,7 @@ class Tables:
 
     def _log(self, table: str) -> TableLog:
         if not _TABLE_NAME.fullmatch(table):
-            raise TableError(f"{table!r} is no name for a table: letters, digits and underscores are")
+            raise TableError(f"{table!r} is no name for a table: expected letters, digits and underscores")
         return TableLog(self.files, f"{self.root}/{table}")
 
 
@@ -232,7 +232,7 @@ def _without_files(frame: DataFrame, names: list[str]) -> DataFrame:
 
 
 def _newest(frame: DataFrame, shape: Shape) -> DataFrame:
-    """One row for each key, the one of the highest version, as it was written."""
+    """One row for each key: the row with the highest version, as it was written."""
     from pyspark.sql import functions as F
 
     if not shape.keys:

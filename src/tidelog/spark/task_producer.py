@@ -16,7 +16,7 @@ log = logging.getLogger("tidelog.spark")
 def task_producer(
     options: SinkOptions, limits: Limits, transactional_id: str, *, two_phase: bool
 ) -> Producer:
-    """A producer that is ready to begin; with `two_phase` it has no time-out where the broker allows that."""
+    """An initialized producer. With `two_phase` it has no transaction time-out, if the broker allows that."""
     client = producer_config(options.client)
     wanted = client.pop(TWO_PHASE, "true").strip().lower() == "true"
     if "transaction.timeout.ms" in client:
@@ -45,7 +45,7 @@ def _started_with_timeout(client: dict[str, str], transactional_id: str, limits:
         try:
             return _started({**client, "transaction.timeout.ms": str(timeout)}, transactional_id)
         except InvalidTransactionTimeout:
-            # The broker did not tell its limit, and it is lower than usual.
+            # The broker did not report its limit, and the limit is below Kafka's default.
             if timeout < 1000:
                 raise
             timeout //= 2

@@ -1,4 +1,4 @@
-"""What the driver gives a task to read: the range, and how."""
+"""The tasks of a read: a range of offsets, and the settings to read it with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_settings(options: SourceOptions) -> ReadSettings:
 
 
 def check_schema(options: SourceOptions, given: StructType) -> None:
-    """The columns follow from the options: `schema(...)` may repeat them but not change them."""
+    """The options define the columns: `schema(...)` may repeat them but not change them."""
     fixed = parse(options.given).schema().simpleString()
     if given.simpleString() != fixed:
         raise OptionError(

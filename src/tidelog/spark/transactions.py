@@ -1,7 +1,7 @@
-"""The sink's way to transaction coordinators: end what tasks prepared, shut producers out, find what is open.
+"""Requests of the sink to transaction coordinators: end transactions, fence producers, find open ones.
 
-A prepared transaction is ended with the producer id and epoch that it was written with. Every broker takes
-that, and takes it again where the answer was lost.
+A prepared transaction is ended with the producer id and epoch that wrote it. Every broker accepts that, also
+a second time if the first answer was lost.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from tidelog.clients.adminclient.base import PASSING
-from tidelog.clients.adminclient.client import AsyncAdmin
-from tidelog.clients.adminclient.configs import ConfigResource, ResourceType
-from tidelog.clients.adminclient.results import error_from
-from tidelog.clients.adminclient.transactions import TransactionDescription
+from tidelog.clients.admin.base import PASSING
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.admin.configs import ConfigResource, ResourceType
+from tidelog.clients.admin.results import error_from
+from tidelog.clients.admin.transactions import TransactionDescription
 from tidelog.clients.blocking import LoopThread
 from tidelog.clients.network import TRANSACTION
-from tidelog.clients.producer.transaction_values import PreparedTransaction
+from tidelog.clients.producer.transaction_values import PreparedTxnState
 from tidelog.clients.settings import admin_definition
 from tidelog.errors import ConcurrentTransactions, KafkaError, TransactionalIdNotFound
 from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -30,14 +30,14 @@ EMPTY = "Empty"
 COMMITTED = ("PrepareCommit", "CompleteCommit")
 TWO_PHASE = "transaction.two.phase.commit.enable"
 MAX_TIMEOUT = "transaction.max.timeout.ms"
-# Kafka's own default, where a broker does not tell its limit.
+# Kafka's default, for brokers that do not report their limit.
 USUAL_MAX_TIMEOUT_MS = 900_000
 AGAIN = (*PASSING, ConcurrentTransactions)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a broker lets a transaction be open: as long as it likes, or for so many milliseconds."""
+    """How long a broker lets a transaction stay open: without limit, or for so many milliseconds."""
 
     two_phase: bool
     timeout_ms: int
@@ -45,10 +45,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class TaskIds:
-    """The transactional ids of a name: of its decisions, and of its tasks by generation.
+    """The transactional ids of a name: one of its decisions, and those of its tasks by generation.
 
-    Those of a later generation are never used by a task of an earlier one, so that nobody who was left behind
-    can touch what goes on now.
+    A task of an earlier generation never uses the id of a later one, so it cannot disturb a later run.
     """
 
     prefix: str
@@ -62,7 +61,7 @@ class TaskIds:
         return f"{self.prefix}-{self.name}-g{generation}-p{partition}-a{attempt}"
 
     def generation(self, transactional_id: str) -> int | None:
-        """The generation of a task's id; None for an id of anybody else."""
+        """The generation in a transactional id; None if the id is not of a task of this name."""
         start = f"{self.prefix}-{self.name}-"
         if not transactional_id.startswith(start):
             return None
@@ -74,13 +73,13 @@ class EndingAdmin(AsyncAdmin):
     """An admin that ends transactions."""
 
     async def end_transactions(
-        self, transactions: Iterable[PreparedTransaction], *, commit: bool
-    ) -> dict[PreparedTransaction, KafkaError | None]:
-        """How each ended: None where it is committed, or aborted, as asked."""
+        self, transactions: Iterable[PreparedTxnState], *, commit: bool
+    ) -> dict[PreparedTxnState, KafkaError | None]:
+        """End transactions as asked: for each None if it is committed or aborted, otherwise the error."""
         deadline = self._deadline(None)
         by_id = {transaction.transactional_id: transaction for transaction in transactions}
 
-        async def end(node: int, transaction: PreparedTransaction) -> KafkaError | None:
+        async def end(node: int, transaction: PreparedTxnState) -> KafkaError | None:
             connection = await self._client.connection(node, timeout=deadline.left)
             classic = connection.features.get(FEATURE, 0) < 2
             answer = await connection.call(
@@ -110,7 +109,7 @@ class EndingAdmin(AsyncAdmin):
         return len(await self._nodes(deadline))
 
     async def limits(self) -> Limits:
-        """What brokers allow; a guess that is right for Kafka's defaults where they do not tell."""
+        """The limits of the brokers. If they do not report them, a guess that fits Kafka's defaults."""
         deadline = self._deadline(None)
         node = ConfigResource(ResourceType.BROKER, str((await self._nodes(deadline))[0]))
         try:
@@ -127,7 +126,7 @@ class EndingAdmin(AsyncAdmin):
 
 
 class TransactionManager:
-    """The same, blocking, for the tasks of one name."""
+    """The requests of EndingAdmin as blocking calls, for the tasks of one name."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
         names = admin_definition()
@@ -147,27 +146,27 @@ class TransactionManager:
         return self._limits
 
     def end(
-        self, transactions: Collection[PreparedTransaction], *, commit: bool
-    ) -> dict[PreparedTransaction, KafkaError | None]:
+        self, transactions: Collection[PreparedTxnState], *, commit: bool
+    ) -> dict[PreparedTxnState, KafkaError | None]:
         if not transactions:
             return {}
         return self.thread.run(self.admin.end_transactions(transactions, commit=commit))
 
-    def not_open(self, transactions: Collection[PreparedTransaction]) -> list[str]:
-        """Those that are not there to be committed any more."""
+    def not_open(self, transactions: Collection[PreparedTxnState]) -> list[str]:
+        """The transactions that cannot be committed any more."""
         found = self._described(transactions)
         return [entry.transactional_id for entry in transactions if not _is_open(entry, found)]
 
-    def not_committed(self, transactions: Collection[PreparedTransaction]) -> list[str]:
-        """Those whose coordinator does not know, or not any more, that they are committed."""
+    def not_committed(self, transactions: Collection[PreparedTxnState]) -> list[str]:
+        """The transactions that their coordinator does not report as committed."""
         found = self._described(transactions)
         return [entry.transactional_id for entry in transactions if not _is_committed(entry, found)]
 
-    def any_committed(self, transactions: Collection[PreparedTransaction]) -> bool:
+    def any_committed(self, transactions: Collection[PreparedTxnState]) -> bool:
         return len(self.not_committed(transactions)) < len(transactions)
 
-    def _described(self, transactions: Collection[PreparedTransaction]) -> dict[str, TransactionDescription]:
-        """What coordinators tell of the transactional ids that they know."""
+    def _described(self, transactions: Collection[PreparedTxnState]) -> dict[str, TransactionDescription]:
+        """The descriptions of the transactional ids that coordinators know."""
         ids = [entry.transactional_id for entry in transactions]
         found = self.thread.run(self.admin.describe_transactions(ids, partial=True))
         for error in found.errors.values():
@@ -176,12 +175,12 @@ class TransactionManager:
         return dict(found)
 
     def abort_open(self, ids: TaskIds, generation: int, keep: Collection[str] = ()) -> list[str]:
-        """Abort the open transactions of tasks up to a generation, all but some; the ids of those."""
+        """Abort the open transactions of tasks up to a generation, except `keep`; returns their ids."""
         listed = self.thread.run(self.admin.list_transactions(states=(ONGOING,)))
         return self._fence(ids, generation, keep, [found.transactional_id for found in listed])
 
     def shut_out(self, ids: TaskIds, generation: int) -> list[str]:
-        """Let no task of an earlier generation write any more; what it has open is aborted."""
+        """Fence the tasks of earlier generations, which aborts their open transactions."""
         listed = self.thread.run(self.admin.list_transactions())
         return self._fence(
             ids, generation - 1, (), [found.transactional_id for found in listed if found.state != EMPTY]
@@ -198,15 +197,15 @@ class TransactionManager:
         return chosen
 
 
-def _is_open(entry: PreparedTransaction, found: Mapping[str, TransactionDescription]) -> bool:
+def _is_open(entry: PreparedTxnState, found: Mapping[str, TransactionDescription]) -> bool:
     known = found.get(entry.transactional_id)
     if known is None or known.state != ONGOING:
         return False
     return (known.producer_id, known.producer_epoch) == (entry.producer_id, entry.epoch)
 
 
-def _is_committed(entry: PreparedTransaction, found: Mapping[str, TransactionDescription]) -> bool:
-    """A coordinator that ends a transaction may raise the epoch by one at its end."""
+def _is_committed(entry: PreparedTxnState, found: Mapping[str, TransactionDescription]) -> bool:
+    """Whether a transaction is committed. The coordinator may have raised the epoch by one at its end."""
     known = found.get(entry.transactional_id)
     if known is None or known.state not in COMMITTED or known.producer_id != entry.producer_id:
         return False

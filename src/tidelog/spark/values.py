@@ -1,9 +1,9 @@
-"""What rows are made of: the columns of the source that are asked for, values read as JSON, rows let through.
+"""The rows of the source: selected columns, values parsed as JSON, and filtered rows.
 
-Options, in any case of their names: `columns`, `includeHeaders`, `filter`, `valueFormat` (json),
-`valueSchema`, `valueMode` (PERMISSIVE, DROPMALFORMED, FAILFAST), `valueCheck`. With JSON, rows are the
-columns of the schema, then `_error` and `_raw` (where bad rows are kept), then the source's columns that are
-named. A value that does not fulfil `valueCheck` is bad, and keeps its columns.
+Options, with case-insensitive names: `columns`, `includeHeaders`, `filter`, `valueFormat` (json),
+`valueSchema`, `valueMode` (PERMISSIVE, DROPMALFORMED, FAILFAST), `valueCheck`. With JSON a row has the
+columns of the schema, then `_error` and `_raw` if bad rows are kept, then the named columns of the source. A
+value that fails `valueCheck` is bad, and keeps its columns.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
 PERMISSIVE, DROPMALFORMED, FAILFAST = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
 MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST)
 ERROR, RAW = "_error", "_raw"
-# Bytes are not compared by `filter`, so that nobody takes a text for them.
+# `filter` does not compare bytes, so that nobody mistakes text for bytes.
 NOT_FILTERED = frozenset(("key", "value", "headers"))
 OPTIONS = ("columns", "includeHeaders", "filter", "valueFormat", "valueSchema", "valueMode", "valueCheck")
-# The code of a row whose value can be read and is refused by valueCheck, beside those of the reader.
+# The error code of a value that can be parsed but fails valueCheck, beside those of the reader.
 UNFIT = -1
 
 
 class FormatError(ValueError):
-    """An option that cannot be used: names it, its value and what would be right."""
+    """An option that cannot be used. The message has its name, its value and what would be right."""
 
     def __init__(self, option: str, value: str, expected: str) -> None:
         super().__init__(f"option {option}={value!r}: {expected}")
 
 
 class BadValue(ValueError):
-    """A value that is not what `valueSchema` says, met with valueMode=FAILFAST."""
+    """A value that does not match `valueSchema`, with valueMode=FAILFAST."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The options that decide about rows, checked; `schema` and `prepared` do the rest."""
+    """The checked options of rows. `schema` gives their columns, `prepared` makes them."""
 
     columns: tuple[str, ...] | None = None
-    """Columns of the source by name; None for those of Spark's connector, or for none beside JSON's."""
+    """Columns of the source by name. None: those of Spark's connector, or none beside those of JSON."""
     include_headers: bool = False
     value_schema: StructType | None = None
-    """The fields of JSON values; None where values stay bytes."""
+    """The fields of JSON values; None if values stay bytes."""
     value_mode: str = PERMISSIVE
     condition: Condition | None = None
     value_check: Condition | None = None
-    """What every value has to fulfil; `value_check_text` is how it was given."""
+    """The condition on every value; `value_check_text` is its text."""
     value_check_text: str = ""
 
     @property
@@ -69,39 +69,39 @@ class Format:
         return (*names, "headers") if self.include_headers and "headers" not in names else names
 
     def schema(self) -> StructType:
-        """What Spark is told that rows are."""
+        """The schema of rows for Spark."""
         from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
         every = source_schema()
         fields = [every[name] for name in self.source_columns]
         if self.value_schema is None:
             return StructType(fields)
-        # Bad rows stand as nulls, and a source is not believed that it has none.
+        # Bad rows have nulls, and Spark would rely on NOT NULL.
         typed = [StructField(f.name, f.dataType, True, f.metadata) for f in self.value_schema.fields]
         if self.value_mode == PERMISSIVE:
             typed += [StructField(ERROR, StringType()), StructField(RAW, BinaryType())]
         return StructType(typed + fields)
 
     def prepared(self) -> Rows:
-        """What makes the rows, for one task."""
+        """An object that makes the rows of one task."""
         return Rows(self) if self.value_schema is None else JsonRows(self, self.value_schema)
 
 
 class Rows:
-    """Makes batches of a format out of the source's columns."""
+    """Makes batches of a format from the source's columns."""
 
     def __init__(self, format: Format) -> None:
         self._schema = arrow_schema(format.schema())
         self._condition = format.condition
         looked_at = columns_of(format.condition) if format.condition is not None else frozenset()
-        # A field of a value hides the source's column of the same name.
+        # A field of a value hides the column of the source with the same name.
         of_source = (looked_at & frozenset(COLUMNS)) - frozenset(_value_names(format))
         self.needed = frozenset(format.source_columns) | of_source
-        """The columns of the source that `batch` wants."""
+        """The columns of the source that `batch` needs."""
         self._early = looked_at == of_source
 
     def batch(self, columns: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch | None:
-        """The rows of the format, None where no row is left."""
+        """The rows of the format, or None if no row is left."""
         import pyarrow as pa
 
         if self._condition is not None and self._early:
@@ -120,7 +120,7 @@ class Rows:
     def _arrays(
         self, columns: Mapping[str, pa.Array], rows: int
     ) -> tuple[list[pa.Array], Mapping[str, pa.Array]]:
-        """The columns of the format, and those of the source for the same rows."""
+        """The columns of the format, and the columns of the source for the same rows."""
         return [columns[name] for name in self._schema.names], columns
 
     def _late(self, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch | None:
@@ -133,7 +133,7 @@ class Rows:
 
 
 class JsonRows(Rows):
-    """The same, with values read as JSON."""
+    """Makes rows with values parsed as JSON."""
 
     def __init__(self, format: Format, value_schema: StructType) -> None:
         from tidelog.spark.json_values import JsonColumns
@@ -183,12 +183,12 @@ class JsonRows(Rows):
         return [told, pc.if_else(mask, values, pa.scalar(None, pa.binary()))]
 
     def _with_unfit(self, check: Condition, typed: list[pa.Array], errors: list[RowError]) -> list[RowError]:
-        """The errors, and those of rows that can be read and do not fulfil the check."""
+        """The errors, with those of rows that can be parsed but fail the check."""
         import pyarrow.compute as pc
 
         mask = mask_of(check, lambda name: typed[self._places[name]])
         fit = pc.fill_null(mask, False).to_numpy(zero_copy_only=False)
-        fit[[error[0] for error in errors]] = True  # what could not be read is bad already
+        fit[[error[0] for error in errors]] = True  # values that could not be parsed are bad already
         if fit.all():
             return errors
         unfit = (~fit).nonzero()[0].tolist()
@@ -207,7 +207,7 @@ class JsonRows(Rows):
 
 
 def _value_names(format: Format) -> list[str]:
-    """The columns that are made out of values."""
+    """The columns that come from values."""
     if format.value_schema is None:
         return []
     return [*format.value_schema.names, ERROR, RAW]
@@ -222,7 +222,7 @@ def _flags(rows: int, errors: list[RowError], *, found: bool) -> object:
 
 
 def parse(options: Mapping[str, str]) -> Format:
-    """The format that options ask for."""
+    """The format of these options."""
     given = {name.lower(): value for name, value in options.items()}
     headers = given.get("includeheaders", "false").strip().lower()
     if headers not in ("true", "false"):
@@ -295,7 +295,7 @@ def _check_names(found: Format) -> None:
 
 def _value_check(text: str, found: Format) -> Condition:
     """A condition on the fields of a value."""
-    assert found.value_schema is not None  # asked for by `_value_schema`
+    assert found.value_schema is not None  # `_value_schema` has checked it
     every = arrow_schema(found.schema())
     try:
         return parse_filter(text, {name: every.field(name).type for name in found.value_schema.names})

@@ -1,4 +1,4 @@
-"""The values of an append on its way: prepared on the loop, written anywhere, finished on the loop."""
+"""The values of an append: the loop prepares it, any thread writes it, the loop finishes it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.storage.producer_state import AppendOrigin, BatchMetadata
+from tidelog.storage.producer_state_manager import AppendOrigin, BatchMetadata
 
 if TYPE_CHECKING:
     from tidelog.records.batch import EndTransactionMarker
     from tidelog.records.check import CheckedBatch
     from tidelog.storage.disk import Bytes
-    from tidelog.storage.segment import Segment
-    from tidelog.storage.slices import FileSlice
+    from tidelog.storage.log_segment import LogSegment
 
-__all__ = ["AppendOrigin", "AppendResult", "DuplicateBatch", "PendingAppend", "ReadResult", "write_together"]
+__all__ = ["AppendOrigin", "AppendResult", "DuplicateBatch", "PendingAppend", "write_together"]
 
 
 class AppendResult(NamedTuple):
     base_offset: int
     last_offset: int
-    log_append_time: int  # -1 where records keep the time that their producer gave them
+    log_append_time: int  # -1 if the topic keeps the producers' timestamps
     log_start_offset: int
     needs_flush: bool = False
 
 
 class DuplicateBatch:
-    """A batch that the log holds already; the answer is that of its first arrival, and waits for as much."""
+    """A batch that the log has already. It gets the same answer as the original batch."""
 
     __slots__ = ("result",)
 
@@ -38,7 +37,7 @@ class DuplicateBatch:
 
 
 class PendingAppend:
-    """A batch with its offsets assigned and its place in the file reserved, not yet part of the log."""
+    """A batch with offsets and a position in the segment file, not yet part of the log."""
 
     __slots__ = (
         "base_offset",
@@ -60,7 +59,7 @@ class PendingAppend:
         base_offset: int,
         last_offset: int,
         leader_epoch: int,
-        segment: Segment,
+        segment: LogSegment,
         marker: EndTransactionMarker | None,
     ) -> None:
         self.batch = batch
@@ -71,12 +70,12 @@ class PendingAppend:
         self.segment = segment
         self.file = segment.file
         self.position = segment.write_position
-        self.marker = marker  # of a control batch that ends a transaction
-        self.undo: bytes | None = None  # the state of its producer before it
+        self.marker = marker  # of a control batch
+        self.undo: bytes | None = None  # the producer's state before this batch
         self.cancelled = False
 
     def write(self) -> None:
-        """Put the bytes into the file; may run in any thread. OSError when the disk refuses."""
+        """Write the bytes to the file, in any thread. OSError if the disk refuses."""
         if self.cancelled:
             raise OSError(errno.ECANCELED, "an earlier append to the same log has failed", self.file.path)
         self.file.pwrite(self.data, self.position)
@@ -95,18 +94,3 @@ def write_together(appends: Sequence[PendingAppend]) -> None:
         else:
             first.file.pwritev([append.data for append in appends[start:end]], first.position)
         start = end
-
-
-class ReadResult:
-    """Batches from the one that holds the wanted offset on; `slice` is None where there are none."""
-
-    __slots__ = ("offset", "segment", "slice")
-
-    def __init__(self, offset: int, slice_: FileSlice | None = None, segment: Segment | None = None) -> None:
-        self.offset = offset
-        self.slice = slice_
-        self.segment = segment
-
-    @property
-    def size(self) -> int:
-        return self.slice.size if self.slice is not None else 0

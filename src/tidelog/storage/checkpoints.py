@@ -1,7 +1,7 @@
 """Kafka's small files: offset checkpoints, meta.properties, partition.metadata, the clean-shutdown marker.
 
-Reading checks everything, because a file may come from a crash or another hand; `CorruptCheckpoint`
-names the file and what is wrong with it.
+Every file is checked when it is read: it may be torn by a crash, or written by another program.
+`CorruptCheckpoint` names the file and what is wrong with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CorruptCheckpoint(ValueError):
 
 
 def _versioned_lines(path: str, data: bytes) -> list[list[str]]:
-    """The fields of each entry of a file that holds a version, a count, and one entry a line."""
+    """The fields of each entry, from a file with a version, a count and one entry a line."""
     try:
         lines = data.decode("utf-8").splitlines()
         if len(lines) < 2:
@@ -107,7 +107,7 @@ def encode_partition_metadata(topic_id: bytes) -> bytes:
 
 
 def decode_clean_shutdown(data: bytes) -> int:
-    """The broker epoch in the marker, -1 where there is none (markers of older brokers are empty)."""
+    """The broker epoch in the marker; -1 if it has none, as the empty markers of older brokers."""
     try:
         fields = json.loads(data)
         return int(fields["brokerEpoch"])
@@ -121,7 +121,7 @@ def encode_clean_shutdown(broker_epoch: int = -1) -> bytes:
 
 @dataclass(slots=True)
 class MetaProperties:
-    """Whose folder it is. Version 0 is the form with a ZooKeeper-style broker id, version 1 that of KRaft."""
+    """The owner of a log folder. Kafka writes version 0 with ZooKeeper, version 1 with KRaft."""
 
     version: int = 0
     cluster_id: str | None = None

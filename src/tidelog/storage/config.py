@@ -1,4 +1,4 @@
-"""The settings of one log: topic settings by their own names, with Kafka's defaults."""
+"""LogConfig: the settings of a topic that its logs use, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LogConfig:
     producer_id_expiration_ms: int = 86_400_000
     # A broker setting: whether a transaction has to be verified before its first batch is appended.
     transaction_verification_enable: bool = False
-    # What a compressed batch may unpack to; a broker setting of ours.
+    # A broker setting of tidelog: the largest size that a compressed batch may unpack to.
     batch_unpacked_max_bytes: int = 134_217_728
 
     @property
@@ -59,7 +59,7 @@ class LogConfig:
 
     @property
     def max_segment_ms(self) -> int:
-        """A segment is rolled in time for what is in it to be compacted."""
+        """segment.ms, or max.compaction.lag.ms if shorter: the active segment is never cleaned."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacted else self.segment_ms
 
     @property

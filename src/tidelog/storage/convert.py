@@ -1,9 +1,8 @@
-"""Segments of message formats 0 and 1 are rewritten in format 2, offsets and timestamps as they were.
+"""Rewrites segments of message formats 0 and 1 in format 2, with the same offsets and timestamps.
 
-The new segment is written and synced beside the old one (`.cleaned`), then named as its replacement (`.swap`)
-and moved into its place: names that recovery knows from compaction. A crash at any point leaves the old
-segment or the new one whole, and the next run goes on from there. Nothing is cut here: a torn tail is carried
-over as it is, for recovery to judge.
+The new segment is written and synced as `.cleaned`, renamed to `.swap` and then to the name of the old one.
+Compaction uses the same names, and recovery knows them. A crash at any point leaves the old segment or the
+new one whole, and the next run continues from there. A torn tail is copied as it is: recovery truncates it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from tidelog.storage.index import (
     GrowingOffsetIndex,
     GrowingTimeIndex,
 )
-from tidelog.storage.segment import (
+from tidelog.storage.log_segment import (
     CLEANED,
     LOG,
     OFFSET_INDEX,
@@ -47,14 +46,14 @@ from tidelog.storage.segment import (
     TIME_INDEX,
     TRANSACTION_INDEX,
 )
-from tidelog.storage.txnindex import CorruptTransactionIndex, decode_transaction_index
+from tidelog.storage.transaction_index import CorruptTransactionIndex, decode_transaction_index
 
 LARGEST_SEGMENT = (1 << 31) - 1  # positions in an index have 31 bits
-GROUPED_BYTES = 16 * 1024  # messages that stood alone are put into batches as large as producers make them
-# A wrapper was accepted when brokers took messages of any size; only what no broker can have held is refused.
+GROUPED_BYTES = 16 * 1024  # messages without a wrapper are grouped into batches of a size that producers send
+# Brokers once accepted wrappers of any size: only a size that no broker can have had is refused.
 MAX_UNPACKED = 1 << 30
 _WRITE_BYTES = 1 << 20
-_HEAD = 17  # of an entry of any format: up to its magic
+_HEAD = 17  # bytes of an entry of any format up to its magic
 _SMALLEST = 14
 _FILE_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap)?")
 
@@ -63,12 +62,12 @@ Data = memoryview
 
 
 class DamagedSegment(Exception):
-    """A segment that cannot be converted without losing something; the message says where and why."""
+    """A segment that cannot be converted without loss; the message says where and why."""
 
 
 @dataclass(slots=True, frozen=True)
 class Limits:
-    """How large segments and batches are made; other than these only in tests."""
+    """The largest segments and batches to write; tests use smaller ones."""
 
     segment_bytes: int = LARGEST_SEGMENT
     relative_offset: int = MAX_RELATIVE_OFFSET
@@ -78,7 +77,7 @@ class Limits:
 
 @dataclass(slots=True, frozen=True)
 class OldSegment:
-    """A segment with messages of format 0 or 1 in it."""
+    """A segment with messages of format 0 or 1."""
 
     base_offset: int
     size: int
@@ -86,7 +85,7 @@ class OldSegment:
 
 @dataclass(slots=True)
 class Converted:
-    """What came of a folder: segments that were rewritten, their sizes, and tails that recovery will cut."""
+    """The result for a folder: segments rewritten, their sizes, and the sizes of torn tails by path."""
 
     segments: int = 0
     records: int = 0
@@ -108,8 +107,8 @@ class Converted:
 def old_segments(disk: Disk, directory: str) -> list[OldSegment]:
     """The segments of a partition that have to be converted.
 
-    Only the start and the end of each is looked at, as long as none of them is old: a log changes its format
-    by a setting, and does not change there and back within one segment.
+    At first only the start and the end of each segment is read: the format of a log changes with a setting,
+    and not forth and back within one segment. If one of them is old, all segments are read in full.
     """
     names = [f"{base:020d}{LOG}{suffix}" for base, suffix in _logs(disk, directory)]
     if not any(_looks_old(disk, directory, name) for name in names):
@@ -123,7 +122,7 @@ def old_segments(disk: Disk, directory: str) -> list[OldSegment]:
 
 
 def _logs(disk: Disk, directory: str) -> list[tuple[int, str]]:
-    """Base offsets of log files, those that were about to take the place of others included."""
+    """Base offsets and states of the log files, `.swap` files included."""
     found = []
     for name in disk.listdir(directory):
         match = _FILE_NAME.fullmatch(name)
@@ -133,7 +132,7 @@ def _logs(disk: Disk, directory: str) -> list[tuple[int, str]]:
 
 
 def _looks_old(disk: Disk, directory: str, name: str) -> bool:
-    """By the first entry, and by those behind the last one that is indexed."""
+    """Whether the first entry is old, or one after the last index entry."""
     path = f"{directory}/{name}"
     file = disk.open(path)
     size = file.size()
@@ -150,12 +149,12 @@ def _looks_old(disk: Disk, directory: str, name: str) -> bool:
 
 
 def _is_old(head: bytes) -> bool:
-    """Whether a message can begin so; the zeros of a file that was made larger than its contents cannot."""
+    """Whether an old message begins with `head`; the zeros at the end of a preallocated file do not."""
     return len(head) == _HEAD and head[-1] in OLD_MAGICS and int.from_bytes(head[8:12], "big") >= _SMALLEST
 
 
 def _last_indexed(disk: Disk, path: str) -> int:
-    """The position in the last entry of an offset index, 0 where there is none."""
+    """The position in the last entry of an offset index, 0 if there is none."""
     try:
         index = disk.open(path)
     except FileNotFoundError:
@@ -173,7 +172,7 @@ def _is_start(data: Data, position: int) -> bool:
 
 
 def _old_entries(data: Data) -> Iterator[Entry]:
-    """Old messages before the first entry that is damaged: what comes after that is not read by anybody."""
+    """The old messages before the first damaged entry: nothing after that can be read."""
     for entry in iter_entries(data):
         if entry.magic in OLD_MAGICS:
             if not message_crc_is_valid(data, entry):
@@ -190,12 +189,12 @@ def convert_folder(
     *,
     recovery_point: int | None,
     progress: OnProgress = lambda _: None,
-    limits: Limits = Limits(),  # noqa: B008  # it is frozen
+    limits: Limits = Limits(),  # it is frozen
 ) -> Converted:
     """Rewrite the old segments of one partition, one after the other.
 
-    `recovery_point` is None after a clean stop. Otherwise a segment from there on may end in something torn;
-    in any other place damage is a DamagedSegment, because there nothing would have been cut.
+    `recovery_point` is None after a clean stop. Otherwise segments after it may have a torn tail. Any other
+    damage is a DamagedSegment: recovery would not truncate there.
     """
     finish_interrupted(disk, directory)
     result = Converted()
@@ -221,9 +220,9 @@ def convert_folder(
 
 
 def finish_interrupted(disk: Disk, directory: str) -> None:
-    """Take what a conversion or a compaction left half done back, or complete it where its result was whole.
+    """Undo a conversion or compaction that a crash interrupted, or complete it if its new segments are whole.
 
-    New segments were renamed from the last to the first, so those behind one that was not are worth nothing.
+    New segments are renamed to `.swap` from the last to the first: those after a `.cleaned` one are useless.
     """
     unfinished: list[tuple[int, str]] = []
     swaps: dict[int, list[str]] = {}
@@ -237,7 +236,7 @@ def finish_interrupted(disk: Disk, directory: str) -> None:
     useless: list[str] = []
     for base in [base for base in swaps if first is not None and base >= first]:
         useless += swaps.pop(base)
-    # While one that is unfinished is there, whoever comes next knows that the others are useless.
+    # As long as a `.cleaned` file exists, the next run knows that the `.swap` files after it are useless.
     for names in (useless, [name for _, name in unfinished]):
         for name in names:
             disk.unlink(f"{directory}/{name}")
@@ -250,7 +249,7 @@ def finish_interrupted(disk: Disk, directory: str) -> None:
 
 
 def _swap_in(disk: Disk, directory: str, base: int, names: list[str]) -> None:
-    """A segment takes the place of those that it was made from; its log file comes last and ends the swap."""
+    """Replace segments by the one made from them. Renaming its log file comes last and completes the swap."""
     log = f"{base:020d}{LOG}{SWAP}"
     if log in names:
         path = f"{directory}/{log}"
@@ -279,7 +278,7 @@ def _next_offset(data: Data, base: int) -> int:
 
 
 def _write_indexes(disk: Disk, directory: str, base: int, data: Data) -> None:
-    """The indexes of a segment as appending it batch by batch would have made them."""
+    """Write the indexes that appending the batches one by one would have made."""
     config = LogConfig()
     offsets = GrowingOffsetIndex(config.segment_index_bytes)
     times = GrowingTimeIndex(config.segment_index_bytes)
@@ -306,7 +305,7 @@ def _write_indexes(disk: Disk, directory: str, base: int, data: Data) -> None:
 
 
 class _NewSegment:
-    """A segment that is being written, under a name that counts for nothing yet."""
+    """A segment that is being written as `.cleaned`, which a crash throws away."""
 
     __slots__ = ("_buffer", "_file", "_written", "base_offset", "directory", "size")
 
@@ -341,7 +340,7 @@ class _NewSegment:
 
 
 class _Conversion:
-    """From one old segment to one new one, or to several where offsets or bytes would not fit."""
+    """Converts an old segment to a new one, or to several if offsets or bytes do not fit into one."""
 
     def __init__(
         self,
@@ -372,7 +371,7 @@ class _Conversion:
         return sum(output.size for output in self._outputs)
 
     def write(self) -> int:
-        """Write the new segments, durable but for their names; the bytes of a torn tail, if there is one."""
+        """Write and sync the new segments; returns the size of the torn tail."""
         self._outputs = [_NewSegment(self._disk, self._directory, self._base_offset)]
         with memoryview(self._disk.map(self._path)) as data:
             end = self._copy(data)
@@ -389,7 +388,7 @@ class _Conversion:
         return torn
 
     def commit(self) -> None:
-        """From the last to the first, whose new name says that all of them are there."""
+        """Rename the new segments to `.swap`, the first one last: its name says that all exist."""
         self._disk.fsync_dir(self._directory)
         for output in reversed(self._outputs):
             for suffix in (TRANSACTION_INDEX, LOG):
@@ -398,13 +397,13 @@ class _Conversion:
         self._disk.fsync_dir(self._directory)
 
     def abandon(self) -> None:
-        """Make room: what was written is of no use without the rest."""
+        """Remove the incomplete new segments."""
         for output in reversed(self._outputs):
             for suffix in (TRANSACTION_INDEX, LOG):
                 self._disk.unlink(output.path(suffix, CLEANED))
 
     def _copy(self, data: Data) -> int:
-        """Where the last whole entry ends; all entries before it are in the outputs."""
+        """Copy the entries up to the first damaged one; returns the end of the last one copied."""
         end = 0
         for entry in iter_entries(data):
             if entry.magic in OLD_MAGICS:
@@ -455,7 +454,7 @@ class _Conversion:
             self._append_batch(records, Codec.NONE, self._group_kind[1], records[-1].offset)
 
     def _append_wrapped(self, found: MessageSet) -> None:
-        """A wrapper becomes a batch; several, where compaction left gaps that no batch can span."""
+        """Append a wrapper as one batch, or as several if the offsets have gaps too large for one."""
         part: list[Record] = []
         for record in found.records:
             if part and record.offset - part[0].offset > self._limits.relative_offset:
@@ -487,7 +486,7 @@ class _Conversion:
         output.append(batch)
 
     def _write_aborted(self) -> None:
-        """Aborted transactions of format 2 batches that stood among the old messages."""
+        """Write the aborted transactions of format 2 batches between the old messages."""
         path = f"{self._directory}/{self._base_offset:020d}{TRANSACTION_INDEX}"
         if not self._disk.exists(path):
             return

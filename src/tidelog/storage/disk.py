@@ -1,7 +1,7 @@
 """The file system as the log uses it, small enough to be replaced by a simulated one.
 
-A `DiskFile` stays open while anybody refers to it and closes its descriptor when the last one lets go,
-so a slice that a slow consumer still reads outlives the deletion of its segment.
+A `DiskFile` closes its descriptor with the last reference to it: a slow consumer can read a slice to its end
+although the segment is deleted.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tidelog.storage.reservation import WORTHWHILE, reserve
 
 Bytes = bytes | bytearray | memoryview
 READ_BYTES = 1 << 17
-# A reader in order asks for the next range within microseconds: looking this far ahead saves it the calls.
+# Consumers read in order. Checking this much of the page cache at once saves a system call for each range.
 LOOK_AHEAD_BYTES = 8 << 20
-CACHED_NS = 100_000_000  # how long what was seen ahead is believed
-SMALL_FILE = 1 << 16  # below this a copy is cheaper than a mapping, which also keeps a descriptor
+CACHED_NS = 100_000_000  # how long the result of a check ahead is used
+SMALL_FILE = 1 << 16  # up to this size a copy is cheaper than a mapping, which also keeps a descriptor
 
 
 class SyncFailed(OSError):
-    """A sync failed: the kernel may have dropped what it was to bring to the disk, and say nothing next time.
+    """A sync failed: the kernel may have dropped the data, and reports that only once.
 
-    Whatever its number says, nothing on this disk can be relied on before the files are read again.
+    Whatever its errno is, a second sync proves nothing: the files have to be read again.
     """
 
 
@@ -42,15 +42,15 @@ class DiskFile(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
-        """As `pread`, but None where the bytes would have to come from the disk first."""
+        """As `pread`, but None if the read would have to wait for the disk."""
 
     def is_cached(self, size: int, position: int) -> bool:
         """Whether a range can be read, or sent to a socket, without waiting for the disk."""
 
     def bring_in(self, size: int, position: int, ahead: int = 0) -> None:
-        """Wait until a range has come from the disk. For threads beside the loop.
+        """Read a range into the page cache, waiting for the disk. Not for the loop.
 
-        The disk is asked for `ahead` bytes if those are more.
+        If `ahead` is larger than `size`, the kernel is asked to read that much ahead.
         """
 
     def pwrite(self, data: Bytes, position: int) -> None:
@@ -63,7 +63,7 @@ class DiskFile(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def fsync(self) -> None:
-        """SyncFailed where the disk does not take what was written."""
+        """SyncFailed if the disk refuses."""
 
 
 class DiskLock(Protocol):
@@ -74,25 +74,25 @@ class Disk(Protocol):
     def open(self, path: str, *, create: bool = False) -> DiskFile: ...
 
     def map(self, path: str) -> mmap.mmap | bytes:
-        """The contents of a file that no longer changes."""
+        """The contents of a file that does not change any more."""
 
     def read(self, path: str) -> bytes: ...
 
     def write(self, path: str, data: bytes) -> None:
-        """Create or replace a file without any promise about a crash."""
+        """Create or replace a file. After a crash it may be torn."""
 
     def atomic_write(self, path: str, data: bytes) -> None:
-        """Replace a file so that after a crash it is the old one or the new one; durable on return."""
+        """Create or replace a file, durable on return. A crash leaves the old contents or the new ones."""
 
     def fsync(self, path: str) -> None:
-        """SyncFailed where the disk does not take what was written; another OSError where it is not open."""
+        """SyncFailed if the disk refuses; another OSError if the file cannot be opened."""
 
     def fsync_dir(self, path: str) -> None: ...
 
     def rename(self, source: str, target: str) -> None: ...
 
     def unlink(self, path: str) -> None:
-        """Remove a file; one that is not there is no error."""
+        """Remove a file; a missing one is no error."""
 
     def remove_tree(self, path: str) -> None: ...
 
@@ -107,12 +107,12 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int: ...
 
     def set_modified_ms(self, path: str, ms: int) -> None:
-        """Give a rewritten file the age of its contents: retention goes by it where records have no time."""
+        """Give a rewritten file the age of its contents: retention uses it for records without timestamps."""
 
     def listdir(self, path: str) -> list[str]: ...
 
     def lock(self, path: str) -> DiskLock | None:
-        """An exclusive lock that ends with the process; None while somebody else has it."""
+        """An exclusive lock that ends with the process; None if another process has it."""
 
     def usage(self, path: str) -> tuple[int, int]:
         """Total and usable bytes of the volume."""
@@ -124,7 +124,7 @@ class RealFile:
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.fd = fd
-        # The range that was seen in the page cache, how long that is believed, when to look ahead again.
+        # The range that was found in the page cache, until when that is used, when to check ahead again.
         self._cached_from = self._cached_to = self._cached_until = self._look_ahead_at = 0
 
     def fileno(self) -> int:
@@ -226,7 +226,7 @@ class RealLock:
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # a process forked from this one has the file open, too
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a process forked from this one may keep the file open
             os.close(fd)
 
 
@@ -309,7 +309,7 @@ class RealDisk:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kind that Kafka takes
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kind of lock that Kafka takes
         except OSError as error:
             os.close(fd)
             if error.errno in (errno.EACCES, errno.EAGAIN):

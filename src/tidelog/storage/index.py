@@ -1,9 +1,9 @@
 """The sparse indexes of a segment: offset to file position, and timestamp to offset.
 
-The indexes of the active segment grow in memory and reach their files when the segment is rolled or the
-log is closed: after a crash the active segment is read again anyway, and its indexes are made from that.
-Those of older segments never change. A small one is held in memory; of a large one a search reads the blocks
-that it needs, and remembers where blocks begin.
+The indexes of the active segment grow in memory, and are written when the segment is rolled or the log is
+closed: after a crash recovery reads the active segment and rebuilds its indexes. Indexes of older segments
+never change. A small one is held in memory; of a large one a search reads the blocks that it needs, and
+remembers the first entry of each.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 
 HELD_BYTES = 1 << 16
-"""An index up to this size is held in memory: that costs less than a descriptor and reads."""
+"""Indexes up to this size are held in memory, which costs less than an open file and reads."""
 
 BLOCK_BYTES = 4096
 
 
 class CorruptIndex(ValueError):
-    """An index file whose size or last entry cannot be right; it is made anew from the log."""
+    """An index file whose size or last entry cannot be right; recovery rebuilds it from the log."""
 
 
-class OffsetLookup(Protocol):
+class OffsetIndex(Protocol):
     def lookup(self, relative_offset: int, reads: Reads = WAITING) -> int:
-        """The position of the last entry at or before an offset, 0 where there is none."""
+        """The position of the last entry at or before an offset, 0 if there is none."""
 
     def around(self, relative_offset: int, reads: Reads = WAITING) -> tuple[int, int]:
-        """The position of `lookup`, and that of the first entry at or behind the offset, -1 for none."""
+        """The position of `lookup`, and that of the first entry at or after the offset, -1 if none."""
 
     def offset_after(self, position: int, reads: Reads = WAITING) -> int | None:
-        """The relative offset of the first entry at or behind a file position."""
+        """The relative offset of the first entry at or after a file position."""
 
 
-class TimeLookup(Protocol):
+class TimeIndex(Protocol):
     def lookup(self, timestamp: int, reads: Reads = WAITING) -> int:
-        """The relative offset of the last entry at or before a timestamp, 0 where there is none."""
+        """The relative offset of the last entry at or before a timestamp, 0 if there is none."""
 
     def last(self, reads: Reads = WAITING) -> tuple[int, int] | None:
         """Greatest timestamp and its relative offset."""
@@ -134,11 +134,11 @@ class GrowingTimeIndex:
 
     @property
     def is_full(self) -> bool:
-        # One place is kept for the entry that closing the segment adds.
+        # One entry is left for the last timestamp, which is added when the segment is complete.
         return len(self.offsets) >= self.max_entries - 1
 
     def maybe_append(self, timestamp: int, relative_offset: int) -> None:
-        """Add an entry unless it says no more than the last one: timestamps rise strictly."""
+        """Add an entry if its timestamp is greater than that of the last entry."""
         last = self.timestamps[-1] if self.timestamps else -1
         if timestamp > last:
             self.timestamps.append(timestamp)
@@ -165,12 +165,12 @@ class GrowingTimeIndex:
 
 
 class IndexFile:
-    """The entries of an index file that no longer changes, in the order of both their columns."""
+    """An index file that does not change any more. Both columns of its entries rise."""
 
     __slots__ = ("_block", "_block_number", "_entry", "_file", "_firsts", "_per_block", "_size", "count")
 
     def __init__(self, entry: struct.Struct, file: DiskFile | None, reads: Reads) -> None:
-        """No file counts as an empty one. CorruptIndex where the size cannot be right."""
+        """None is an empty file. CorruptIndex if the size is not a multiple of the entry size."""
         self._entry = entry
         self._size = size = 0 if file is None else file.size()
         _check_size(size, entry.size)
@@ -231,7 +231,7 @@ class StoredOffsetIndex:
     __slots__ = ("_entries",)
 
     def __init__(self, file: DiskFile | None, log_size: int, reads: Reads = WAITING) -> None:
-        """CorruptIndex where the file cannot be the index of a log of that size."""
+        """CorruptIndex if the last entry is not inside a log of that size."""
         self._entries = entries = IndexFile(_OFFSET_ENTRY, file, reads)
         if entries.count:
             _check_last_offset(entries.entry(entries.count - 1, reads), entries.count, log_size)
@@ -271,7 +271,7 @@ class StoredTimeIndex:
 
 
 def check_offset_index(data: bytes, log_size: int) -> None:
-    """Raise CorruptIndex unless the last entry can be a batch of a log of that size."""
+    """CorruptIndex unless the last entry is inside a log of that size."""
     _check_size(len(data), OFFSET_ENTRY_SIZE)
     if data:
         last = _OFFSET_ENTRY.unpack_from(data, len(data) - OFFSET_ENTRY_SIZE)

@@ -1,58 +1,85 @@
 """The log of one partition: batches appended at its end, read from any offset, dropped from its start.
 
-Every append has three steps, so that its bytes can be written off the loop: `prepare` assigns offsets and a
-place in the file, `PendingAppend.write` writes, and `finish` makes the batch part of the log, or `abandon`
-takes it back. Appends finish in the order in which they were prepared. All but `PendingAppend.write` and
-`FlushJob.run` belongs to the thread that owns the log.
+Invariant: log start offset <= last stable offset <= high watermark <= log end offset. A log consists of its
+segments and their files (LocalLog), its appends (LogAppender), its recovery point (LogFlusher), its producers
+and its leader epochs. All of it belongs to one thread, but for `PendingAppend.write` and `FlushJob.run`.
 """
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Sequence
 
-from tidelog.errors import CorruptMessage, KafkaError, KafkaStorageError, OffsetOutOfRange
-from tidelog.records.batch import (
-    CONTROL_FLAG,
-    TRANSACTIONAL_FLAG,
-    BatchHeader,
-    EndTransactionMarker,
-    crc_is_valid,
-    iter_batches,
-    patch_header,
-    read_header,
-    read_marker,
-)
-from tidelog.records.check import CheckedBatch, check_produced
-from tidelog.records.loops import lay_out
-from tidelog.storage.append import (
-    AppendOrigin,
-    AppendResult,
-    DuplicateBatch,
-    PendingAppend,
-    ReadResult,
-    write_together,
-)
-from tidelog.storage.closing import ClosingLog
+from tidelog.errors import KafkaStorageError, OffsetOutOfRange
+from tidelog.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from tidelog.storage.config import LogConfig
-from tidelog.storage.disk import Disk
-from tidelog.storage.files import FileCache
+from tidelog.storage.disk import Disk, DiskFile
+from tidelog.storage.file_cache import FileCache
+from tidelog.storage.file_remover import FileRemover
+from tidelog.storage.flush_job import FlushJob
+from tidelog.storage.local_log import LocalLog
+from tidelog.storage.log_appender import LogAppender
+from tidelog.storage.log_flusher import LogFlusher
+from tidelog.storage.log_listener import LogListener, LogListeners
+from tidelog.storage.log_read import ReadResult, aborted_transactions, read_batches, upper_bound
+from tidelog.storage.log_segment import CleanedFiles, LogSegment
 from tidelog.storage.lookup import TimestampAndOffset, first_at_or_after, greatest
-from tidelog.storage.producer_state import BatchMetadata, CompletedTransaction, Verification
 from tidelog.storage.reads import WAITING, Reads
-from tidelog.storage.recovery import load_log
-from tidelog.storage.segment import CHECK_NEXT, LOG, Segment
-from tidelog.storage.slices import FileSlice
-from tidelog.storage.txnindex import AbortedTransaction
-
-logger = logging.getLogger("tidelog.storage")
-
-NO_TIMESTAMP = -1
+from tidelog.storage.recovery import LoadedLog, load_log, reload_producers
+from tidelog.storage.retention_policy import count_deletable
+from tidelog.storage.transaction_index import AbortedTransaction
 
 
-class Log(ClosingLog):
-    __slots__ = ()
+class Log:
+    __slots__ = (
+        "_flusher",
+        "_listeners",
+        "_local",
+        "appender",
+        "high_watermark",
+        "last_stable_offset",
+        "leader_epochs",
+        "partition",
+        "producers",
+        "segments",
+        "snapshots",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        directory: str,
+        config: LogConfig,
+        loaded: LoadedLog,
+        *,
+        disk: Disk,
+        files: FileCache,
+        now_ms: int,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = loaded.topic_id
+        self.segments = loaded.segments
+        self.snapshots = loaded.snapshots
+        self.leader_epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.high_watermark = loaded.log_start_offset
+        self.last_stable_offset = loaded.log_start_offset
+        self._listeners = LogListeners(self)
+        self._local = LocalLog(directory, config, loaded, disk=disk, files=files, rng=rng)
+        self._flusher = LogFlusher(self._local, loaded.epochs, loaded.recovery_point, now_ms)
+        self.appender = LogAppender(
+            f"{topic}-{partition}",
+            self._local,
+            self._flusher,
+            loaded.producers,
+            loaded.epochs,
+            self._listeners,
+        )
+        self.producers.set_expiration(config.producer_id_expiration_ms)
 
     @classmethod
     def open(
@@ -91,376 +118,243 @@ class Log(ClosingLog):
             log.end_flush(job, now_ms)
         return log
 
-    # -- append
+    def update_config(self, config: LogConfig) -> None:
+        self._local.config = config
+        self.appender.update_config(config)
+        self.producers.set_expiration(config.producer_id_expiration_ms)
 
-    def prepare(
-        self,
-        batch: CheckedBatch,
-        leader_epoch: int,
-        now_ms: int,
-        *,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        guard: Verification | None = None,
-        transaction_version: int = 0,
-        base_offset: int | None = None,
-    ) -> PendingAppend | DuplicateBatch:
-        """Assign offsets and a place in the file. Answer a duplicate once the log end offset is past it.
+    def set_topic_id(self, topic_id: bytes, *, durably: bool = True) -> None:
+        """Remember which topic this is: a log belongs to one topic for life.
 
-        `guard` is what a transaction that begins here was verified with, `transaction_version` that of the
-        transaction that a marker ends, `base_offset` that of a batch which a leader has stored.
+        A new log need not do so durably: until its first flush nothing of it is, and the flush sees to it.
         """
-        data, size, attributes, last_offset_delta, max_timestamp, producer_id, _, _ = batch
-        entry = marker = None
-        if producer_id >= 0:
-            producers = self.producers
-            entry = producers.entries.get(producer_id)
-            if (
-                entry is None
-                or origin is not AppendOrigin.CLIENT
-                or not entry.awaits(batch)
-                or producer_id in producers.verifications
-            ):
-                entry = None  # nothing of what follows goes without saying
-                known, marker = self._check_producer(batch, origin, guard, transaction_version)
-                if known is not None:
-                    needs_flush = known.last_offset + 1 - self.recovery_point >= self.flush_messages
-                    return DuplicateBatch(known, self.log_start_offset, needs_flush)
-        if base_offset is None:
-            base_offset = self._next_offset
-        last_offset = base_offset + last_offset_delta
-        segment = self._active
-        try:
-            if (
-                segment.write_position + size > self._segment_bytes
-                or max_timestamp > segment.roll_timestamp
-                or last_offset > segment.max_offset
-            ):
-                segment = self._segment_for(size, max_timestamp, base_offset, last_offset, now_ms)
-            pending = PendingAppend(batch, base_offset, last_offset, leader_epoch, segment, marker)
-        except OSError as error:  # its file was closed to spare a descriptor, and now there is none
-            raise self._storage_error(f"{self.dir} cannot be appended to", error) from error
-        # Sequences go on from here at once: the next batch may be prepared before this one is written.
-        if entry is not None:
-            pending.undo = entry.append(batch, last_offset)
-        elif producer_id >= 0 and not attributes & CONTROL_FLAG:
-            pending.undo = self.producers.append(batch, base_offset, last_offset)
-        if origin is not AppendOrigin.REPLICATION:
-            patch_header(data, 0, base_offset, leader_epoch)
-        segment.write_position += size
-        self._next_offset = last_offset + 1
-        self._outstanding.append(pending)
-        return pending
+        path, data = f"{self.dir}/{PARTITION_METADATA}", encode_partition_metadata(topic_id)
+        if durably:
+            self.disk.atomic_write(path, data)
+        else:
+            self.disk.write(path, data)
+        self.topic_id = topic_id
+        self._flusher.topic_id_is_loose = not durably
 
-    def finish(self, pending: PendingAppend, now_ms: int) -> AppendResult:
-        """The bytes are in the file: the batch becomes part of the log, which now ends behind it.
+    def listen(self, listener: LogListener) -> None:
+        """Tell `listener` what happens to the log from now on, once however often this is called."""
+        self._listeners.add(listener)
 
-        Nothing here opens or writes a file: there is nothing that may fail once the log end has moved.
-        """
-        outstanding = self._outstanding
-        base_offset = pending.base_offset
-        if pending.cancelled or outstanding[0] is not pending:
-            raise KafkaStorageError(
-                f"{self.topic}-{self.partition}: the append at offset {base_offset} was given up, "
-                f"or finishes before the one at {self.log_end_offset}"
+    # -- segments
+
+    def roll(self, now_ms: int) -> LogSegment:
+        """Begin a new segment at the log's end, unless the active one is empty already."""
+        return self.appender.roll(now_ms)
+
+    def replace_segments(self, old: list[LogSegment], cleaned: CleanedFiles) -> bool:
+        """Let a cleaned segment take the place of those it was made from; see `LocalLog.replace`."""
+        with self._listeners.disk_errors(f"{self.dir}: cleaned segments cannot be swapped"):
+            return self._local.replace(old, cleaned)
+
+    # -- high watermark and leader epochs
+
+    def commit_all(self) -> None:
+        """Everything in the log is committed: the high watermark is its end."""
+        self._commit(self.log_end_offset)
+
+    def update_high_watermark(self, offset: int) -> int:
+        """Move the high watermark, within the log; the last stable offset follows it."""
+        self._commit(min(max(offset, self.log_start_offset), self.log_end_offset))
+        return self.high_watermark
+
+    def _commit(self, high_watermark: int) -> None:
+        self.high_watermark = stable = high_watermark
+        producers = self.producers
+        if producers.unreplicated:
+            producers.high_watermark_moved(high_watermark)
+        first = producers.first_unstable
+        if first < stable:
+            stable = first if first > self.log_start_offset else self.log_start_offset
+        self.last_stable_offset = stable
+
+    def remove_expired_producers(self, now_ms: int) -> int:
+        return self.producers.remove_expired(now_ms)
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        self.leader_epochs.assign(epoch, start_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest known epoch up to `epoch` and the offset behind its last batch; (-1, -1) if unknown."""
+        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
+
+    # -- flush
+
+    def begin_flush(self, up_to: int | None = None) -> FlushJob | None:
+        """What has to be synced so that everything below `up_to` is durable; None when it is already."""
+        return self._flusher.begin(self.log_end_offset if up_to is None else min(up_to, self.log_end_offset))
+
+    def end_flush(self, job: FlushJob, now_ms: int) -> None:
+        """`job.run` has returned: the recovery point moves, unless the log was cut back meanwhile."""
+        self._listeners.log_flushed(job)
+        self._flusher.end(job, self.log_end_offset, now_ms)
+
+    def flush(self, now_ms: int, up_to: int | None = None) -> None:
+        job = self.begin_flush(up_to)
+        if job is not None:
+            with self._listeners.disk_errors(f"{self.dir} cannot be synced"):
+                job.run()
+            self.end_flush(job, now_ms)
+
+    # -- the start of the log moves
+
+    def delete_records_before(self, offset: int) -> int:
+        """Let the log start at `offset` or behind it; returns that offset. -1 is the high watermark."""
+        if offset == -1:
+            offset = self.high_watermark
+        if offset > self.high_watermark or offset < 0:
+            raise OffsetOutOfRange(
+                f"{self.topic}-{self.partition}: records can be deleted up to offset {self.high_watermark}, "
+                f"not up to {offset}"
             )
-        outstanding.popleft()
-        segment, position, last_offset = pending.segment, pending.position, pending.last_offset
-        _, size, _, _, max_timestamp, _, _, _ = pending.batch
-        index_due = segment.bytes_since_index > self._index_interval
-        self._grow(
-            segment,
-            position + size,
-            size,
-            base_offset,
-            last_offset,
-            position,
-            max_timestamp,
-            last_offset,
-            index_due,
-        )
-        if position == 0:
-            segment.first_timestamp = max_timestamp
-            segment.roll_timestamp = CHECK_NEXT
-        if pending.leader_epoch > self.leader_epochs.latest:
-            self.leader_epochs.assign(pending.leader_epoch, base_offset)
-        self.log_end_offset = next_offset = last_offset + 1
-        if pending.marker is not None:
-            self._end_transaction(pending, pending.marker)
-        if segment is not self._active and segment.size == segment.write_position:
-            following = self.segments.next_base(self.segments.find(segment.base_offset))
-            assert following is not None
-            self._completed(segment, following)
-        return tuple.__new__(  # two thirds of the time that the constructor takes
-            AppendResult,
-            (
-                base_offset,
-                last_offset,
-                max_timestamp if self._log_append_time else NO_TIMESTAMP,
-                self.log_start_offset,
-                next_offset - self.recovery_point >= self.flush_messages,
-            ),
-        )
+        self._move_log_start(offset)
+        return offset
 
-    def _grow(
-        self,
-        segment: Segment,
-        end: int,
-        since_index: int,
-        base_offset: int,
-        last_offset: int,
-        position: int,
-        max_timestamp: int,
-        offset_of_max_timestamp: int,
-        index_due: bool,
-    ) -> None:
-        """A segment grew to `end`. Its last batch has these offsets and begins at `position`.
+    def _move_log_start(self, offset: int) -> None:
+        if offset <= self.log_start_offset:
+            return
+        self._local.log_start_offset = offset
+        self.leader_epochs.truncate_from_start(offset)
+        self.producers.log_start_moved(offset)
+        self.update_high_watermark(self.high_watermark)
+        self._listeners.log_start_moved()
 
-        That batch gets an index entry where one is due. `since_index` bytes count for the next entry.
+    def delete_old_segments(self, now_ms: int, reads: Reads = WAITING) -> int:
+        """Drop segments that retention no longer wants; how many went. Their files follow."""
+        count = count_deletable(
+            self.segments,
+            self.config,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+            end_offset=self.log_end_offset,
+            now_ms=now_ms,
+            reads=reads,
+        )
+        pending = self.appender.first_pending
+        if pending is not None:  # what is being written to stays: a busy log is never without such a segment
+            count = min(count, self.segments.find(pending.segment.base_offset))
+        with self._listeners.disk_errors(f"{self.dir}: segments cannot be removed"):
+            if count == 0:
+                self._local.retry_removal()
+                return 0
+            if count == len(self.segments):
+                self.appender.roll(now_ms)
+            self._move_log_start(self.segments[count].base_offset)
+            self._local.remove_first(count, self._removal_failed)
+        return count
+
+    def _removal_failed(self, error: OSError) -> None:
+        if not self.closed:
+            self._listeners.storage_failed(error)
+
+    # -- the end of the log moves back
+
+    def truncate_to(self, offset: int, now_ms: int) -> bool:
+        """Drop every batch that reaches to `offset` or behind it; whether the end moved.
+
+        The log then ends at `offset`, or where the batch began that holds it: batches are never split.
         """
-        if max_timestamp > segment.max_timestamp:
-            segment.max_timestamp = max_timestamp
-            segment.offset_of_max_timestamp = offset_of_max_timestamp
-        if index_due:
-            segment.add_index_entry(last_offset, position)
-        segment.bytes_since_index += since_index
-        segment.size = end
-        segment.last_batch_offset = base_offset
-        segment.last_batch_position = position
+        if offset >= self.log_end_offset:
+            return False
+        self._require_idle()
+        if offset < self.segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset, now_ms)
+            return True
+        with self._listeners.disk_errors(f"{self.dir} cannot be truncated"):
+            self._local.rename_removed()
+            segment = self.segments[self.segments.find(offset)]
+            segment.load_for_append()
+            held_by = segment.position_of(offset)
+            if held_by is not None:
+                offset = min(offset, held_by[2])
+            self._begin_truncation(offset)
+            self._local.truncate_to(offset)
+        self._end_at(offset)
+        reload_producers(self.segments, self.snapshots, self.producers, offset, now_ms)
+        self.update_high_watermark(self.high_watermark)
+        return True
 
-    def append_together(
-        self,
-        batches: list[CheckedBatch],
-        data: bytearray,
-        leader_epoch: int,
-        now_ms: int,
-    ) -> list[int | DuplicateBatch | KafkaError]:
-        """Append clients' batches that lie one behind the other in `data`, with as few writes as possible.
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
+        """Drop everything; the log goes on, empty, at `offset`."""
+        self._require_idle()
+        with self._listeners.disk_errors(f"{self.dir} cannot be truncated"):
+            self._begin_truncation(min(offset, self.segments[0].base_offset))
+            self._local.rename_removed()
+            self._local.start_anew_at(offset, now_ms)
+        self._local.log_start_offset = offset
+        self._end_at(offset)
+        self.leader_epochs.clear()
+        self.producers.clear()
+        self.high_watermark = self.last_stable_offset = offset
 
-        Gives the base offset of each, or what there is to say instead. Once a write has failed, the batches
-        after it fail with it.
+    def _require_idle(self) -> None:
+        if self.has_pending:
+            raise KafkaStorageError(f"{self.topic}-{self.partition} is truncated while appends are under way")
+
+    def _begin_truncation(self, offset: int) -> None:
+        self._local.begin_truncation()
+        if self._flusher.lower(offset):
+            self._listeners.log_truncated()
+
+    def _end_at(self, offset: int) -> None:
+        local, flusher = self._local, self._flusher
+        local.log_end_offset = self.appender.next_offset = offset
+        local.log_start_offset = min(local.log_start_offset, offset)
+        flusher.recovery_point = min(flusher.recovery_point, offset)
+        self.leader_epochs.truncate_from_end(offset)
+
+    # -- the end of its life in a folder
+
+    def close(self, now_ms: int) -> None:
+        """Everything to disk, with a snapshot of the producers at its end; unfinished appends are lost."""
+        if self.closed:
+            return
+        pending = self.appender.first_pending
+        if pending is not None:
+            self.appender.abandon(pending)
+        with self._listeners.disk_errors(f"{self.dir}: segments cannot be removed"):
+            self._local.rename_removed()
+        self.flush(now_ms)
+        self._flusher.close(self.log_end_offset, self.producers.encode_snapshot())
+        self._local.release()
+
+    def release(self) -> None:
+        """Let go of all files without writing anything."""
+        self._local.release()
+
+    def release_files(self) -> None:
+        """Keep no descriptor while nobody uses the log: they are opened again when needed."""
+        self._local.release_files()
+
+    def delete(self) -> str:
+        """Close the log and rename its folder so that it is no partition any more; returns the new path.
+
+        Once the folder above is synced it stays so, whatever happens.
         """
-        assert not self._outstanding
-        outcomes: list[int | DuplicateBatch | KafkaError] = []
-        at = 0
-        while (first := len(outcomes)) < len(batches):
-            try:
-                offsets, size = self._append_run(batches, first, data, at, leader_epoch)
-            except KafkaStorageError as error:
-                outcomes += [error] * (len(batches) - first)
-                break
-            outcomes += offsets
-            at += size
-            if not offsets:  # it begins a segment, its producer is new, or it is out of sequence
-                size = batches[first].size
-                batch = batches[first]._replace(data=memoryview(data)[at : at + size])
-                at += size
-                try:
-                    outcomes.append(self._append_one(batch, leader_epoch, now_ms))
-                except KafkaStorageError as error:
-                    outcomes += [error] * (len(batches) - first)
-                    break
-        return outcomes
+        self._local.release()
+        with self._listeners.disk_errors(f"{self.dir} cannot be renamed for deletion"):
+            target = self._local.rename_for_deletion()
+        self._moved(target)
+        return target
 
-    def _append_run(
-        self, batches: list[CheckedBatch], first: int, data: bytearray, at: int, leader_epoch: int
-    ) -> tuple[Sequence[int], int]:
-        """Append what follows each other without anything out of the ordinary: its offsets, and its size."""
-        segment, producers, base_offset = self._active, self.producers, self._next_offset
-        position = segment.write_position
-        if position == 0:
-            return (), 0
-        since_index, interval = segment.bytes_since_index, self._index_interval
-        offsets, undo, size, next_offset, last_position, greatest, offset_of_greatest, index_due = lay_out(
-            data,
-            at,
-            batches,
-            first,
-            len(batches),
-            base_offset,
-            leader_epoch,
-            (
-                position,
-                self._segment_bytes,
-                segment.roll_timestamp,
-                segment.max_offset,
-                since_index,
-                interval,
-            ),
-            producers.entries,
-            producers.verifications,
-        )
-        if not offsets:
-            return (), 0
-        try:
-            file = segment.file
-            try:
-                file.pwrite(memoryview(data)[at : at + size], position)
-            except OSError:
-                self._cut_back(segment, file, position)
-                raise
-        except OSError as error:
-            for producer_id, before in reversed(undo):
-                producers.restore(producer_id, before)
-            raise self._storage_error(f"{segment.path(LOG)} cannot be written", error) from error
-        segment.write_position = end = position + size
-        self._next_offset = next_offset
-        self._grow(
-            segment,
-            end,
-            end - last_position if index_due else size,
-            offsets[-1],
-            next_offset - 1,
-            last_position,
-            greatest,
-            offset_of_greatest,
-            index_due,
-        )
-        if leader_epoch > self.leader_epochs.latest:
-            self.leader_epochs.assign(leader_epoch, base_offset)
-        self.log_end_offset = next_offset
-        return offsets, size
+    def moved_to(self, directory: str) -> list[DiskFile]:
+        """The same files lie in another folder: everything from now on is done there.
 
-    def _append_one(
-        self, batch: CheckedBatch, leader_epoch: int, now_ms: int
-    ) -> int | DuplicateBatch | KafkaError:
-        """Append one batch, whatever may be out of the ordinary; KafkaStorageError where the disk refuses."""
-        try:
-            prepared = self.prepare(batch, leader_epoch, now_ms)
-        except KafkaStorageError:
-            raise
-        except KafkaError as error:
-            return error
-        if isinstance(prepared, DuplicateBatch):
-            return prepared
-        return self.write(prepared, now_ms).base_offset
+        Descriptors of the old files are given back, for the caller to close; whoever reads a slice keeps his.
+        """
+        held = self._local.leave_files()
+        self._moved(directory)
+        return held
 
-    def append_as_leader(
-        self,
-        batch: bytes | bytearray | memoryview,
-        *,
-        leader_epoch: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        now_ms: int,
-    ) -> AppendResult:
-        """Check, write and finish one batch in one go."""
-        checked = check_produced(memoryview(batch), self.rules(origin), now_ms)
-        pending = self.prepare(checked, leader_epoch, now_ms, origin=origin)
-        return pending.result if isinstance(pending, DuplicateBatch) else self.write(pending, now_ms)
-
-    def append_as_follower(self, data: bytes | bytearray | memoryview, *, now_ms: int) -> AppendResult | None:
-        """Whole batches as the leader stored them, offsets and epochs included; None when there are none."""
-        view = memoryview(data)
-        pending: list[PendingAppend] = []
-        try:
-            for position, header in iter_batches(view):
-                pending.append(self._prepare_copy(view, position, header, now_ms))
-        except KafkaError:
-            if pending:
-                self.abandon(pending[0])
-            raise
-        if not pending:
-            return None
-        results = self.write_all(pending, now_ms)
-        return results[-1]._replace(base_offset=results[0].base_offset)
-
-    def _prepare_copy(
-        self, data: memoryview, position: int, header: BatchHeader, now_ms: int
-    ) -> PendingAppend:
-        name, base_offset = f"{self.topic}-{self.partition}", header.base_offset
-        if not crc_is_valid(data, position, header):
-            raise CorruptMessage(f"{name}: bad CRC at offset {base_offset}")
-        if base_offset < self._next_offset:
-            raise CorruptMessage(
-                f"{name}: the leader's batch at offset {base_offset} is not behind the log end offset "
-                f"{self._next_offset}"
-            )
-        pending = self.prepare(
-            CheckedBatch.of(data[position : position + header.total_size]),
-            header.partition_leader_epoch,
-            now_ms,
-            origin=AppendOrigin.REPLICATION,
-            base_offset=base_offset,
-        )
-        assert isinstance(pending, PendingAppend)  # only clients' batches can be duplicates
-        return pending
-
-    def write(self, pending: PendingAppend, now_ms: int) -> AppendResult:
-        """Write an append and finish it; KafkaStorageError where it is given up instead."""
-        try:
-            pending.file.pwrite(pending.data, pending.position)
-        except OSError as error:
-            raise self.abandon(pending, error) from error
-        return self.finish(pending, now_ms)
-
-    def write_all(self, pending: Sequence[PendingAppend], now_ms: int) -> list[AppendResult]:
-        """The same for consecutive appends, which succeed or fail together."""
-        try:
-            write_together(pending)
-        except OSError as error:
-            raise self.abandon(pending[0], error) from error
-        return [self.finish(append, now_ms) for append in pending]
-
-    # -- producers
-
-    def _check_producer(
-        self,
-        batch: CheckedBatch,
-        origin: AppendOrigin,
-        guard: Verification | None = None,
-        transaction_version: int = 0,
-    ) -> tuple[BatchMetadata | None, EndTransactionMarker | None]:
-        """Refuse what does not follow from the producer's past; the twin it has, or the marker it holds."""
-        producers, producer_id, epoch = self.producers, batch.producer_id, batch.producer_epoch
-        if batch.attributes & CONTROL_FLAG:
-            marker = read_marker(batch.data, 0, read_header(batch.data))
-            if marker is not None:
-                producers.check_marker(
-                    producer_id, epoch, marker.coordinator_epoch, origin, transaction_version
-                )
-            return None, marker
-        if origin is AppendOrigin.CLIENT:
-            known = producers.find_duplicate(batch)
-            if known is not None:
-                return known, None
-        transactional = batch.attributes & TRANSACTIONAL_FLAG != 0
-        if (
-            transactional
-            and origin is not AppendOrigin.REPLICATION
-            and not producers.has_ongoing(producer_id, epoch)
-        ):
-            producers.check_epoch(producer_id, epoch)
-            if self.config.transaction_verification_enable:
-                if origin is AppendOrigin.COORDINATOR:
-                    guard = producers.verifications.get(producer_id)  # what it verified is gone with a marker
-                producers.check_verified(producer_id, epoch, guard)
-        producers.check(producer_id, epoch, batch.base_sequence, origin)
-        producers.check_transactional(producer_id, transactional)
-        return None, None
-
-    def _end_transaction(self, pending: PendingAppend, marker: EndTransactionMarker) -> None:
-        batch, producers = pending.batch, self.producers
-        if producers.verifications:
-            producers.end_verification(batch.producer_id, batch.producer_epoch)
-        completed = producers.append_marker(
-            batch.producer_id,
-            batch.producer_epoch,
-            marker.coordinator_epoch,
-            not marker.commit,
-            pending.last_offset,
-            batch.max_timestamp,
-        )
-        if completed is not None:
-            self._complete_transaction(completed, pending.segment)
-
-    def _complete_transaction(self, completed: CompletedTransaction, segment: Segment) -> None:
-        stable = self.producers.stable_offset_after(completed)
-        if completed.aborted:
-            segment.add_aborted(
-                AbortedTransaction(
-                    completed.producer_id, completed.first_offset, completed.last_offset, stable
-                )
-            )
-        self.producers.complete(completed)
+    def _moved(self, directory: str) -> None:
+        """What is still written on its way out must not reach the next log of this name."""
+        with self._local.lock:
+            self._local.moved_to(directory)
+            self.leader_epochs.moved(directory)
 
     # -- read
 
@@ -484,75 +378,21 @@ class Log(ClosingLog):
                 f"{self.topic}-{self.partition}: offset {offset} is not within "
                 f"{self.log_start_offset} to {log_end_offset}"
             )
-        bound = log_end_offset if max_offset is None or max_offset > log_end_offset else max_offset
-        if offset >= bound:
+        if max_offset is not None and max_offset >= log_end_offset:
+            max_offset = None
+        if offset >= (log_end_offset if max_offset is None else max_offset):
             return ReadResult(offset)
-        segment = self._active
-        if offset >= segment.base_offset:
-            found = segment.position_of(offset, reads)
-        else:
-            segment, found = self._find_in_older(offset, reads)
-        if found is None:
-            return ReadResult(offset)
-        position, first_size, _ = found
-        end = segment.size if bound == log_end_offset else self._end_position(segment, bound, reads)
-        if max_bytes < first_size:
-            if not min_one_message:
-                return ReadResult(offset)
-            max_bytes = first_size
-        size = min(end - position, max_bytes)
-        if size <= 0:
-            return ReadResult(offset)
-        return ReadResult(offset, FileSlice(segment.file, position, size), segment)
-
-    def _find_in_older(self, offset: int, reads: Reads) -> tuple[Segment, tuple[int, int, int] | None]:
-        """Cleaning may have emptied the end of a segment: then the batch is in a later one."""
-        segments = self.segments
-        for at in range(segments.find(offset), len(segments)):
-            segment = segments[at]
-            found = segment.position_of(offset, reads)
-            if found is not None:
-                return segment, found
-        return self._active, None
-
-    def _end_position(self, segment: Segment, bound: int, reads: Reads) -> int:
-        """Where in a segment the batches end that lie below `bound`."""
-        if segment is not self._active:
-            following = self.segments.next_base(self.segments.find(segment.base_offset))
-            if following is not None and following <= bound:
-                return segment.size
-        if bound <= segment.base_offset:
-            return 0
-        found = segment.position_of(bound, reads)
-        return segment.size if found is None else found[0]
+        return read_batches(self.segments, offset, max_bytes, max_offset, min_one_message, reads)
 
     def upper_bound(self, result: ReadResult, reads: Reads = WAITING) -> int:
         """An offset that nothing of what was read reaches, as near as the index knows."""
-        segment, piece = result.segment, result.slice
-        if segment is None or piece is None:
-            return result.offset
-        relative = segment.offset_index(reads).offset_after(piece.position + piece.size, reads)
-        if relative is not None:
-            return segment.base_offset + relative
-        following = self.segments.next_base(self.segments.find(segment.base_offset))
-        return self.log_end_offset if following is None else following
+        return upper_bound(self.segments, self.log_end_offset, result, reads)
 
     def aborted_transactions(
         self, start: int, end_offset: int, reads: Reads = WAITING
     ) -> list[AbortedTransaction]:
         """Transactions that were aborted and touch the offsets from `start` up to `end_offset`."""
-        result: list[AbortedTransaction] = []
-        for segment in self.segments.starting_from(start):
-            if not segment.has_aborted:
-                continue
-            for transaction in segment.aborted(reads):
-                if transaction.last_offset >= start and transaction.first_offset < end_offset:
-                    result.append(transaction)
-                if transaction.last_stable_offset >= end_offset:
-                    return result
-        return result
-
-    # -- lookup by time
+        return aborted_transactions(self.segments, start, end_offset, reads)
 
     def offset_for_timestamp(
         self, timestamp: int, max_offset: int | None = None, reads: Reads = WAITING
@@ -563,3 +403,79 @@ class Log(ClosingLog):
 
     def max_timestamp(self, reads: Reads = WAITING) -> TimestampAndOffset | None:
         return greatest(self.segments, self.log_start_offset, self.log_end_offset, reads)
+
+    # -- what others look at
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._local.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._local.log_end_offset
+
+    @property
+    def config(self) -> LogConfig:
+        return self._local.config
+
+    @property
+    def dir(self) -> str:
+        return self._local.dir
+
+    @property
+    def disk(self) -> Disk:
+        return self._local.disk
+
+    @property
+    def closed(self) -> bool:
+        return self._local.closed
+
+    @property
+    def generation(self) -> int:
+        """Another one each time the end moves back: what was read of the log before may not be in it now."""
+        return self._local.generation
+
+    @property
+    def remover(self) -> FileRemover | None:
+        """Renames and unlinks its files off the loop; without it that is done at once."""
+        return self._local.remover
+
+    @remover.setter
+    def remover(self, remover: FileRemover) -> None:
+        self._local.remover = remover
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below it is on disk."""
+        return self._flusher.recovery_point
+
+    @property
+    def recovery_point_to_keep(self) -> int:
+        """The recovery point as checkpoints may say it."""
+        return self._flusher.recovery_point_to_keep
+
+    @property
+    def last_flush_ms(self) -> int:
+        return self._flusher.last_flush_ms
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def active_segment(self) -> LogSegment:
+        return self.segments.active
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether prepared appends are still to be finished."""
+        return self.appender.first_pending is not None
+
+    @property
+    def starts_with_its_files(self) -> bool:
+        """Whether a start that finds the files of now knows from them where the log starts."""
+        is_removing = self._local.unfinished_removal is not None
+        return self.log_start_offset <= self.segments[0].base_offset and not is_removing

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tidelog.errors import KafkaStorageError
+
 if TYPE_CHECKING:
-    from tidelog.storage.flush import FlushJob
-    from tidelog.storage.segmented import SegmentedLog
+    from tidelog.storage.flush_job import FlushJob
+    from tidelog.storage.log import Log
 
 
 class LogListener:
@@ -14,17 +18,64 @@ class LogListener:
 
     __slots__ = ()
 
-    def segment_rolled(self, log: SegmentedLog) -> None:
+    def segment_rolled(self, log: Log) -> None:
         """A segment is complete and can be flushed."""
 
     def log_flushed(self, job: FlushJob) -> None:
-        """A flush has ended well."""
+        """A flush succeeded."""
 
-    def log_start_moved(self, log: SegmentedLog) -> None:
-        """Records at the start of the log are gone."""
+    def log_start_moved(self, log: Log) -> None:
+        """The log start offset has risen."""
 
-    def log_truncated(self, log: SegmentedLog) -> None:
-        """The recovery point fell. A listener that checkpoints it does so before it returns."""
+    def log_truncated(self, log: Log) -> None:
+        """The recovery point fell with a truncation. A listener writes its checkpoint before it returns."""
 
-    def storage_failed(self, log: SegmentedLog, error: OSError) -> None:
+    def storage_failed(self, log: Log, error: OSError) -> None:
         """The disk refused a read or a write of the log."""
+
+
+class LogListeners:
+    """The listeners of one log. Each hears of an event in the order in which they were added."""
+
+    __slots__ = ("_listeners", "_log")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._listeners: tuple[LogListener, ...] = ()
+
+    def add(self, listener: LogListener) -> None:
+        if listener not in self._listeners:
+            self._listeners = (*self._listeners, listener)
+
+    def segment_rolled(self) -> None:
+        for listener in self._listeners:
+            listener.segment_rolled(self._log)
+
+    def log_flushed(self, job: FlushJob) -> None:
+        for listener in self._listeners:
+            listener.log_flushed(job)
+
+    def log_start_moved(self) -> None:
+        for listener in self._listeners:
+            listener.log_start_moved(self._log)
+
+    def log_truncated(self) -> None:
+        for listener in self._listeners:
+            listener.log_truncated(self._log)
+
+    def storage_failed(self, error: OSError) -> None:
+        for listener in self._listeners:
+            listener.storage_failed(self._log, error)
+
+    def storage_error(self, what: str, error: OSError) -> KafkaStorageError:
+        """The error to raise for a disk that refused; listeners hear of it first."""
+        self.storage_failed(error)
+        return KafkaStorageError(f"{what}: {error}")
+
+    @contextmanager
+    def disk_errors(self, what: str) -> Iterator[None]:
+        """Turns OSError into KafkaStorageError. It costs too much for the path of every append."""
+        try:
+            yield
+        except OSError as error:
+            raise self.storage_error(what, error) from error

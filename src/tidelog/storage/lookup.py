@@ -1,4 +1,4 @@
-"""Finding offsets by time: the first record at or after a timestamp, and the one with the greatest."""
+"""Finds records by time: the first at or after a timestamp, and the one with the greatest timestamp."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidelog.records.batch import BatchHeader, record_times
+from tidelog.storage.log_segment import LogSegment
+from tidelog.storage.log_segments import LogSegments
 from tidelog.storage.reads import WAITING, Reads
-from tidelog.storage.segment import Segment
-from tidelog.storage.segments import SegmentList
 
 
 class TimestampAndOffset(NamedTuple):
@@ -18,9 +18,9 @@ class TimestampAndOffset(NamedTuple):
 
 
 def first_at_or_after(
-    segments: SegmentList, timestamp: int, start: int, end: int, reads: Reads = WAITING
+    segments: LogSegments, timestamp: int, start: int, end: int, reads: Reads = WAITING
 ) -> TimestampAndOffset | None:
-    """The first record with that timestamp or a later one among the offsets from `start` up to `end`."""
+    """The first record with that timestamp or a later one, from offset `start` up to before `end`."""
     for segment in segments.starting_from(start):
         if segment.base_offset >= end:
             return None
@@ -33,7 +33,7 @@ def first_at_or_after(
 
 
 def _search_segment(
-    segment: Segment, timestamp: int, start: int, end: int, reads: Reads
+    segment: LogSegment, timestamp: int, start: int, end: int, reads: Reads
 ) -> TimestampAndOffset | None:
     relative = max(segment.time_index(reads).lookup(timestamp, reads), start - segment.base_offset)
     first = segment.offset_index(reads).lookup(relative, reads)
@@ -48,15 +48,17 @@ def _search_segment(
     return None
 
 
-def _times(segment: Segment, position: int, header: BatchHeader, reads: Reads) -> Iterator[tuple[int, int]]:
+def _times(
+    segment: LogSegment, position: int, header: BatchHeader, reads: Reads
+) -> Iterator[tuple[int, int]]:
     return record_times(segment.read_batch(position, header, reads), 0, header)
 
 
 def greatest(
-    segments: SegmentList, start: int, end: int, reads: Reads = WAITING
+    segments: LogSegments, start: int, end: int, reads: Reads = WAITING
 ) -> TimestampAndOffset | None:
-    """The first record that has the greatest timestamp of all; None where no record has one."""
-    newest: Segment | None = None
+    """The first of the records with the greatest timestamp; None if no record has a timestamp."""
+    newest: LogSegment | None = None
     for segment in segments.starting_from(start):
         if segment.base_offset < end and (
             newest is None or segment.largest_timestamp(reads) > newest.largest_timestamp(reads)
@@ -74,6 +76,6 @@ def greatest(
     return None
 
 
-def _before_greatest(segment: Segment, reads: Reads) -> int:
+def _before_greatest(segment: LogSegment, reads: Reads) -> int:
     """A position at or before the batch with the segment's greatest timestamp."""
     return segment.offset_index(reads).lookup(segment.offset_of_max_timestamp - segment.base_offset, reads)

@@ -1,9 +1,9 @@
-"""Whether a range of a file is in the kernel's page cache: a read or a sendfile of it waits for no disk.
+"""Whether a range of a file is in the kernel's page cache: then read and sendfile do not wait for the disk.
 
 `cachestat` counts the cached pages of a range in one call. It counts a page as soon as its read from the disk
-begins, so a read that must not wait (RWF_NOWAIT) looks whether the last page has arrived: nearly always pages
-arrive in the order in which they were asked for. Kernels before 6.5 have no `cachestat`; there such a read
-looks at a byte in every 64 KB. Where a file system cannot tell (overlayfs, ZFS), nothing counts as cached.
+begins, so a read that must not wait (RWF_NOWAIT) checks that the last page has arrived: pages nearly always
+arrive in the order of the requests. Kernels before 6.5 have no `cachestat`: there RWF_NOWAIT reads check one
+byte in every 64 KB. On file systems that cannot tell (overlayfs, ZFS) nothing counts as cached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_cached(fd: int, size: int, position: int) -> bool:
 
 
 def _has_arrived(fd: int, position: int) -> bool | None:
-    """Whether a byte can be read without waiting; None where the file system cannot tell."""
+    """Whether a byte can be read without waiting; None if the file system does not support RWF_NOWAIT."""
     try:
         return not NOWAIT or os.preadv(fd, (bytearray(1),), position, NOWAIT) == 1
     except BlockingIOError:
@@ -41,22 +41,22 @@ def _has_arrived(fd: int, position: int) -> bool | None:
     except OSError as error:
         if error.errno == errno.EOPNOTSUPP:
             return None
-        return True  # the read itself will meet the error
+        return True  # the read itself gets the error
 
 
 def _count_pages(fd: int, size: int, position: int) -> int | None:
-    """How many pages of a range are cached; None where the kernel does not say."""
+    """How many pages of a range are cached; None if the kernel has no `cachestat`."""
     call = _cachestat()
     return None if call is None else call.count(fd, size, position)
 
 
 class _Cachestat(threading.local):
-    """The arguments of the call, made once for each thread."""
+    """The system call and its arguments, which each thread allocates once."""
 
     def __init__(self) -> None:
-        import ctypes  # takes 5 ms, which a start does without
+        import ctypes  # takes 5 ms, which would delay each start
 
-        # PyDLL keeps the GIL: the call does not wait, and giving the GIL away costs more than it takes.
+        # PyDLL keeps the GIL: the call does not block, and releasing the GIL costs more than the call.
         self._syscall = ctypes.PyDLL(None).syscall
         self._syscall.restype = ctypes.c_long
         self._syscall.argtypes = (

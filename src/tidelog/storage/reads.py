@@ -1,7 +1,7 @@
 """Reads of log files that may wait for the disk, and reads that must not.
 
-The loop reads with `CachedReads`: what is outside the page cache raises NotCached instead of stalling every
-client. `bring_in` then reads it on a thread beside the loop, and the loop tries again.
+The loop reads with `CachedReads`: a range outside of the page cache raises NotCached, because waiting for the
+disk would delay every client. `bring_in` reads the range on another thread, and the loop tries again.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from tidelog.clock import Scheduler
 from tidelog.storage.disk import DiskFile
 
 AHEAD_BYTES: Final = 128 * 1024
-"""Brought in at least: a search that goes on finds more of what it needs, and a fetch sends it."""
+"""The least that is read from the disk at a time: a search or a fetch needs the bytes that follow, too."""
 
 Range = tuple[str, int, int]
 """The path of a file, how many bytes of it, and where they begin."""
 
 
 class NotCached(Exception):
-    """Ranges of files have to come from the disk before the loop reads them."""
+    """Ranges of files that have to be read from the disk before the loop can use them."""
 
     def __init__(self, *missing: tuple[DiskFile, int, int]) -> None:
         super().__init__(", ".join(f"{file.path}: {size} bytes at {at}" for file, size, at in missing))
         self.missing = missing
 
     def bring_in(self) -> dict[Range, OSError | None]:
-        """Wait for the disk; gives the error of each range that could not be read."""
+        """Read the ranges, waiting for the disk; returns the error of each, None if it was read."""
         brought: dict[Range, OSError | None] = {}
         for file, size, position in self.missing:
             brought[file.path, size, position] = None
@@ -40,14 +40,14 @@ class NotCached(Exception):
 
 class Reads(Protocol):
     def pread(self, file: DiskFile, size: int, position: int, whole: int = 0) -> bytes | bytearray:
-        """Up to `size` bytes, as DiskFile.pread gives them.
+        """Up to `size` bytes, as DiskFile.pread.
 
-        `whole` is the size of a file that is best brought in as a whole.
+        `whole`, if not 0, is the size of a file that is better read as a whole.
         """
 
 
 class WaitingReads:
-    """For threads beside the loop."""
+    """For other threads than the loop: waits for the disk."""
 
     __slots__ = ()
 
@@ -56,10 +56,10 @@ class WaitingReads:
 
 
 class CachedReads:
-    """For the loop: NotCached where the disk would have to be waited for.
+    """For the loop: NotCached if the read would wait for the disk.
 
-    A range that was brought in before is read in any case, even if it has been evicted again. Where bringing
-    it in failed, the read fails with the same error.
+    A range in `brought` is read in any case, even if it was evicted again. If bringing it in failed, the read
+    raises the same error.
     """
 
     __slots__ = ("brought",)
@@ -88,7 +88,7 @@ CACHED: Final = CachedReads()
 def bring_in(
     scheduler: Scheduler, cold: NotCached, reads: CachedReads, then: Callable[[CachedReads], object]
 ) -> None:
-    """Read what is missing beside the loop, then call `then` with reads that know of it."""
+    """Read the missing ranges on another thread, then call `then` with reads that include them."""
 
     def done(brought: dict[Range, OSError | None] | None, error: BaseException | None) -> None:
         if brought is None:

@@ -1,7 +1,7 @@
-"""Loading a log from its folder: after a clean stop by a look at its end, after a crash by reading it.
+"""Loads a log from its folder: after a clean shutdown from its end, after a crash by reading it.
 
-Everything below the recovery point is on disk. Segments from there on are read batch by batch; the first
-batch that is cut or whose CRC is wrong ends the log, and indexes, epochs and producer state are made anew.
+Everything below the recovery point is on disk. Segments from there on are read batch by batch: the log ends
+before the first batch that is cut off or has a wrong CRC, and indexes, epochs and producer state are rebuilt.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from tidelog.storage.checkpoints import (
 )
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk, DiskFile
-from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.files import FileCache
+from tidelog.storage.file_cache import FileCache
 from tidelog.storage.index import (
     OFFSET_ENTRY_SIZE,
     CorruptIndex,
@@ -41,8 +40,8 @@ from tidelog.storage.index import (
     check_offset_index,
     check_time_index,
 )
-from tidelog.storage.producer_state import ProducerStates
-from tidelog.storage.segment import (
+from tidelog.storage.leader_epoch_file_cache import LeaderEpochFileCache
+from tidelog.storage.log_segment import (
     CLEANED,
     LOG,
     OFFSET_INDEX,
@@ -51,11 +50,12 @@ from tidelog.storage.segment import (
     SWAP,
     TIME_INDEX,
     TRANSACTION_INDEX,
-    Segment,
+    LogSegment,
 )
-from tidelog.storage.segments import SegmentList
-from tidelog.storage.snapshots import SnapshotFiles
-from tidelog.storage.txnindex import AbortedTransaction
+from tidelog.storage.log_segments import LogSegments
+from tidelog.storage.producer_snapshots import ProducerSnapshots
+from tidelog.storage.producer_state_manager import ProducerStateManager
+from tidelog.storage.transaction_index import AbortedTransaction
 
 logger = logging.getLogger("tidelog.storage")
 
@@ -68,23 +68,23 @@ _OLD_MESSAGE = struct.Struct(">qiIb")
 
 @dataclass(slots=True)
 class LoadedLog:
-    segments: SegmentList
-    epochs: LeaderEpochs
-    producers: ProducerStates
-    snapshots: SnapshotFiles
+    segments: LogSegments
+    epochs: LeaderEpochFileCache
+    producers: ProducerStateManager
+    snapshots: ProducerSnapshots
     topic_id: bytes | None
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
     truncated_bytes: int = 0
-    has_gap: bool = False  # behind the recovery point, and kept
+    has_gap: bool = False  # after the recovery point, and kept
 
 
 # -- batches
 
 
 def _refuse_old_message(file: DiskFile, position: int, size: int) -> None:
-    """A message of format 0 or 1 is not damage, but data that must not be cut away."""
+    """Raise if a message of format 0 or 1 begins here: it is no damage and must not be truncated."""
     head = file.pread(_OLD_MESSAGE.size, position)
     if len(head) < _OLD_MESSAGE.size:
         return
@@ -101,9 +101,9 @@ def _refuse_old_message(file: DiskFile, position: int, size: int) -> None:
 def valid_batches(
     file: DiskFile, size: int, first_offset: int, max_offset: int
 ) -> Iterator[tuple[int, BatchHeader, bytes, int]]:
-    """Position, header, buffer and place in the buffer of each batch, up to the first that is not whole.
+    """Position, header, buffer and position in the buffer of each batch, up to the first invalid one.
 
-    A batch is whole when its length fits, its CRC is right and its offsets follow those before it.
+    A batch is valid if its length fits, its CRC is right and its offsets follow those before it.
     """
     position, expected = 0, first_offset
     chunk, chunk_start = b"", 0
@@ -141,9 +141,9 @@ def valid_batches(
 
 
 def replay(
-    producers: ProducerStates, header: BatchHeader, buf: bytes | bytearray, at: int
+    producers: ProducerStateManager, header: BatchHeader, buf: bytes | bytearray, at: int
 ) -> AbortedTransaction | None:
-    """Let the producers see a batch that is in the log; the transaction that it aborts, if it does."""
+    """Update the producers with a batch of the log; returns the transaction if the batch aborts one."""
     if header.producer_id < 0:
         return None
     if not header.is_control:
@@ -174,11 +174,15 @@ def replay(
 
 
 def recover_segment(
-    segment: Segment, expected: int, config: LogConfig, epochs: LeaderEpochs, producers: ProducerStates
+    segment: LogSegment,
+    expected: int,
+    config: LogConfig,
+    epochs: LeaderEpochFileCache,
+    producers: ProducerStateManager,
 ) -> tuple[int, int]:
-    """Read a segment that may be torn, cut it behind its last whole batch and make its indexes anew.
+    """Read a segment, truncate it after its last valid batch and rebuild its indexes.
 
-    Returns the next offset and the number of bytes that were cut off.
+    Returns the next offset and the number of truncated bytes.
     """
     offsets = GrowingOffsetIndex(config.segment_index_bytes)
     times = GrowingTimeIndex(config.segment_index_bytes)
@@ -219,8 +223,8 @@ def recover_segment(
     return next_offset, size - valid
 
 
-def _replay_segments(producers: ProducerStates, segments: SegmentList, start: int, end: int) -> None:
-    """Bring the producers from `start` to `end` by reading the batches in between."""
+def _replay_segments(producers: ProducerStateManager, segments: LogSegments, start: int, end: int) -> None:
+    """Update the producers with the batches from `start` up to `end`."""
     if start >= end:
         return
     for segment in segments.starting_from(start):
@@ -230,12 +234,12 @@ def _replay_segments(producers: ProducerStates, segments: SegmentList, start: in
             _replay_segment(producers, segment, start, end)
         except (CorruptMessage, InvalidRecord) as error:
             logger.warning(
-                "%s is damaged, its producers are not known from there on: %s", segment.path(LOG), error
+                "%s is damaged, producers after the damage are not known: %s", segment.path(LOG), error
             )
         segment.close()
 
 
-def _replay_segment(producers: ProducerStates, segment: Segment, start: int, end: int) -> None:
+def _replay_segment(producers: ProducerStateManager, segment: LogSegment, start: int, end: int) -> None:
     found = segment.position_of(max(start, segment.base_offset))
     if found is None:
         return
@@ -250,7 +254,7 @@ def _replay_segment(producers: ProducerStates, segment: Segment, start: int, end
 
 
 def _finish_interrupted_work(disk: Disk, directory: str, names: list[str]) -> list[str]:
-    """Remove what a deletion or a cleaning left half done, or complete it where its result was whole."""
+    """Complete interrupted deletions and swaps of cleaned segments; undo unfinished cleanings."""
     first_cleaned: int | None = None
     swaps: list[tuple[int, str, str]] = []
     kept: list[str] = []
@@ -276,7 +280,7 @@ def _finish_interrupted_work(disk: Disk, directory: str, names: list[str]) -> li
 
 
 def _swap_in(disk: Disk, directory: str, names: list[str], swaps: list[tuple[int, str, str]]) -> list[str]:
-    """Cleaned segments take the place of the ones they were made from."""
+    """Replace segments by the cleaned ones made from them."""
     kept = list(names)
     for base, suffix, name in swaps:
         if suffix != LOG:
@@ -301,8 +305,8 @@ def _swap_in(disk: Disk, directory: str, names: list[str], swaps: list[tuple[int
 
 def _collect(
     disk: Disk, files: FileCache, directory: str, config: LogConfig
-) -> tuple[list[Segment], SnapshotFiles, bool]:
-    """The segments and snapshots of a folder, and whether it names its topic id."""
+) -> tuple[list[LogSegment], ProducerSnapshots, bool]:
+    """The segments and snapshots of a folder, and whether it has a partition.metadata."""
     names = _finish_interrupted_work(disk, directory, disk.listdir(directory))
     found: dict[str, list[int]] = {
         LOG: [],
@@ -324,10 +328,10 @@ def _collect(
     segments = []
     for base in sorted(bases):
         size = disk.size(f"{directory}/{base:020d}{LOG}")
-        segment = Segment(disk, files, directory, base, size, config.segment_index_bytes)
+        segment = LogSegment(disk, files, directory, base, size, config.segment_index_bytes)
         segment.has_aborted = base in with_aborted
         segments.append(segment)
-    return segments, SnapshotFiles(disk, directory, found[SNAPSHOT]), PARTITION_METADATA in names
+    return segments, ProducerSnapshots(disk, directory, found[SNAPSHOT]), PARTITION_METADATA in names
 
 
 def read_topic_id(disk: Disk, directory: str) -> bytes | None:
@@ -341,8 +345,8 @@ def read_topic_id(disk: Disk, directory: str) -> bytes | None:
         return None
 
 
-def _end_of_clean_segment(disk: Disk, segment: Segment) -> int | None:
-    """The offset behind the last batch, or None when index and log do not fit and all has to be read."""
+def _end_of_clean_segment(disk: Disk, segment: LogSegment) -> int | None:
+    """The offset after the last batch; None if index and log do not match and the log has to be read."""
     try:
         index = disk.read(segment.path(OFFSET_INDEX))
         check_offset_index(index, segment.size)
@@ -374,26 +378,26 @@ def load_log(
     log_start_offset: int,
     now_ms: int,
 ) -> LoadedLog:
-    """Everything a log needs to go on, from the files of its folder.
+    """Load a log from the files of its folder.
 
-    Without a recovery point, because no checkpoint says it, nothing tells a gap that a crash left from one
-    that cleaning left under settings that have changed or are not known: all is read and all is kept.
+    If `recovery_point` is None, the whole log is read and gaps are kept: without a checkpoint nobody knows
+    whether a crash or an earlier cleaning left them.
     """
     segments, snapshots, has_metadata = _collect(disk, files, directory, config)
-    epochs = LeaderEpochs(disk, directory)
+    epochs = LeaderEpochFileCache(disk, directory)
     try:
         epochs.load()
         has_epochs = True
     except CorruptCheckpoint as error:
         logger.warning("leader epochs are taken from the batches of the log: %s", error)
         has_epochs = False
-    producers = ProducerStates(config.producer_id_expiration_ms)
+    producers = ProducerStateManager(config.producer_id_expiration_ms)
     topic_id = read_topic_id(disk, directory) if has_metadata else None
     if not segments:
         segments = [
-            Segment.create(disk, files, directory, log_start_offset, config.segment_index_bytes, now_ms)
+            LogSegment.create(disk, files, directory, log_start_offset, config.segment_index_bytes, now_ms)
         ]
-    listed = SegmentList(segments)
+    listed = LogSegments(segments)
     log_start_offset = max(log_start_offset, listed[0].base_offset)
     point = recovery_point or 0
     loaded = LoadedLog(
@@ -418,7 +422,7 @@ def load_log(
 
 
 def _read_epochs(loaded: LoadedLog) -> None:
-    """The leader epochs as the batches have them, where the file that says them is damaged."""
+    """Rebuild the leader epochs from the batches, because their checkpoint is damaged."""
     loaded.epochs.clear()
     for segment in loaded.segments:
         try:
@@ -431,23 +435,23 @@ def _read_epochs(loaded: LoadedLog) -> None:
 
 
 def reload_producers(
-    segments: SegmentList,
-    snapshots: SnapshotFiles,
-    producers: ProducerStates,
+    segments: LogSegments,
+    snapshots: ProducerSnapshots,
+    producers: ProducerStateManager,
     end: int,
     now_ms: int,
     *,
     assume_none: bool = False,
 ) -> None:
-    """Producer state at the log's end, from the newest snapshot and the batches behind it."""
-    # One from before the first segment cannot be brought up to date: how its transactions ended is gone.
+    """Load the producers at the end of the log, from the newest snapshot and the batches after it."""
+    # A snapshot from before the first segment is useless: the ends of its transactions are deleted.
     snapshots.delete_outside(segments[0].base_offset, end)
     latest = snapshots.load_latest(end)
     if latest is not None:
         known_up_to, entries = latest
         producers.load(entries, now_ms)
     else:
-        # A clean stop writes a snapshot of every log that has batches; without any there were no producers.
+        # A clean shutdown writes a snapshot of each log with batches; no snapshot means no producers.
         known_up_to = end if assume_none else segments[0].base_offset
         producers.clear()
     _replay_segments(producers, segments, known_up_to, end)
@@ -469,22 +473,22 @@ def _recover(
     next_offset = segments[first].base_offset
     for at in range(first, len(segments)):
         segment = segments[at]
-        segment.linked = False  # its directory entry may be as young as its bytes
-        # The one that recovery begins with is on disk, and must be after another crash: the batches before it
-        # may have been cleaned away.
+        segment.linked = False  # its directory entry may not be on disk either
+        # The snapshot that recovery begins with is durable and is not replaced: another crash needs it, and
+        # the batches before it may have been cleaned.
         if at > first or (at > 0 and segment.base_offset not in snapshots):
             snapshots.write(segment.base_offset, producers.encode_snapshot())
         next_offset, cut = recover_segment(segment, next_offset, config, loaded.epochs, producers)
         if cut:
-            logger.warning("%s: %d bytes behind its last whole batch are cut off", segment.path(LOG), cut)
+            logger.warning("%s: %d bytes after the last valid batch are truncated", segment.path(LOG), cut)
             loaded.truncated_bytes += cut
         following = segments.next_base(at)
         if following is None:
             break
         segment.seal()
         segment.close()
-        # What was never synced may be lost from the end of a file that a later one followed: the log ends
-        # there. In compacted logs a gap is what cleaning left, or the records are gone that it would take.
+        # A crash can lose the unsynced end of a segment although a later segment exists: the log ends there.
+        # A gap in a compacted log is normal: the cleaner removed the records between.
         gap = following > next_offset >= loaded.recovery_point
         loaded.has_gap |= gap and keep_gaps
         if cut or following < next_offset or (gap and not keep_gaps):
@@ -496,10 +500,10 @@ def _recover(
     snapshots.delete_outside(0, next_offset)
 
 
-def _drop_segments(disk: Disk, directory: str, segments: list[Segment]) -> None:
-    """Remove segments for good: others will have their offsets."""
+def _drop_segments(disk: Disk, directory: str, segments: list[LogSegment]) -> None:
+    """Remove segments at once: new records will get their offsets."""
     for segment in segments:
-        logger.warning("%s comes behind the end of the log and is removed", segment.path(LOG))
+        logger.warning("%s is after the end of the log and is removed", segment.path(LOG))
         for path in segment.existing_files():
             disk.unlink(path)
         segment.close()
@@ -509,7 +513,7 @@ def _drop_segments(disk: Disk, directory: str, segments: list[Segment]) -> None:
 def _settle(
     loaded: LoadedLog, disk: Disk, files: FileCache, directory: str, config: LogConfig, now_ms: int
 ) -> None:
-    """The last agreements between what the files say: log start, epochs and snapshots."""
+    """Make log start offset, leader epochs and snapshots consistent with the segments."""
     if loaded.log_end_offset < loaded.log_start_offset:
         logger.warning(
             "%s ends at offset %d, before its log start offset %d: it starts empty from there",
@@ -518,11 +522,11 @@ def _settle(
         _drop_segments(disk, directory, loaded.segments.remove_from(0))
         start = loaded.log_start_offset
         loaded.segments.append(
-            Segment.create(disk, files, directory, start, config.segment_index_bytes, now_ms)
+            LogSegment.create(disk, files, directory, start, config.segment_index_bytes, now_ms)
         )
         loaded.log_end_offset = start
         loaded.producers.clear()
-        loaded.snapshots.delete_outside(start, start - 1)  # they speak of transactions whose ends are gone
+        loaded.snapshots.delete_outside(start, start - 1)  # the ends of their transactions are gone
         loaded.epochs.clear()
         loaded.recovery_point = min(loaded.recovery_point, start)
     loaded.epochs.truncate_from_end(loaded.log_end_offset + 1)

@@ -1,12 +1,13 @@
-"""A broker for tests: in this process, on a free port, gone without a trace when the test ends.
+"""A broker for tests: in this process, on a free port, removed with its data when the test ends.
 
 >>> from tidelog.testing import Broker
 >>> with Broker() as broker:
-...     broker.create_topic("orders", partitions=3)
-...     broker.bootstrap_servers.startswith("127.0.0.1:")
-True
+...     written = broker.produce("orders", b"one apple", b"two pears", key=b"alice")
+...     [record.value for record in broker.records("orders")]
+[b'one apple', b'two pears']
 
-Any Kafka client works on it. pytest has the fixtures `tidelog_broker` and `tidelog_topic` at once.
+Any Kafka client works on it. pytest finds the fixtures `tidelog_broker`, `tidelog_topic`, `tidelog_producer`
+and `tidelog_consumer` without an import.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["Broker"]
 
 
 def __getattr__(name: str) -> object:
-    # The pytest plugin lives in this package: it must not cost every run of pytest the import of a broker.
+    # Every run of pytest imports the plugin, which is in this package, but not every run needs a broker.
     if name == "Broker":
         from tidelog.testing.broker import Broker
 

@@ -1,7 +1,7 @@
-"""A whole broker in this process: its loop in a thread of its own, its data in a folder that goes with it.
+"""A whole broker in this process: its loop in a thread of its own, its data in a temporary folder.
 
-What it serves and how is that of `tidelog start`. Its settings are made for tests: one partition for each of
-the internal topics, no wait before a group's first round. Everything can be set otherwise.
+It serves what `tidelog start` serves. Its defaults are made for tests: internal topics have one partition,
+and a group does not wait for more members before its first rebalance. Every setting can be changed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import tempfile
 import threading
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from tidelog.testing.lines import LogLines, thread_name
 
 if TYPE_CHECKING:
+    from tidelog import ConsumerRecord, RecordMetadata
     from tidelog.server.broker import Broker as ServerBroker
 
 log = logging.getLogger("tidelog.server")
@@ -39,7 +40,7 @@ SETTINGS_FOR_TESTS = {
 
 
 class Broker:
-    """`with Broker() as broker:` runs one; `broker.bootstrap_servers` is what any Kafka client needs.
+    """`with Broker() as broker:` runs one; any Kafka client connects to `broker.bootstrap_servers`.
 
     Settings are those of server.properties, as keywords with underscores or as a dict:
     `Broker(auto_create_topics_enable=False)`. Data goes to a temporary folder, which `close` removes, unless
@@ -74,7 +75,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """HOST:PORT of the first listener; it stays the same through stops and restarts."""
+        """HOST:PORT of the first listener. A restart keeps it."""
         if not self._address:
             raise RuntimeError("the broker was not started: use it as `with Broker() as broker:`")
         return self._address
@@ -91,11 +92,36 @@ class Broker:
         self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None
     ) -> None:
         """Make a topic, and return when it can be used."""
-        from tidelog.clients.admin import Admin, NewTopic
+        from tidelog import Admin, NewTopic
 
         settings = {key.replace("_", "."): _text(value) for key, value in (configs or {}).items()}
-        with Admin(self.bootstrap_servers, client_id="tidelog-testing") as admin:
-            admin.create_topic(NewTopic(name, partitions, 1, configs=settings))
+        with Admin(bootstrap_servers=self.bootstrap_servers, client_id="tidelog-testing") as admin:
+            admin.create_topics([NewTopic(name, partitions, 1, configs=settings)])
+
+    def produce(
+        self,
+        topic: str,
+        *values: bytes | str | None,
+        key: bytes | str | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> list[RecordMetadata]:
+        """Write a record for each value, and return when all are written. Text is written as UTF-8."""
+        from tidelog.testing import contents
+
+        return contents.produce(self.bootstrap_servers, topic, values, key, headers, partition, timestamp_ms)
+
+    def records(
+        self,
+        topic: str,
+        partition: int | None = None,
+        isolation_level: Literal["read_committed", "read_uncommitted"] = "read_uncommitted",
+    ) -> list[ConsumerRecord]:
+        """Every record of a topic, or of one of its partitions, in the order of partitions and offsets."""
+        from tidelog.testing import contents
+
+        return contents.records(self.bootstrap_servers, topic, partition, isolation_level)
 
     # What a test can look at
 
@@ -105,7 +131,7 @@ class Broker:
 
     @property
     def data(self) -> str:
-        """The log folder, the first one where log.dirs names several."""
+        """The log folder; the first one if log.dirs names several."""
         if given := self._given_folders:
             return given.split(",")[0]
         if not self._folder:
@@ -117,18 +143,18 @@ class Broker:
         return self.settings.get("log.dirs") or self.settings.get("log.dir", "")
 
     def log_lines(self, since: int = 0) -> list[str]:
-        """What the broker logged, the last 10,000 lines; `since` leaves out so many of the first ones."""
+        """The last 10,000 lines that the broker logged, without the first `since` lines of all."""
         return [] if self._log is None else self._log.lines(since)
 
     @property
     def log_count(self) -> int:
-        """How many lines it logged so far: to be given to `log_lines` later."""
+        """The number of lines logged so far; `log_lines(log_count)` returns the lines after it."""
         return 0 if self._log is None else self._log.count
 
-    # Life
+    # Start and stop
 
     def start(self) -> None:
-        """Run, and return when requests are answered. After `stop`, with the data and the port of before."""
+        """Start, and return when the broker answers requests. After `stop` it keeps data and port."""
         self._check_process()
         if self.running:
             raise RuntimeError(f"the broker is running already, on {self._address}")
@@ -143,13 +169,13 @@ class Broker:
         self._failure = None
         self._stopping = False
         ready = threading.Event()
-        # A forgotten close must not keep the program from ending.
+        # A forgotten close must not keep the program running.
         self._thread = threading.Thread(target=self._run, args=(ready,), name=name, daemon=True)
         try:
             self._thread.start()
             if not ready.wait(START_SECONDS):
                 self._failure = TimeoutError(f"the broker did not start within {START_SECONDS:.0f} s")
-        except BaseException:  # Ctrl-C, or the time limit of a test: nobody will close what did not begin
+        except BaseException:  # Ctrl-C, or the time limit of a test: the caller has no broker to close
             self.close()
             raise
         if self._failure is not None:
@@ -158,14 +184,14 @@ class Broker:
             raise failure
 
     def stop(self) -> None:
-        """End it as an operator does; the data stays, for `start`."""
+        """Shut down cleanly; the data stays for `start`."""
         self._check_process()
         self._stopping = True
         thread, loop, stop = self._thread, self._loop, self._stop
         if thread is None:
             return
         if loop is not None and stop is not None and thread.is_alive():
-            with suppress(RuntimeError):  # it has ended by itself, and its loop is closed
+            with suppress(RuntimeError):  # the broker ended by itself, and its loop is closed
                 loop.call_soon_threadsafe(stop.set)
         thread.join(STOP_SECONDS)
         if thread.is_alive():
@@ -175,12 +201,12 @@ class Broker:
             self._log.detach()
 
     def restart(self) -> None:
-        """Stop and start again on the same port with the same data."""
+        """Stop, and start again with the same port and data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop it and remove its folder. Harmless when called again, and in a process forked from its own."""
+        """Stop, and remove the folder. Does nothing when called again, or in a forked process."""
         if self._is_forked:
             return
         try:
@@ -234,7 +260,7 @@ class Broker:
         stop = asyncio.Event()
         self._loop, self._stop = asyncio.get_running_loop(), stop
         if self._stopping:
-            stop.set()  # before there was a loop to tell it to
+            stop.set()  # `stop` was called before there was a loop
         for line in broker.config.warnings:
             log.warning("%s", line)
         try:
@@ -251,7 +277,7 @@ class Broker:
 
 
 def _bound(broker: ServerBroker) -> str:
-    """The listeners with the ports that the system chose, so that a restart takes the same."""
+    """The listeners with the ports that the system chose, for a restart."""
     return ",".join(
         str(replace(endpoint, port=int(broker.addresses[endpoint.listener].rpartition(":")[2])))
         for endpoint in broker.config.endpoints
@@ -259,7 +285,7 @@ def _bound(broker: ServerBroker) -> str:
 
 
 def _forgotten(folder: str, process: int) -> None:
-    """Remove the folder of a broker that nobody closed; not at the end of a process that was forked."""
+    """Remove the folder of a broker that was not closed, unless this is a forked process."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)
         warnings.warn(
@@ -268,7 +294,7 @@ def _forgotten(folder: str, process: int) -> None:
 
 
 def _text(value: object) -> str:
-    """A setting as it stands in server.properties."""
+    """A setting in the form of server.properties."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""The log lines of a broker inside another program: kept for who asks, and not mixed into the program's own.
+"""The log lines of a broker that runs inside a test program, kept apart from the program's own.
 
-While such a broker runs, the parts of a broker log at INFO into its memory. Warnings and worse go on to the
-program's own handlers as well. What was changed is put back when the last such broker has gone.
+While the broker runs, its loggers write at level INFO into memory. Warnings and errors also reach the
+handlers of the program. The last broker that ends restores the loggers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PARTS = ("cluster", "controller", "coordinator", "metadata", "metrics", "network
 
 
 class LogLines(logging.Handler):
-    """The last lines of one broker, between `attach` and `detach`."""
+    """The last lines that one broker logs between `attach` and `detach`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,26 +27,26 @@ class LogLines(logging.Handler):
         self._thread_name = ""
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.count = 0
-        """How many lines there were, those that are not kept any more included."""
+        """The number of lines logged, with those that are not kept any more."""
         self._restore: dict[str, tuple[bool, int]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         name = record.threadName or ""
         if name != self._thread_name and name.startswith(THREAD_PREFIX):
             return  # the loop of another broker
-        # The threads beside the loops belong to no broker by name: all of them keep such a line.
+        # A worker thread does not know its broker: all brokers keep its lines.
         self._lines.append(self.format(record))
         self.count += 1
         if record.levelno >= logging.WARNING and (name == self._thread_name or self._is_first()):
             logging.getLogger("tidelog").handle(record)
 
     def lines(self, since: int = 0) -> list[str]:
-        """The lines that are kept, from the one on before which there were `since`."""
+        """The kept lines, without the first `since` lines of all that were logged."""
         kept = list(self._lines)
         return kept[max(0, since - (self.count - len(kept))) :]
 
     def attach(self, thread_name: str) -> None:
-        """Keep what is logged from now on by the broker whose loop runs in the thread of that name."""
+        """Begin to keep the lines of the broker whose loop runs in the thread `thread_name`."""
         self._thread_name = thread_name
         for part in PARTS:
             logger = logging.getLogger(f"tidelog.{part}")
@@ -76,7 +76,7 @@ class LogLines(logging.Handler):
 
 
 def thread_name(port: int) -> str:
-    """A name for the thread of a broker, told apart from those of others in this process."""
+    """A name for the thread of a broker that no other thread of this process has."""
     taken = {thread.name for thread in threading.enumerate()}
     base = f"{THREAD_PREFIX}{port or 'new'}"
     return next(

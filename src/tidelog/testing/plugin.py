@@ -1,14 +1,16 @@
-"""The pytest plugin: `tidelog_broker` and `tidelog_topic`, registered by the package.
+"""The pytest plugin: fixtures for a broker, a topic, a producer and a consumer. The package registers it.
 
-- `tidelog_broker`: one broker for the whole session (with xdist one for each worker), started by the first
-  test that asks for it. Tests are kept apart by their topics. Override the fixture
-  `tidelog_broker_settings`, of session scope, to give it other settings; a test that stops or breaks its
-  broker makes its own by `tidelog.testing.Broker`.
-- `tidelog_topic`: the name of a fresh topic with one partition; `@pytest.mark.tidelog_topic(partitions=3,
-  configs={"cleanup.policy": "compact"})` makes it otherwise.
-- A test that fails shows what the broker logged meanwhile.
+- `tidelog_broker`: one broker for the session (with xdist one for each worker), started by the first test
+  that uses it. Each test has its own topics. Override the session fixture `tidelog_broker_settings` to
+  change its settings. A test that stops its broker makes its own with `tidelog.testing.Broker`.
+- `tidelog_topic`: the name of a new topic with one partition; `@pytest.mark.tidelog_topic(partitions=3,
+  configs={"cleanup.policy": "compact"})` changes that.
+- `tidelog_producer`: a `Producer`; `@pytest.mark.tidelog_producer(acks=1)` gives it settings.
+- `tidelog_consumer`: a `Consumer` of `tidelog_topic` from its first record, without a group;
+  `@pytest.mark.tidelog_consumer(group_id="billing")` gives it settings.
+- The report of a failed test has the lines that the broker logged during it.
 
-Nothing of the broker is imported before a test uses it.
+The broker is imported when a test uses it.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Generator, Iterator, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import pytest
 
 if TYPE_CHECKING:
+    from tidelog import Consumer, Producer
     from tidelog.testing.broker import Broker
 
 LONGEST_NAME = 200  # a topic's name has at most 249 characters
@@ -32,17 +35,21 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "tidelog_topic(partitions=1, configs={}): how the topic of the fixture tidelog_topic is made",
     )
+    for client in ("producer", "consumer"):
+        config.addinivalue_line(
+            "markers", f"tidelog_{client}(**settings): settings of the fixture tidelog_{client}"
+        )
 
 
 @pytest.fixture(scope="session")
 def tidelog_broker_settings() -> Mapping[str, object]:
-    """Settings of the session's broker, as in server.properties; none unless a conftest.py overrides this."""
+    """Settings of the session's broker, as in server.properties. Override it in a conftest.py."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def tidelog_broker(tidelog_broker_settings: Mapping[str, object]) -> Iterator[Broker]:
-    """A broker for all tests of the session; `tidelog_broker.bootstrap_servers` is where it listens."""
+    """A broker for all tests of the session; clients connect to `tidelog_broker.bootstrap_servers`."""
     from tidelog.testing.broker import Broker
 
     with Broker(tidelog_broker_settings) as broker:
@@ -60,13 +67,44 @@ def tidelog_topic(tidelog_broker: Broker, request: pytest.FixtureRequest) -> str
     return name
 
 
+@pytest.fixture
+def tidelog_producer(tidelog_broker: Broker, request: pytest.FixtureRequest) -> Iterator[Producer[Any, Any]]:
+    """A producer, closed after the test."""
+    from tidelog import Producer
+
+    settings = {"bootstrap_servers": tidelog_broker.bootstrap_servers} | _marked(request, "tidelog_producer")
+    with Producer(settings) as producer:
+        yield producer
+
+
+@pytest.fixture
+def tidelog_consumer(
+    tidelog_broker: Broker, tidelog_topic: str, request: pytest.FixtureRequest
+) -> Iterator[Consumer[Any, Any]]:
+    """A consumer of the test's topic from its first record, closed after the test."""
+    from tidelog import Consumer
+
+    settings = {
+        "bootstrap_servers": tidelog_broker.bootstrap_servers,
+        "auto_offset_reset": "earliest",
+    } | _marked(request, "tidelog_consumer")
+    with Consumer(tidelog_topic, settings) as consumer:
+        yield consumer
+
+
+def _marked(request: pytest.FixtureRequest, name: str) -> dict[str, object]:
+    """The settings in a marker of the test."""
+    marker = request.node.get_closest_marker(name)
+    return {} if marker is None else dict(marker.kwargs)
+
+
 def fresh_name(test: str) -> str:
-    """A topic's name that tells of its test and that no other test has."""
+    """The name of a topic: the name of its test, and a random part."""
     return f"{re.sub('[^a-zA-Z0-9._-]+', '-', test)[:LONGEST_NAME].strip('-')}-{uuid.uuid4().hex[:8]}"
 
 
 _BROKERS = pytest.StashKey[WeakKeyDictionary["Broker", tuple[str, int]]]()
-"""The fixture of each broker, and how many lines of it have had their chance to be shown."""
+"""The fixture of each broker, and the number of its lines that earlier tests have seen."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -74,7 +112,7 @@ def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
     value = yield
-    # By name, so that the class need not be imported where nobody uses it.
+    # Compared by name: the class is not imported before a test uses it.
     if type(value).__module__ == "tidelog.testing.broker":
         brokers = request.config.stash.setdefault(_BROKERS, WeakKeyDictionary())
         brokers.setdefault(cast("Broker", value), (fixturedef.argname, 0))
@@ -88,7 +126,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     for broker, (name, since) in list(brokers.items()):
         lines = broker.log_lines(since)
         brokers[broker] = (name, broker.log_count)
-        # The names of all fixtures that the test comes to use, also by way of others.
+        # `fixturenames` has the fixtures of fixtures, too.
         if report.failed and lines and name in getattr(item, "fixturenames", ()):
             report.sections.append((f"Log of the broker {name} ({report.when})", "\n".join(lines)))
     return report

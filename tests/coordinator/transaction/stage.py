@@ -21,7 +21,7 @@ from tidelog.metadata.state import ClusterState, PartitionState, TopicState
 from tidelog.partitions import PartitionKey
 from tidelog.records.batch import Record, build_batch, iter_batches, read_records
 from tidelog.storage.append import AppendOrigin
-from tidelog.storage.producer_state import Verification
+from tidelog.storage.producer_state_manager import Verification
 
 DATA = "t"
 DEFAULTS: dict[str, ConfigValue] = {

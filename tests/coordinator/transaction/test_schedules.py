@@ -13,8 +13,8 @@ from tidelog.coordinator.transaction import completion
 from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
 from tidelog.coordinator.transaction.markers import Marker
 from tidelog.coordinator.transaction.state import CLASSIC, State, Transaction, Transition
-from tidelog.storage import producer_state
-from tidelog.storage.producer_state import ProducerStates
+from tidelog.storage import producer_state_manager
+from tidelog.storage.producer_state_manager import ProducerStateManager
 
 GROUPS = 8
 
@@ -46,7 +46,7 @@ def test_every_transaction_is_whole_or_gone_as_its_producer_was_told(tmp_path: P
 def no_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     """Late batches open transactions that nobody ends."""
     monkeypatch.setattr(Transaction, "verify_partitions", lambda *_: {})
-    monkeypatch.setattr(ProducerStates, "check_verified", lambda *_: None)
+    monkeypatch.setattr(ProducerStateManager, "check_verified", lambda *_: None)
 
 
 def nothing_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +84,8 @@ def any_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def no_deduplication(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that arrives twice is written twice."""
-    monkeypatch.setattr(ProducerStates, "find_duplicate", lambda *_: None)
-    monkeypatch.setattr(producer_state, "_in_sequence", lambda *_: True)
+    monkeypatch.setattr(ProducerStateManager, "find_duplicate", lambda *_: None)
+    monkeypatch.setattr(producer_state_manager, "_in_sequence", lambda *_: True)
 
 
 def every_marker_commits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,11 @@ from tidelog.records.batch import (
 )
 from tidelog.records.codecs import Codec
 from tidelog.storage.append import AppendOrigin
-from tidelog.storage.cleaner.service import CleanerSettings, LogCleaner
+from tidelog.storage.cleaner.log_cleaner import CleanerSettings, LogCleaner
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk
 from tidelog.storage.log import Log
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_manager import LogManager
 
 KEY = ("topic", 0)
 COMPACT = frozenset({"compact"})
@@ -69,7 +69,7 @@ class World:
         self.manager = LogManager(
             [self.folder], self.config, disk=self.disk, clock=self.scheduler.clock, scheduler=self.scheduler
         )
-        self.manager.lock()
+        self.manager.log_dirs.lock()
         self.manager.load(lambda _: self.config)
         self.cleaner = LogCleaner(
             self.manager, self.scheduler, self.cleaner_settings, step_bytes=self.step_bytes, hash_key=HASH_KEY
@@ -109,13 +109,13 @@ class World:
             transactional=transactional,
         )
         log = log or self.log
-        result = log.append_as_leader(bytearray(data), leader_epoch=0, now_ms=self.now)
+        result = log.appender.append_as_leader(bytearray(data), leader_epoch=0, now_ms=self.now)
         log.update_high_watermark(log.log_end_offset)
         return result.base_offset
 
     def end_transaction(self, producer_id: int, *, commit: bool, epoch: int = 0) -> int:
         data = marker(producer_id, commit=commit, epoch=epoch, timestamp=self.now)
-        result = self.log.append_as_leader(
+        result = self.log.appender.append_as_leader(
             data, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=self.now
         )
         self.log.update_high_watermark(self.log.log_end_offset)
@@ -136,7 +136,7 @@ class World:
             passes = self.cleaner.figures.passes
             assert passes < 2000  # each brings the checkpoint on
             self.scheduler.run_pending()
-            self.cleaner.look()
+            self.cleaner.clean_dirtiest()
             self.scheduler.run_pending()
         assert not self.cleaner.is_busy
 

@@ -20,10 +20,10 @@ from tests.storage.cleaner.helpers import (
 from tests.storage.helpers import NOW
 from tidelog.errors import DuplicateSequenceNumber, OutOfOrderSequenceNumber
 from tidelog.records.codecs import Codec
-from tidelog.storage.cleaner.service import CleanerSettings
+from tidelog.storage.cleaner.log_cleaner import CleanerSettings
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.log import Log
-from tidelog.storage.segment import CleanedFiles, Segment
+from tidelog.storage.log_segment import CleanedFiles, LogSegment
 
 CODECS = list(Codec)
 
@@ -63,7 +63,7 @@ def test_what_a_pass_builds_on_is_on_disk_before_anything_changes(monkeypatch: p
     swaps: list[tuple[int, bytes]] = []
     original = Log.replace_segments
 
-    def noting(log: Log, old: list[Segment], cleaned: CleanedFiles) -> bool:
+    def noting(log: Log, old: list[LogSegment], cleaned: CleanedFiles) -> bool:
         swaps.append((log.recovery_point, world.disk.read("/data/recovery-point-offset-checkpoint")))
         return original(log, old, cleaned)
 

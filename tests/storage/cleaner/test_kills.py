@@ -19,7 +19,7 @@ from confluent_kafka import Producer as Client
 from tests.support.broker import Broker
 from tests.support.scale import scale
 from tests.support.wait import eventually
-from tidelog.clients.admin import Admin, NewTopic
+from tidelog import Admin, NewTopic
 
 KILLS = scale(5, 200)
 SEGMENT = 200_000
@@ -173,7 +173,9 @@ class Trimmer:
         while not self._stopping.wait(0.02):
             self.asked = max(self.asked, self._load.acknowledged["trimmed"] - 1500)
             try:
-                with Admin(self._broker.bootstrap, request_timeout=5.0) as admin:
+                with Admin(
+                    bootstrap_servers=self._broker.bootstrap, default_api_timeout_ms=5000, retries=0
+                ) as admin:
                     admin.delete_records({("trimmed", 0): self.asked})
             except Exception:  # it is killed at this moment
                 continue
@@ -191,10 +193,10 @@ class World:
 
     def start(self) -> None:
         self.broker.start()
-        with Admin(self.broker.bootstrap) as admin:
+        with Admin(bootstrap_servers=self.broker.bootstrap) as admin:
             for name, configs in TOPICS.items():
                 common = {"internal.segment.bytes": str(SEGMENT), "file.delete.delay.ms": "50"}
-                admin.create_topic(NewTopic(name, partitions=1, configs={**common, **configs}))
+                admin.create_topics([NewTopic(name, num_partitions=1, configs={**common, **configs})])
         self.load = Load(self.broker.bootstrap)
         self.trimmer = Trimmer(self.broker, self.load)
         self.reader = Reader(self.broker.bootstrap)

@@ -22,10 +22,10 @@ from tidelog.records.batch import Record, build_batch
 from tidelog.records.codecs import Codec
 from tidelog.records.loops import SLOT_SIZE
 from tidelog.storage.append import AppendOrigin
-from tidelog.storage.cleaner import clean, policy, service
-from tidelog.storage.cleaner.service import CleanerSettings
+from tidelog.storage.cleaner import cleaning, log_cleaner, policy
+from tidelog.storage.cleaner.log_cleaner import CleanerSettings
 from tidelog.storage.cleaner.transactions import CleanedTransactions
-from tidelog.storage.shortened import ShortenedLog
+from tidelog.storage.log import Log
 
 RUNS = scale(300, 6000)
 KEYS = [b"k%d" % at for at in range(7)]
@@ -156,7 +156,7 @@ class Life:
         elif action < 0.64:
             log.flush(world.now)
         elif action < 0.90:
-            world.cleaner.look()
+            world.cleaner.clean_dirtiest()
             world.scheduler.advance(rng.choice([0, 0, 0.001, 0.5, 3]))
         elif action < 0.92:
             world.scheduler.clock.jump_to(world.now + rng.choice([-5_000, 2_000, 25_000]))
@@ -166,10 +166,10 @@ class Life:
         elif action < 0.95:
             log.delete_records_before(rng.randint(log.log_start_offset, log.high_watermark))
         elif action < 0.96:
-            world.manager.run_retention()
+            world.manager.retention.run()
         elif action < 0.98:
-            world.manager.checkpoint_recovery_points()
-            world.manager.checkpoint_log_start_offsets()
+            world.manager.checkpoints.write_recovery_points()
+            world.manager.checkpoints.write_log_start_offsets()
         elif action < 0.985:
             world.restart()
             self.watch()
@@ -213,7 +213,7 @@ class Life:
     def write(self, batch: Batch, data: bytearray, origin: AppendOrigin) -> None:
         log = self.world.log
         self.model.history.append(batch)  # before it is written: a crash may leave it or not
-        log.append_as_leader(data, leader_epoch=0, origin=origin, now_ms=self.world.now)
+        log.appender.append_as_leader(data, leader_epoch=0, origin=origin, now_ms=self.world.now)
         log.update_high_watermark(log.log_end_offset)
 
     def crash(self) -> None:
@@ -248,7 +248,7 @@ class Life:
     def check(self) -> None:
         log = self.world.log
         assert not self.world.cleaner.uncleanable
-        assert self.world.manager.folders[0].offline is None
+        assert self.world.manager.log_dirs[0].offline is None
         assert log.last_stable_offset in self.model.stable_offsets(log.log_start_offset, log.log_end_offset)
         everything = {record.offset: record for batch in self.model.history for record in batch.records}
         last = log.log_start_offset - 1
@@ -367,9 +367,9 @@ def found(seeds: range) -> bool:
 
 def drops_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last record of a key is taken for one before the last."""
-    original = clean.Cleaning._fill_map
+    original = cleaning.Cleaning._fill_map
 
-    def planted(self: clean.Cleaning) -> Iterator[int]:
+    def planted(self: cleaning.Cleaning) -> Iterator[int]:
         yield from original(self)
         table = self._map.table
         for at in range(16, len(table), SLOT_SIZE):
@@ -377,17 +377,17 @@ def drops_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
             if stored:
                 table[at : at + 8] = (stored + 1).to_bytes(8, sys.byteorder)
 
-    monkeypatch.setattr(clean.Cleaning, "_fill_map", planted)
+    monkeypatch.setattr(cleaning.Cleaning, "_fill_map", planted)
 
 
 def forgets_tombstones_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = clean.Cleaning.__init__
+    original = cleaning.Cleaning.__init__
 
-    def planted(self: clean.Cleaning, *arguments: object) -> None:
+    def planted(self: cleaning.Cleaning, *arguments: object) -> None:
         original(self, *arguments)  # type: ignore[arg-type]
         self._horizon = 0
 
-    monkeypatch.setattr(clean.Cleaning, "__init__", planted)
+    monkeypatch.setattr(cleaning.Cleaning, "__init__", planted)
 
 
 def believes_aborted_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,52 +396,52 @@ def believes_aborted_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = clean.begin
+    original = cleaning.begin
 
-    def planted(*arguments: object) -> clean.CleaningPlan:
+    def planted(*arguments: object) -> cleaning.CleaningPlan:
         plan = original(*arguments)  # type: ignore[arg-type]
         del plan.retained[:]
         return plan
 
-    monkeypatch.setattr(clean, "begin", planted)
+    monkeypatch.setattr(cleaning, "begin", planted)
 
 
 def cleans_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = clean.begin
+    original = cleaning.begin
 
-    def planted(*arguments: object) -> clean.CleaningPlan:
+    def planted(*arguments: object) -> cleaning.CleaningPlan:
         return replace(original(*arguments), flush=None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(clean, "begin", planted)
+    monkeypatch.setattr(cleaning, "begin", planted)
 
 
 def cleans_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = service.cleanable_range
+    original = log_cleaner.cleanable_range
 
     def planted(*arguments: object, **values: object) -> policy.CleanableRange:
         return original(*arguments, **{**values, "last_stable_offset": 1 << 60})  # type: ignore[arg-type]
 
-    monkeypatch.setattr(service, "cleanable_range", planted)
+    monkeypatch.setattr(log_cleaner, "cleanable_range", planted)
 
 
 def swaps_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Old segments go before the new one is there."""
-    original = ShortenedLog.replace_segments
+    original = Log.replace_segments
 
-    def planted(self: ShortenedLog, old: list[object], cleaned: object) -> bool:
+    def planted(self: Log, old: list[object], cleaned: object) -> bool:
         for segment in old:
             for path in segment.existing_files():  # type: ignore[attr-defined]
-                if self._disk.exists(path):
-                    self._disk.rename(path, path + ".deleted")
-                    self._disk.rename(path + ".deleted", path + ".x")
-        self._disk.fsync_dir(self.dir)
+                if self.disk.exists(path):
+                    self.disk.rename(path, path + ".deleted")
+                    self.disk.rename(path + ".deleted", path + ".x")
+        self.disk.fsync_dir(self.dir)
         for segment in old:
             for path in segment.existing_files():  # type: ignore[attr-defined]
-                if self._disk.exists(path + ".x"):
-                    self._disk.rename(path + ".x", path)
+                if self.disk.exists(path + ".x"):
+                    self.disk.rename(path + ".x", path)
         return original(self, old, cleaned)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ShortenedLog, "replace_segments", planted)
+    monkeypatch.setattr(Log, "replace_segments", planted)
 
 
 PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [

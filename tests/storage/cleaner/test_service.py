@@ -11,7 +11,7 @@ import pytest
 from tests.storage.cleaner.helpers import KEY, World, offsets, records, settings
 from tests.storage.helpers import NOW
 from tests.support.simdisk import SimulatedDisk
-from tidelog.storage.cleaner.service import CleanerSettings, Throttle
+from tidelog.storage.cleaner.log_cleaner import CleanerSettings, Throttle
 from tidelog.storage.disk import RealDisk
 
 
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_cannot_be_right_has_the_whole_log_cleaned(
     world.cleaner.checkpoints[KEY] = 999
     world.clean()
     assert world.cleaner.checkpoints[KEY] == 12
-    assert "checkpoint 999 is not within 0 to 12" in caplog.text
+    assert "checkpoint 999 is outside of the log, 0 to 12" in caplog.text
 
 
 def test_the_dirtiest_of_several_logs_is_first() -> None:
@@ -100,7 +100,7 @@ def test_the_dirtiest_of_several_logs_is_first() -> None:
     world.roll(other)
     order: list[str] = []
     world.cleaner._step = lambda running: order.append(running.log.topic)  # type: ignore[method-assign]
-    world.cleaner.look()
+    world.cleaner.clean_dirtiest()
     assert order == ["other"]
 
 
@@ -111,7 +111,7 @@ def test_several_threads_clean_several_logs_at_a_time() -> None:
         for value in (b"1", b"2"):
             world.append((b"a", value), log=log)
         world.roll(log)
-    world.cleaner.look()
+    world.cleaner.clean_dirtiest()
     assert sum(world.cleaner.is_cleaning((log.topic, 0)) for log in logs) == 2
     world.clean(roll=False)
     assert [offsets(log) for log in logs] == [[1]] * 4
@@ -120,7 +120,7 @@ def test_several_threads_clean_several_logs_at_a_time() -> None:
 def test_the_throttle_spreads_the_work_over_time() -> None:
     world = filled(World(cleaner=CleanerSettings(backoff_ms=1000, io_max_bytes_per_second=100), step_bytes=1))
     size = world.log.size
-    world.cleaner.look()
+    world.cleaner.clean_dirtiest()
     world.scheduler.advance(2 * size / 100 - 1)
     assert world.cleaner.is_cleaning(KEY)
     world.scheduler.advance(size / 100 + 1)
@@ -138,7 +138,7 @@ def test_small_debts_to_the_throttle_add_up() -> None:
 def test_a_paused_partition_is_given_up_and_taken_up_again() -> None:
     world = slow()
     before = offsets(world.log)
-    world.cleaner.look()
+    world.cleaner.clean_dirtiest()
     world.scheduler.run_pending()
     assert world.cleaner.is_cleaning(KEY)
     world.cleaner.pause(KEY)
@@ -158,14 +158,14 @@ def test_a_paused_partition_is_given_up_and_taken_up_again() -> None:
 def test_a_deleted_partition_is_forgotten() -> None:
     world = slow()
     world.cleaner.checkpoints[KEY] = 0
-    world.cleaner.look()
+    world.cleaner.clean_dirtiest()
     world.scheduler.run_pending()
     world.manager.delete("topic", 0)
     world.scheduler.advance(100)
     assert not world.cleaner.is_busy
     assert KEY not in world.cleaner.checkpoints
     assert not world.cleaner.uncleanable
-    assert world.manager.folders[0].offline is None
+    assert world.manager.log_dirs[0].offline is None
     assert world.disk.listdir("/data") == [".lock", "cleaner-offset-checkpoint"] or not world.disk.exists(
         world.log.dir
     )
@@ -173,7 +173,7 @@ def test_a_deleted_partition_is_forgotten() -> None:
 
 def test_truncation_under_a_pass_wins(tmp_path: Path) -> None:
     world = slow()
-    world.cleaner.look()
+    world.cleaner.clean_dirtiest()
     world.scheduler.run_pending()
     world.log.truncate_to(3, world.now)
     world.log.update_high_watermark(world.log.log_end_offset)
@@ -200,7 +200,7 @@ def test_retention_under_a_pass_wins() -> None:
     for at in range(8):
         world.append((b"a", b"%d" % at), timestamp=NOW + 700 * at)
     world.roll()
-    world.cleaner.look()
+    world.cleaner.clean_dirtiest()
     world.scheduler.run_pending()
     world.scheduler.advance(0.01)
     world.scheduler.clock.jump_to(NOW + 5200)
@@ -208,7 +208,7 @@ def test_retention_under_a_pass_wins() -> None:
     assert gone > 0
     world.scheduler.advance(5)
     assert not world.cleaner.uncleanable
-    assert world.manager.folders[0].offline is None
+    assert world.manager.log_dirs[0].offline is None
     world.clean()
     assert offsets(world.log) == [7]
 
@@ -224,9 +224,9 @@ def test_both_policies_together() -> None:
     world.clean()
     assert offsets(world.log) == [0, 2]
     world.scheduler.advance(6)
-    assert world.manager.run_retention() == 0  # one segment now, as old as its newest record
+    assert world.manager.retention.run() == 0  # one segment now, as old as its newest record
     world.scheduler.advance(6)
-    assert world.manager.run_retention() == 1
+    assert world.manager.retention.run() == 1
     assert records(world.log) == []
 
 
@@ -244,7 +244,7 @@ def test_damage_sets_the_partition_aside_and_names_it(caplog: pytest.LogCaptureF
     assert "topic-0 cannot be cleaned" in caplog.text
     assert "CRC" in caplog.text
     assert offsets(other) == [1]
-    folder = world.manager.folders[0]
+    folder = world.manager.log_dirs[0]
     assert world.cleaner.uncleanable_count(folder) == 1
     assert world.cleaner.uncleanable_bytes(folder) == world.log.segments[0].size
     world.append((b"a", b"x"))
@@ -259,7 +259,7 @@ def test_a_full_disk_only_puts_the_cleaning_off() -> None:
     disk.free_bytes = 10
     world.scheduler.advance(1.1)
     assert world.cleaner.figures.passes == 0
-    assert world.manager.folders[0].offline is None
+    assert world.manager.log_dirs[0].offline is None
     assert not world.cleaner.uncleanable
     assert offsets(world.log) == before
     disk.free_bytes = None
@@ -273,7 +273,7 @@ def test_a_broken_disk_takes_its_folder_offline() -> None:
     assert isinstance(disk, SimulatedDisk)
     disk.broken = "/data"
     world.scheduler.advance(1.1)
-    assert world.manager.folders[0].offline is not None
+    assert world.manager.log_dirs[0].offline is not None
 
 
 def test_a_stop_under_a_pass_leaves_the_log_as_it_was(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_a_stop_under_a_pass_leaves_the_log_as_it_was(tmp_path: Path) -> None:
         )
     )
     before = offsets(world.log)
-    world.cleaner.look()
+    world.cleaner.clean_dirtiest()
     world.scheduler.run_pending()
     world.restart()
     assert offsets(world.log) == before
@@ -300,4 +300,4 @@ def test_settings_change_while_it_runs() -> None:
     assert world.cleaner.figures.passes == 1
     assert world.cleaner.figures.recopy_percent > 0
     assert world.cleaner.figures.max_buffer_utilization_percent > 0
-    assert world.cleaner.ms_since_last_look() <= 1000
+    assert world.cleaner.ms_since_last_run() <= 1000

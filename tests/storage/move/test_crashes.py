@@ -12,7 +12,7 @@ from tests.support.scale import scale
 from tests.support.simdisk import Crash, SimulatedDisk
 from tidelog.records.batch import BatchHeader
 from tidelog.storage.append import AppendOrigin
-from tidelog.storage.txnindex import AbortedTransaction
+from tidelog.storage.transaction_index import AbortedTransaction
 
 
 class Life:
@@ -55,13 +55,13 @@ class Life:
             world.log.flush(NOW)
             self.durable = world.log.recovery_point
         elif kind < 0.92:
-            world.logs.checkpoint_recovery_points()
-            world.logs.checkpoint_log_start_offsets()
+            world.logs.checkpoints.write_recovery_points()
+            world.logs.checkpoints.write_log_start_offsets()
         elif kind < 0.94:
             world.log.delete_records_before(min(world.log.high_watermark, self.start + rng.randint(0, 9)))
             self.start = world.log.log_start_offset
         elif kind < 0.96:
-            world.logs.run_retention()
+            world.logs.retention.run()
         else:
             before = world.folder()
             world.moves.alter(KEY, rng.choice((A, B)))
@@ -137,4 +137,4 @@ def test_a_move_survives_crashes(seed: int) -> None:
     assert [header.base_offset for header in headers(world.log)] == [
         header.base_offset for header in life.batches if header.next_offset > world.log.log_start_offset
     ]
-    assert not world.logs.futures
+    assert not world.logs.futures.all()

@@ -22,7 +22,8 @@ from tidelog.metadata.state import PartitionState
 from tidelog.storage.append import AppendOrigin
 from tidelog.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 from tidelog.storage.disk import DiskFile
-from tidelog.storage.future_replica import MOVE_COMPLETE, FutureReplica, parse_future
+from tidelog.storage.future_replica import MOVE_COMPLETE, FutureReplica
+from tidelog.storage.partition_folders import parse_future
 
 
 def filled(count: int = 60, **settings: object) -> Moving:
@@ -128,18 +129,18 @@ def test_a_reader_in_the_middle_of_the_old_log_finishes() -> None:
 def test_it_says_how_far_it_is() -> None:
     world = filled(settings=MoveSettings(io_max_bytes_per_second=100_000))
     world.moves.alter(KEY, B)
-    (a, b) = world.logs.folder_use()
+    (a, b) = world.logs.describe_log_dirs()
     assert (a.futures, b.futures) == ({}, {KEY: (0, 60)})
     seen = []
     while world.folder() == A:
         world.advance(0.001)
-        seen += world.logs.folder_use()[1].futures.values()
+        seen += world.logs.describe_log_dirs()[1].futures.values()
     sizes, lags = [size for size, _ in seen], [lag for _, lag in seen]
     assert sizes == sorted(sizes)
     assert lags == sorted(lags, reverse=True)
     assert len(set(sizes)) > 3
     world.advance(1)
-    (a, b) = world.logs.folder_use()
+    (a, b) = world.logs.describe_log_dirs()
     assert (a.sizes, b.sizes, b.futures) == ({}, {KEY: world.log.size}, {})
 
 
@@ -165,15 +166,15 @@ def test_checkpoints_go_with_it() -> None:
     world.log.delete_records_before(33)
     world.moves.alter(KEY, B)
     world.advance(1)
-    there, here = world.logs.folders[1], world.logs.folders[0]
-    assert there.read_offsets(RECOVERY_POINTS) == {KEY: 59}, "recovery begins in the active segment"
-    assert there.read_offsets(HIGH_WATERMARKS) == {KEY: 60}
-    assert there.read_offsets(LOG_START_OFFSETS) == {KEY: 33}
-    assert there.read_offsets(CLEANER_OFFSETS) == {KEY: 17}
-    assert not here.read_offsets(CLEANER_OFFSETS)
-    world.logs.checkpoint_recovery_points()
+    there, here = world.logs.log_dirs[1], world.logs.log_dirs[0]
+    assert there.checkpoint(RECOVERY_POINTS).read() == {KEY: 59}, "recovery begins in the active segment"
+    assert there.checkpoint(HIGH_WATERMARKS).read() == {KEY: 60}
+    assert there.checkpoint(LOG_START_OFFSETS).read() == {KEY: 33}
+    assert there.checkpoint(CLEANER_OFFSETS).read() == {KEY: 17}
+    assert not here.checkpoint(CLEANER_OFFSETS).read()
+    world.logs.checkpoints.write_recovery_points()
     world.advance()
-    assert here.read_offsets(RECOVERY_POINTS) == {}
+    assert here.checkpoint(RECOVERY_POINTS).read() == {}
 
 
 def test_producers_epochs_and_aborted_transactions_go_with_it() -> None:
@@ -206,7 +207,7 @@ def test_retention_on_the_way_is_followed() -> None:
     world = filled(retention_bytes=3000)
     world.moves.alter(KEY, B)
     world.advance()
-    world.logs.run_retention()
+    world.logs.retention.run()
     start = world.log.log_start_offset
     assert start > 0
     world.advance(1)
@@ -252,19 +253,19 @@ def test_it_can_go_back_and_forth() -> None:
 def test_being_sent_back_at_the_moment_of_the_swap_counts() -> None:
     world = filled()
     world.moves.alter(KEY, B)
-    promote = world.logs.promote
+    promote = world.logs.futures.promote
 
     def and_back(future: FutureReplica) -> list[DiskFile]:
         replaced = promote(future)
         world.moves.alter(KEY, A)
         return replaced
 
-    world.logs.promote = and_back  # type: ignore[method-assign]
+    world.logs.futures.promote = and_back  # type: ignore[method-assign]
     while world.folder() == A:
         world.advance()
         if not world.moves._moves:
             break
-    world.logs.promote = promote  # type: ignore[method-assign]
+    world.logs.futures.promote = promote  # type: ignore[method-assign]
     world.advance(1)
     assert world.folder() == A
     assert offsets(records(world.log)) == list(range(60))
@@ -275,7 +276,7 @@ def test_a_deleted_partition_takes_its_future_with_it() -> None:
     world.moves.alter(KEY, B)
     world.advance(0.01)
     world.replicas.delete_partition(*KEY)
-    world.logs.sync_deletions(lambda error: None)
+    world.logs.deletions.sync(lambda error: None)
     world.advance(200)
     assert world.names(A) == world.names(B) == []
     assert not world.moves._moves
@@ -287,7 +288,7 @@ def test_a_target_that_fails_leaves_the_partition_where_it_is() -> None:
     world.advance(0.01)
     world.disk.broken = B
     world.advance(10)
-    assert world.logs.folders[1].offline is not None
+    assert world.logs.log_dirs[1].offline is not None
     assert world.folder() == A
     assert world.append()[0].error is None
     with pytest.raises(KafkaStorageError):
@@ -300,8 +301,8 @@ def test_a_source_that_fails_ends_the_move() -> None:
     world.advance(0.01)
     world.disk.broken = A
     world.advance(10)
-    assert world.logs.folders[0].offline is not None
-    assert world.logs.folders[1].offline is None
+    assert world.logs.log_dirs[0].offline is not None
+    assert world.logs.log_dirs[1].offline is None
     with pytest.raises(KafkaStorageError):
         world.moves.alter(KEY, B)
 
@@ -316,7 +317,7 @@ def test_a_full_target_is_waited_for() -> None:
     world.advance(30)
     assert world.folder() == B
     assert offsets(records(world.log)) == list(range(60))
-    assert world.logs.folders[1].offline is None
+    assert world.logs.log_dirs[1].offline is None
 
 
 def test_a_stop_on_the_way_is_no_end() -> None:
@@ -363,7 +364,7 @@ def test_of_two_folders_the_marked_one_is_right() -> None:
         retired.append(future)
         raise KafkaStorageError("the rename is not done")
 
-    world.logs.retire = fail  # type: ignore[method-assign]
+    world.logs.futures.delete_replaced = fail  # type: ignore[method-assign]
     world.advance(1)
     assert retired
     world.append()
@@ -386,7 +387,7 @@ def test_what_is_refused_and_why() -> None:
         world.moves.alter(("t", 1), B)
     with pytest.raises(InvalidTopic):
         world.moves.alter(("x" * 230, 0), B)
-    world.logs.folder_failed(world.logs.folders[1], OSError(errno.EIO, "broken"))
+    world.logs.log_dirs.failed(world.logs.log_dirs[1], OSError(errno.EIO, "broken"))
     with pytest.raises(KafkaStorageError):
         world.moves.alter(KEY, B)
 
@@ -400,7 +401,7 @@ def test_a_partition_that_does_not_exist_yet_is_made_where_it_was_wished_to_be()
         log = world.logs.get_or_create("new", index, None)
         assert log.dir.startswith(A)
     assert world.logs.get_or_create("new", 4, None).dir.startswith(B)
-    assert not world.logs.wished
+    assert not world.logs.creator.preferred
 
 
 def test_many_moves_take_turns() -> None:
@@ -409,7 +410,7 @@ def test_many_moves_take_turns() -> None:
     for index, log in enumerate(logs):
         alone = PartitionState([0], 0, 0, [0])
         world.replicas.become_leader("many", b"m" * 16, index, alone, world.config)
-        log.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
+        log.appender.append_as_leader(batch(), leader_epoch=0, now_ms=NOW)
         target = B if log.dir.startswith(A) else A
         world.moves.alter(("many", index), target)
         assert sum(move.running for move in world.moves._moves.values()) == 1

@@ -20,7 +20,7 @@ from tidelog.network.loop import BrokerLoop
 from tidelog.storage.append import AppendOrigin
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_manager import LogManager
 
 KEY = ("t", 0)
 VALUE = bytes(64_000)
@@ -88,8 +88,8 @@ class World:
         config = LogConfig(segment_bytes=16 << 20)
         self.disk = WatchedDisk()
         self.logs = LogManager(self.folders, config, disk=self.disk, clock=loop.clock, scheduler=loop)
-        self.logs.lock()
-        self.logs.claim("cluster", 0)
+        self.logs.log_dirs.lock()
+        self.logs.log_dirs.claim("cluster", 0)
         self.logs.load()
         self.replicas = ReplicaManager(0, self.logs, loop, InlineWorker(loop), AllTopicMetrics(Registry()))
         state = PartitionState([0], 0, 0, [0])
@@ -115,7 +115,7 @@ class World:
         )
 
     def folder(self) -> str:
-        folder = self.logs.folder_of(KEY)
+        folder = self.logs.log_dir_of(KEY)
         assert folder is not None
         return folder.path
 

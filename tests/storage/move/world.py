@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.cluster.world import OfflinePartitions
 from tests.storage.helpers import NOW, batch
 from tests.support.simdisk import SimulatedDisk
 from tidelog.clock import ManualClock, SimulatedScheduler
@@ -13,10 +14,10 @@ from tidelog.cluster.worker import InlineWorker
 from tidelog.metadata.state import PartitionState
 from tidelog.metrics.registry import Registry
 from tidelog.storage.append import AppendOrigin
-from tidelog.storage.cleaner.service import LogCleaner
+from tidelog.storage.cleaner.log_cleaner import LogCleaner
 from tidelog.storage.config import LogConfig
 from tidelog.storage.log import Log
-from tidelog.storage.manager import LogManager
+from tidelog.storage.log_manager import LogManager
 
 A, B, C = "/disk/a", "/disk/b", "/disk/c"
 KEY = ("t", 0)
@@ -41,12 +42,12 @@ class Moving:
         self.logs = LogManager(
             dirs, self.config, disk=self.disk, clock=self.scheduler.clock, scheduler=self.scheduler
         )
-        self.logs.lock()
-        self.logs.claim("cluster", 0)
+        self.logs.log_dirs.lock()
+        self.logs.log_dirs.claim("cluster", 0)
         self.logs.load(lambda _: self.config)
         worker = InlineWorker(self.scheduler)
         self.replicas = ReplicaManager(0, self.logs, self.scheduler, worker, AllTopicMetrics(Registry()))
-        self.logs.on_folder_offline = lambda _, lost: self.replicas.partitions_offline(lost)
+        self.logs.listen(OfflinePartitions(self.replicas))
         self.partition = self.lead(epoch)
         self.cleaner = LogCleaner(self.logs, self.scheduler)
         self.cleaner.start()
@@ -90,7 +91,7 @@ class Moving:
         return answers
 
     def folder(self) -> str:
-        folder = self.logs.folder_of(KEY)
+        folder = self.logs.log_dir_of(KEY)
         assert folder is not None
         return folder.path
 
@@ -104,4 +105,4 @@ class Moving:
     def crashed(self, disk: SimulatedDisk, epoch: int) -> Moving:
         """The next broker, on what is left."""
         disk.locks.clear()
-        return Moving(disk, epoch=epoch, dirs=tuple(folder.path for folder in self.logs.folders))
+        return Moving(disk, epoch=epoch, dirs=tuple(folder.path for folder in self.logs.log_dirs))

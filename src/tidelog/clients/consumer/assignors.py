@@ -1,11 +1,11 @@
-"""How the leader of a classic group deals out partitions.
+"""The assignors of classic groups, which the leader of a group runs.
 
-Pure: members with what they want and had in, partitions for each out. What members tell each other is in
-Kafka's own bytes, so that a group may hold any clients.
-- `range` gives each member one piece of every topic, `roundrobin` deals all partitions in turn.
-- The sticky ones give each member the same number, give or take one, and move as few as they can.
-  `cooperative-sticky` also leaves out, for one round, what has to be given up by its owner first.
-- `range` and the sticky ones give members what has a replica in their rack, where shares stay as even.
+Input: the members with their topics and owned partitions. Output: the partitions of each member. Members
+exchange subscriptions and assignments in Kafka's format, so a group may have members of any client.
+- `range` gives each member one range of every topic; `roundrobin` gives out all partitions in turn.
+- The sticky assignors give all members the same number, plus or minus one, and move as few as possible.
+  `cooperative-sticky` leaves out, for one rebalance, partitions that their owners have to revoke first.
+- `range` and the sticky assignors prefer members in the rack of a replica, if the numbers stay equal.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tidelog.protocol.messages.consumer_protocol import (
 from tidelog.protocol.wire import ProtocolError
 
 NO_GENERATION = -1
-NEWEST = 3  # version of the two messages; readers take what they know of newer ones
+NEWEST = 3  # the version of both messages; readers ignore newer fields
 
 
 @dataclass(slots=True)
 class Member:
-    """What the leader knows of a member."""
+    """A member as the leader knows it."""
 
     id: str
     topics: frozenset[str]
@@ -43,42 +43,44 @@ class Member:
 
     @property
     def order(self) -> tuple[bool, str]:
-        """Static members come first and keep their places when they come back under another id."""
+        """The sort key: static members first, by instance id, which survives a restart."""
         return (self.instance_id is None, self.instance_id or self.id)
 
 
 Counts = Mapping[str, int]
-"""How many partitions each topic has."""
+"""The number of partitions of each topic."""
 Assignment = dict[str, list[TopicPartition]]
 
 
 class Assignor:
-    """A way to deal out partitions; the base class of one's own.
+    """The base class of assignors.
 
-    `name` is what members agree on. With `cooperative`, members keep what they have during a rebalance.
+    Members agree on an assignor by its `name`. With `cooperative`, members keep their partitions during a
+    rebalance.
     """
 
     name = ""
     cooperative = False
 
     def assign(self, members: Sequence[Member], counts: Counts) -> Assignment:
-        """Partitions for each member id."""
+        """The partitions of each member id."""
         raise NotImplementedError
 
     def assign_near(self, members: Sequence[Member], counts: Counts, replicas: ReplicaRacks) -> Assignment:
-        """The same where it is known which racks have replicas; of no concern unless it is overridden."""
+        """`assign` with the racks of replicas, which are ignored unless this is overridden."""
         return self.assign(members, counts)
 
     def user_data(self) -> bytes | None:
-        """What this member tells the leader."""
+        """User data for the leader, in the subscription of this member."""
         return None
 
     def on_assignment(self, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """What this member was given."""
+        """Called with the assignment of this member."""
 
 
 class RangeAssignor(Assignor):
-    """
+    """Gives each member one range of every topic.
+
     >>> members = [Member("a", frozenset({"t"})), Member("b", frozenset({"t"}))]
     >>> [len(given) for given in RangeAssignor().assign(members, {"t": 3}).values()]
     [2, 1]
@@ -111,7 +113,7 @@ class RangeAssignor(Assignor):
 
 
 class _Shares:
-    """How many partitions of a topic each member may still get; the first get the ones left over."""
+    """The number of partitions of a topic that each member may still get; the first get the remainder."""
 
     __slots__ = ("_each", "_extra", "_had", "count", "left", "racks", "takers", "topic")
 
@@ -139,7 +141,7 @@ class _Shares:
         self.left = [index for index in self.left if index not in taken]
 
     def deal(self, given: Assignment, *, near: bool) -> None:
-        """To each member in turn what there is room for; only what is `near`, or whatever is left."""
+        """Give each member in turn as many partitions as it may get, only near ones or any."""
         for member_id in self.takers:
             fitting = [
                 index
@@ -150,7 +152,7 @@ class _Shares:
 
 
 def _deal_together(together: Sequence[_Shares], given: Assignment) -> None:
-    """Topics of the same members and size: the same partition of each goes to one who is near all of them."""
+    """Topics with the same members and size: give the same partition of each to a member near all of them."""
     first = together[0]
     for index in range(first.count):
         for member_id in first.takers:
@@ -165,6 +167,8 @@ def _deal_together(together: Sequence[_Shares], given: Assignment) -> None:
 
 
 class RoundRobinAssignor(Assignor):
+    """Gives out the partitions of all topics in turn."""
+
     name = "roundrobin"
 
     def assign(self, members: Sequence[Member], counts: Counts) -> Assignment:
@@ -183,7 +187,10 @@ class RoundRobinAssignor(Assignor):
 
 
 class StickyAssignor(Assignor):
-    """Tells in its user data what the member had: topics, their partitions, and the generation."""
+    """Gives members equal numbers of partitions, and lets them keep as many as possible.
+
+    Its user data has the owned partitions and the generation.
+    """
 
     name = "sticky"
 
@@ -200,7 +207,7 @@ class StickyAssignor(Assignor):
         return _Balance(members, counts, had, racks).assign()
 
     def had(self, member: Member) -> tuple[int, frozenset[TopicPartition]]:
-        """Generation and partitions of a member's last assignment."""
+        """The generation and partitions of the last assignment of a member."""
         return read_sticky_user_data(member.user_data)
 
     def user_data(self) -> bytes | None:
@@ -214,6 +221,8 @@ class StickyAssignor(Assignor):
 
 
 class CooperativeStickyAssignor(StickyAssignor):
+    """A StickyAssignor that leaves members their other partitions during a rebalance."""
+
     name = "cooperative-sticky"
     cooperative = True
 
@@ -230,7 +239,7 @@ class CooperativeStickyAssignor(StickyAssignor):
         given = super().assign_near(members, counts, replicas)
         owners = {partition: member.id for member in members for partition in member.owned}
         for member_id, partitions in given.items():
-            # What another has must be given up by it before it is assigned: in the round after this.
+            # The owner of a partition has to revoke it first: the next rebalance assigns it.
             given[member_id] = [
                 partition for partition in partitions if owners.get(partition, member_id) == member_id
             ]
@@ -239,7 +248,7 @@ class CooperativeStickyAssignor(StickyAssignor):
 
 @dataclass(slots=True)
 class _Balance:
-    """Keeps what members had, deals out the rest to those with least, and evens out what is left uneven."""
+    """Keeps owned partitions, gives the rest to the members with the fewest, and balances the numbers."""
 
     members: Sequence[Member]
     counts: Counts
@@ -274,7 +283,7 @@ class _Balance:
         return {member_id: sorted(partitions) for member_id, partitions in self.given.items()}
 
     def _keep(self, members: Sequence[Member], everything: set[TopicPartition]) -> None:
-        """What the newest generation says that a member has; what two claim alike belongs to nobody."""
+        """The owned partitions by the newest generation. A partition with two owners has none."""
         claims: defaultdict[TopicPartition, list[tuple[int, str]]] = defaultdict(list)
         for member in members:
             generation, partitions = self.had.get(member.id, (NO_GENERATION, frozenset()))
@@ -287,7 +296,7 @@ class _Balance:
                 self.given[claimed[0][1]].add(partition)
 
     def _even_out(self, takers: Mapping[str, list[str]], loads: dict[str, int]) -> None:
-        """Move a partition as long as somebody who may have it has two fewer than its owner."""
+        """Move partitions to members that have at least two fewer than the owner."""
         while any(
             self._moved(giver, takers, loads)
             for giver in sorted(loads, key=lambda member_id: -loads[member_id])
@@ -316,7 +325,7 @@ BUILT_IN: tuple[type[Assignor], ...] = (
 
 
 def assignors_of(given: Sequence[object]) -> list[Assignor]:
-    """The assignors that partition.assignment.strategy names: by name, by Kafka's class, or objects.
+    """The assignors of partition.assignment.strategy: by name, by Kafka's class, or objects.
 
     >>> [assignor.name for assignor in assignors_of(["range", "x.y.CooperativeStickyAssignor"])]
     ['range', 'cooperative-sticky']
@@ -344,7 +353,7 @@ def assignors_of(given: Sequence[object]) -> list[Assignor]:
     return found
 
 
-# What members tell each other
+# Subscriptions and assignments
 
 
 def subscription_bytes(
@@ -354,7 +363,7 @@ def subscription_bytes(
     user_data: bytes | None,
     rack: str,
 ) -> bytes:
-    """A member's subscription, with the version in front."""
+    """The bytes of a subscription, with the version in front."""
     message = ConsumerProtocolSubscription(
         topics=sorted(topics),
         user_data=user_data,
@@ -400,7 +409,7 @@ def assignment_bytes(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def read_assignment(data: bytes) -> list[TopicPartition]:
-    """What a member was given; nothing where the leader said nothing."""
+    """The assignment of a member; nothing for empty bytes."""
     if not data:
         return []
     message, _ = decode(ConsumerProtocolAssignment, _version(data), data, 2)
@@ -434,7 +443,7 @@ def sticky_user_data(partitions: Iterable[TopicPartition], generation: int) -> b
 
 
 def read_sticky_user_data(data: bytes | None) -> tuple[int, frozenset[TopicPartition]]:
-    """Generation and partitions; nothing where it cannot be read. Old members tell no generation."""
+    """Generation and partitions; nothing if the bytes are invalid. Old clients send no generation."""
     if not data:
         return NO_GENERATION, frozenset()
     found: set[TopicPartition] = set()

@@ -22,54 +22,73 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from tidelog.clients.blocking import Errand, LoopThread
 from tidelog.clients.consumer.consumer import AsyncConsumer, limit_of
-from tidelog.clients.consumer.core import EVERYTHING, Committed, Offsets
-from tidelog.clients.consumer.listener import RebalanceCallback, RebalanceListener
-from tidelog.clients.consumer.partitions import OffsetAndTime
-from tidelog.clients.errors import Closed, InvalidState
-from tidelog.clients.producer.transaction_values import GroupMember, OffsetToCommit
+from tidelog.clients.consumer.fetcher import EVERYTHING
+from tidelog.clients.consumer.listener import ConsumerRebalanceListener, RebalanceCallback
+from tidelog.clients.errors import ClientClosedException, IllegalStateException
+from tidelog.clients.offsets import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    OffsetCommitCallback,
+    Offsets,
+)
+from tidelog.clients.partition_info import PartitionInfo
+from tidelog.clients.type_parameters import K_co, V_co
 from tidelog.errors import KafkaError
 from tidelog.partitions import PartitionKey, TopicPartition
-from tidelog.records.loops import Record
+from tidelog.records.loops import ConsumerRecord
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
 
+    from tidelog.clients.serialization import DeserializerSetting
+    from tidelog.clients.typed_settings import ConsumerConfig
+
 T = TypeVar("T")
 
-# What an interrupted program may take to leave its group.
+# The time limit of leaving the group on Ctrl-C.
 INTERRUPTED_SECONDS = 3.0
-# How long records are waited for here before the loop is asked to see to all that a poll has to do.
-CALM_SECONDS = 0.05
+# A poll waits this long for records before it has the loop do the work of a poll.
+DIRECT_WAIT_SECONDS = 0.05
 IN_USE = "a consumer is for one thread at a time; another is using this one"
 
 
-class Consumer:
-    """Reads records. Settings are Kafka's, with underscores or as a dict; topics may come first.
+class Consumer(Generic[K_co, V_co]):
+    """Reads records. Settings are Kafka's, as keywords with underscores or as a dict.
 
-    With group.id the partitions are shared with the other members of the group. Without it a subscription
-    means all partitions of the topics, and nothing is committed. One thread uses it at a time; `wakeup` alone
-    may be called by others.
+    Topics to subscribe to may come first. With group.id the members of the group share the partitions.
+    Without it a subscription means all partitions of the topics, and nothing is committed. One thread uses it
+    at a time; others may call `wakeup` only.
     """
 
-    def __init__(self, *topics: str | Mapping[str, object], **settings: object) -> None:
-        self._inner = AsyncConsumer(*topics, **settings)
-        self._limit = self._inner.settings.max_poll_records
+    def __init__(
+        self,
+        *topics: str | Mapping[str, object],
+        key_deserializer: DeserializerSetting[K_co] | None = None,
+        value_deserializer: DeserializerSetting[V_co] | None = None,
+        **settings: Unpack[ConsumerConfig],
+    ) -> None:
+        self._inner: AsyncConsumer[K_co, V_co] = AsyncConsumer(
+            *topics, key_deserializer=key_deserializer, value_deserializer=value_deserializer, **settings
+        )
+        self._core = self._inner._core
+        self._limit = self._core.settings.max_poll_records
         self._user = threading.RLock()
         self._inboxes: list[SimpleQueue[Callable[[], None] | None]] = []
-        self._knocks: SimpleQueue[None] = SimpleQueue()
-        self._listening = False
+        self._signals: SimpleQueue[None] = SimpleQueue()
+        self._waits_for_signal = False
         self._wants_columns = False
-        self._thread = LoopThread(f"consumer {self._inner.settings.client_id}".strip())
-        self._inner.run_callback = self._in_caller
-        self._inner.ask_for_more = self._ask_for_more
-        self._inner.on_loop = self._on_loop
-        self._inner.on_news = self._knock
+        self._thread = LoopThread(f"consumer {self._core.settings.client_id}".strip())
+        self._core.run_callback = self._in_caller
+        self._core.ask_for_more = self._ask_for_more
+        self._core.on_loop = self._on_loop
+        self._core.on_news = self._signal
         self._call(self._inner.start())
 
     def __enter__(self) -> Self:
@@ -83,17 +102,17 @@ class Consumer:
     # The two threads
 
     def _call(self, work: Coroutine[object, object, T]) -> T:
-        """The result of work on the loop; listeners that it wants to be called are called here meanwhile."""
+        """The result of a coroutine on the loop. Calls listeners in this thread meanwhile."""
         try:
             self._thread.check()
             if not self._user.acquire(blocking=False):
-                raise InvalidState(IN_USE)
+                raise IllegalStateException(IN_USE)
         except KafkaError:
             work.close()
             raise
         try:
             inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-            self._inboxes.append(inbox)  # before the work can want something of it
+            self._inboxes.append(inbox)  # before the coroutine calls a listener
             errand = Errand(work)
             errand.add_done_callback(lambda _: inbox.put(None))
             try:
@@ -105,7 +124,7 @@ class Consumer:
                     job()
             except CancelledError:
                 if self._thread.closed:
-                    raise Closed("the consumer was closed meanwhile") from None
+                    raise ClientClosedException("the consumer was closed meanwhile") from None
                 raise
             except BaseException:
                 errand.cancel()
@@ -128,7 +147,7 @@ class Consumer:
             self._do(function)
 
     async def _in_caller(self, function: RebalanceCallback, partitions: list[TopicPartition]) -> None:
-        """Have the thread that waits for the loop call a listener."""
+        """Call a listener in the thread that waits for the loop."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -144,7 +163,7 @@ class Consumer:
             problem: Exception | None = None
             try:
                 if asyncio.iscoroutine(function(partitions)):
-                    raise InvalidState(
+                    raise IllegalStateException(
                         "a Consumer's listener has plain functions; coroutines are for AsyncConsumer"
                     )
             except Exception as error:
@@ -156,81 +175,87 @@ class Consumer:
         await done
 
     def _ask_for_more(self) -> None:
-        self._thread.loop.call_soon_threadsafe(self._inner.fetcher.send)
+        self._thread.loop.call_soon_threadsafe(self._core.fetcher.send)
 
-    def _knock(self) -> None:
-        """Wake the thread that listens; on the loop."""
-        if self._listening:
-            self._listening = False
+    def _signal(self) -> None:
+        """Wake up the polling thread. On the loop."""
+        if self._waits_for_signal:
+            self._waits_for_signal = False
             if self._wants_columns:
-                with contextlib.suppress(Exception):  # it is for whoever takes them, and not for the loop
-                    self._inner.fetcher.prepare_columns()
-            self._knocks.put(None)
+                with contextlib.suppress(Exception):  # the polling thread raises it again
+                    self._core.fetcher.prepare_columns()
+            self._signals.put(None)
 
-    def _listen(self, seconds: float) -> None:
-        """Wait until something happens on the loop, which has asked for records, without waking it."""
-        self._listening = True
+    def _wait_for_signal(self, seconds: float) -> None:
+        """Wait for a signal of the loop, without waking up the loop."""
+        self._waits_for_signal = True
         try:
-            if not self._inner.fetcher.ready:
-                self._knocks.get(timeout=seconds)
+            if not self._core.fetcher.ready:
+                self._signals.get(timeout=seconds)
         except Empty:
             pass
         finally:
-            self._listening = False
-            while not self._knocks.empty():
-                self._knocks.get()
+            self._waits_for_signal = False
+            while not self._signals.empty():
+                self._signals.get()
 
     # Polling
 
     def _taken(self, take: Callable[[], T], timeout: float | None) -> tuple[T | None, float | None]:
-        """What `take` gives of records that are there, or come soon, while a poll has nothing else to do; and
-        how much of the time is left.
+        """The result of `take` if the poll needs no loop, and the rest of the time.
+
+        None without fetched records; waits up to DIRECT_WAIT_SECONDS for some.
         """
-        inner = self._inner
-        self._thread.check_process()  # a child would hand out what its parent fetched, once more
+        core = self._core
+        self._thread.check_process()  # a forked child would return its parent's records again
         if not self._user.acquire(blocking=False):
             return None, timeout
         try:
-            if not inner.is_calm():
+            if not core.needs_no_loop():
                 return None, timeout
-            if not inner.fetcher.ready and inner.fetcher.is_asking and timeout != 0:
+            if not core.fetcher.ready and core.fetcher.is_asking and timeout != 0:
                 began = time.monotonic()
-                self._listen(CALM_SECONDS if timeout is None else min(CALM_SECONDS, max(timeout, 0.0)))
+                self._wait_for_signal(
+                    DIRECT_WAIT_SECONDS if timeout is None else min(DIRECT_WAIT_SECONDS, max(timeout, 0.0))
+                )
                 if timeout is not None:
                     timeout = max(0.0, timeout - (time.monotonic() - began))
-                if not inner.is_calm():
+                if not core.needs_no_loop():
                     return None, timeout
-            return (take() if inner.fetcher.ready else None), timeout
+            return (take() if core.fetcher.ready else None), timeout
         finally:
             self._user.release()
 
     def _take_back(self, error: BaseException) -> None:
-        """A poll ends with an error. Unless it is ours, which leaves nothing taken, it may be a
-        Ctrl-C at any point: nobody gets what was taken, so that comes again.
+        """Move the positions back after a poll that Ctrl-C interrupted: nobody received its records.
+
+        A KafkaError needs nothing: it is raised before records are taken.
         """
         if not isinstance(error, KafkaError):
             with contextlib.suppress(KafkaError):  # closed, or used by another thread
-                self._do(self._inner.fetcher.take_back)
+                self._do(self._core.fetcher.take_back)
 
-    def poll(self, timeout: float | None = 1.0, max_records: int | None = None) -> list[Record]:
-        """Records that have come, at most max.poll.records; waits for the first at most `timeout` seconds.
+    def poll(
+        self, timeout: float | None = 1.0, max_records: int | None = None
+    ) -> list[ConsumerRecord[K_co, V_co]]:
+        """The next records, at most max.poll.records; an empty list after `timeout` seconds without one.
 
-        None waits as long as it takes. Rebalances, their listeners and automatic commits happen in here. A
-        poll that ends with an error, be it Ctrl-C, leaves the positions where they were.
+        None waits without end. Rebalances, listeners and automatic commits run inside of `poll`. A
+        poll that raises, on Ctrl-C too, leaves the positions where they were.
         """
         limit = limit_of(max_records, self._limit)
-        self._inner.fetcher.marks.clear()  # what was taken before has arrived
+        self._core.fetcher.marks.clear()  # the records of the last poll have been received
         try:
-            records, left = self._taken(lambda: self._inner.take(limit), timeout)
+            records, left = self._taken(lambda: self._core.take(limit), timeout)
             return records or self._call(self._inner.poll(left, limit))
         except BaseException as error:
             self._take_back(error)
             raise
 
     def poll_arrow(self, timeout: float | None = 1.0, max_records: int | None = None) -> pa.Table:
-        """What has come as columns (see `tidelog.clients.consumer.columns`), at most `max_records` rows.
+        """The next records as a table (see `tidelog.clients.consumer.columns`), at most `max_records` rows.
 
-        Deserializers and interceptors are for records one by one: here keys and values stay bytes.
+        Deserializers and interceptors do not run: keys and values stay bytes.
         """
         from tidelog.clients.consumer.columns import load_arrow
 
@@ -238,9 +263,9 @@ class Consumer:
         return self._columns(lambda table: table, timeout, max_records)
 
     def _columns(self, made: Callable[[pa.Table], T], timeout: float | None, max_records: int | None) -> T:
-        """What is made of the columns of a poll."""
+        """The result of `made` for the table of a poll."""
         limit = limit_of(max_records, EVERYTHING)
-        self._inner.fetcher.marks.clear()  # what was taken before has arrived
+        self._core.fetcher.marks.clear()  # the records of the last poll have been received
         try:
             return made(self._table(timeout, limit))
         except BaseException as error:
@@ -250,49 +275,49 @@ class Consumer:
     def _table(self, timeout: float | None, limit: int) -> pa.Table:
         from tidelog.clients.consumer.columns import no_rows
 
-        inner = self._inner
+        core = self._core
         self._wants_columns = limit == EVERYTHING
         try:
-            table, left = self._taken(lambda: inner.take_columns(limit), timeout)
+            table, left = self._taken(lambda: core.take_columns(limit), timeout)
         finally:
             self._wants_columns = False
         until = None if left is None else time.monotonic() + left
         while table is None:
-            if not self._call(inner.poll_for(left, lambda: bool(inner.fetcher.ready), False)):
+            if not self._call(core.poll_for(left, lambda: bool(core.fetcher.ready), False)):
                 return no_rows()
-            table = inner.take_columns(limit)  # none, where only ends of transactions came
+            table = core.take_columns(limit)  # None if only transaction markers were fetched
             left = None if until is None else max(0.0, until - time.monotonic())
         return table
 
     def poll_pandas(self, timeout: float | None = 1.0, max_records: int | None = None) -> pd.DataFrame:
-        """The same as a data frame of pandas."""
+        """The table of `poll_arrow` as a data frame of pandas."""
         from tidelog.clients.consumer.columns import load_frames, to_pandas
 
         load_frames("pandas")
         return self._columns(to_pandas, timeout, max_records)
 
     def poll_polars(self, timeout: float | None = 1.0, max_records: int | None = None) -> pl.DataFrame:
-        """The same as a data frame of polars."""
+        """The table of `poll_arrow` as a data frame of polars."""
         from tidelog.clients.consumer.columns import load_frames, to_polars
 
         load_frames("polars")
         return self._columns(to_polars, timeout, max_records)
 
-    def __iter__(self) -> Iterator[Record]:
-        """Every record as it comes, until the consumer is closed.
+    def __iter__(self) -> Iterator[ConsumerRecord[K_co, V_co]]:
+        """Every record, until the consumer is closed.
 
-        Records are taken one by one, so that a commit inside the loop, or one that close makes after `break`,
-        covers those that the loop has seen and no others.
+        The position moves with each record: a commit inside the loop, or by `close` after `break`, covers the
+        records that the loop has seen.
         """
-        while not self._inner.closed:
+        while not self._core.closed:
             try:
                 records = self.poll(None, 1)
-            except Closed:
+            except ClientClosedException:
                 return
             yield from records
 
     def wakeup(self) -> None:
-        """End a poll that waits, now or the next time, with Interrupted; may be called by any thread."""
+        """End the poll that waits, or the next one, with WakeupException. Any thread may call it."""
         self._inner.wakeup()
 
     # What is read
@@ -300,65 +325,64 @@ class Consumer:
     def subscribe(
         self,
         topics: str | Iterable[str] = (),
-        *,
         pattern: str | re.Pattern[str] | None = None,
-        listener: RebalanceListener | None = None,
+        listener: ConsumerRebalanceListener | None = None,
     ) -> None:
-        """Read these topics, or those whose names a pattern matches, instead of what was read before.
+        """Read these topics, or the topics that match a pattern; replaces the subscription before.
 
-        A pattern has to match from the start of a name to its end, as in Kafka. With group.protocol=consumer
-        a text is matched by the broker (RE2), a compiled pattern here. Topics of Kafka itself are left out.
+        A pattern matches whole names. With group.protocol=consumer the broker matches a text (RE2), and the
+        client a compiled pattern. Internal topics are left out, unless exclude.internal.topics=false.
         """
         self._do(lambda: self._inner.subscribe(topics, pattern=pattern, listener=listener))
 
     def assign(self, partitions: Iterable[PartitionKey]) -> None:
-        """Read these partitions, whatever a group may say; those that were read keep their positions."""
+        """Read these partitions and no others; partitions that were assigned before keep their positions."""
         self._do(lambda: self._inner.assign(partitions))
 
     def unsubscribe(self) -> None:
-        """Read nothing any more, and leave the group."""
+        """Give up all topics and partitions, and leave the group."""
         self._call(self._inner.unsubscribe())
 
     def assignment(self) -> set[TopicPartition]:
+        """The partitions assigned to this consumer, by its group or by `assign`."""
         return self._do(self._inner.assignment)
 
-    def subscribed(self) -> frozenset[str]:
-        """The topics subscribed to, or found by the pattern."""
-        return self._do(self._inner.subscribed)
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to, or matched by the pattern."""
+        return self._do(self._inner.subscription)
 
     def pause(self, *partitions: PartitionKey) -> None:
-        """Hand out nothing of these partitions until they are resumed; a rebalance forgets it.
-
-        Without a name it does nothing, as in Kafka's clients.
-        """
+        """Return no records of these partitions from `poll` until `resume`, or until a rebalance."""
         self._do(lambda: self._inner.pause(*partitions))
 
     def resume(self, *partitions: PartitionKey) -> None:
+        """Return records of paused partitions again."""
         self._do(lambda: self._inner.resume(*partitions))
 
     def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
         return self._do(self._inner.paused)
 
     # Positions
 
-    def seek(self, partition: PartitionKey, offset: int | OffsetToCommit) -> None:
-        """Go on from an offset of a partition that is assigned."""
+    def seek(self, partition: PartitionKey, offset: int | OffsetAndMetadata) -> None:
+        """Set the position of an assigned partition."""
         self._do(lambda: self._inner.seek(partition, offset))
 
     def seek_to_beginning(self, *partitions: PartitionKey) -> None:
-        """Go on from the first record of these partitions, or of all that are assigned."""
+        """Set the positions of these partitions, or of all that are assigned, to their first records."""
         self._do(lambda: self._inner.seek_to_beginning(*partitions))
 
     def seek_to_end(self, *partitions: PartitionKey) -> None:
-        """Go on with what is written from now on."""
+        """Set the positions of these partitions, or of all that are assigned, behind their last records."""
         self._do(lambda: self._inner.seek_to_end(*partitions))
 
     def seek_to_time(self, timestamp_ms: int, *partitions: PartitionKey) -> None:
-        """Go on from the first record of that time or later; from the end where there is none."""
+        """Set the positions to the first record of that time or later, to the end where there is none."""
         self._do(lambda: self._inner.seek_to_time(timestamp_ms, *partitions))
 
     def position(self, partition: PartitionKey, timeout: float | None = None) -> int:
-        """The offset of the next record that a poll hands out; looked up where it is not known yet."""
+        """The offset of the next record that `poll` returns."""
         return self._call(self._inner.position(partition, timeout))
 
     def beginning_offsets(
@@ -370,56 +394,64 @@ class Consumer:
     def end_offsets(
         self, partitions: Iterable[PartitionKey], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition that this consumer may read."""
+        """The offset behind the last record of each partition; with read_committed the last stable offset."""
         return self._call(self._inner.end_offsets(partitions, timeout))
 
     def offsets_for_times(
-        self, times: Mapping[PartitionKey, int], timeout: float | None = None
-    ) -> dict[TopicPartition, OffsetAndTime | None]:
-        """The first record at or after a time (in milliseconds) of each partition; None for none."""
-        return self._call(self._inner.offsets_for_times(times, timeout))
+        self, timestamps: Mapping[PartitionKey, int], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after a timestamp in milliseconds, for each partition; None for none."""
+        return self._call(self._inner.offsets_for_times(timestamps, timeout))
 
-    def lag(self, partition: PartitionKey) -> int | None:
-        """How many offsets the position is behind the end; None before the first fetch tells the end."""
-        return self._do(lambda: self._inner.lag(partition))
+    def highwater(self, partition: PartitionKey) -> int | None:
+        """The high watermark that the last fetch returned; None before the first fetch."""
+        return self._do(lambda: self._inner.highwater(partition))
+
+    def current_lag(self, partition: PartitionKey) -> int | None:
+        """The number of offsets between the position and the end; None before the first fetch."""
+        return self._do(lambda: self._inner.current_lag(partition))
 
     # Commits
 
-    def commit(self, offsets: Offsets | Record | None = None, timeout: float | None = None) -> None:
-        """Keep what was read: all positions, the offsets given, or everything up to a record.
+    def commit(
+        self, offsets: Offsets | ConsumerRecord[Any, Any] | None = None, timeout: float | None = None
+    ) -> None:
+        """Commit all positions, the offsets given, or the offset behind a record.
 
-        CommitFailed where the partitions belong to others by now.
+        Raises CommitFailedException when the group has given the partitions to other members.
         """
         self._call(self._inner.commit(offsets, timeout))
 
     def commit_async(
-        self, offsets: Offsets | Record | None = None, callback: Committed | None = None
+        self,
+        offsets: Offsets | ConsumerRecord[Any, Any] | None = None,
+        callback: OffsetCommitCallback | None = None,
     ) -> None:
-        """The same without waiting for it; `callback(offsets, error)` is told by the consumer's thread."""
+        """Commit without waiting. Calls `callback(offsets, error)` on the consumer's thread."""
         self._do(lambda: self._inner.commit_async(offsets, callback))
 
     def committed(
         self, partitions: Iterable[PartitionKey], timeout: float | None = None
-    ) -> dict[TopicPartition, OffsetToCommit | None]:
-        """What the group committed of partitions, None where it is nothing."""
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The committed offset of each partition, None where the group has none."""
         return self._call(self._inner.committed(partitions, timeout))
 
-    def group_metadata(self) -> GroupMember:
-        """Who this consumer is in its group, for `Producer.send_offsets_to_transaction`."""
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """This consumer as a member of its group, for `Producer.send_offsets_to_transaction`."""
         return self._do(self._inner.group_metadata)
 
     def enforce_rebalance(self, reason: str = "the user asked for it") -> None:
-        """Have the group rebalance with the next poll."""
+        """Rebalance the group with the next poll."""
         self._do(lambda: self._inner.enforce_rebalance(reason))
 
     # The cluster
 
-    def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        """The partitions of a topic."""
+    def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionInfo]:
+        """The partitions of a topic. Raises TimeoutException after `timeout` seconds."""
         return self._call(self._inner.partitions_for(topic, timeout))
 
     def topics(self, timeout: float | None = None) -> set[str]:
-        """Every topic that this consumer may see, without Kafka's own."""
+        """The topics that this consumer may describe, without internal ones."""
         return self._call(self._inner.topics(timeout))
 
     def metrics(self) -> dict[str, float]:
@@ -427,26 +459,26 @@ class Consumer:
         return self._inner.metrics()
 
     def client_instance_id(self, timeout: float | None = None) -> str:
-        """The id under which the broker knows this client, as Kafka writes ids.
+        """The id that the broker gave this client for its metrics.
 
-        UnsupportedVersion where the broker does not collect metrics of clients.
+        Raises UnsupportedVersion when the broker does not collect metrics of clients.
         """
         return self._call(self._inner.client_instance_id(timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Commit, where that is done automatically, leave the group and end; takes at most `timeout` seconds.
+        """Commit if enable.auto.commit is set, leave the group and end, within `timeout` seconds.
 
-        Ctrl-C while it waits ends it at once. Where another thread polls, it raises and closes nothing: use
-        `wakeup`, and have that thread close.
+        Ctrl-C ends it at once. While another thread polls it raises IllegalStateException: call `wakeup`, and
+        let that thread close the consumer.
         """
         if self._thread.closed or self._thread.is_inherited:
-            return  # what a child process inherited is the parent's to close
+            return  # a forked child leaves the client of its parent open
         self._thread.check()
         if not self._user.acquire(blocking=False):
-            raise InvalidState(IN_USE)
+            raise IllegalStateException(IN_USE)
         try:
             self._call(self._inner.close(timeout))
-        except Closed:
+        except ClientClosedException:
             pass
         finally:
             self._thread.close()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @cache
 def schema() -> pa.Schema:
-    """The columns that `poll_arrow` gives."""
+    """The columns of `poll_arrow`."""
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -47,18 +47,18 @@ def schema() -> pa.Schema:
 
 
 def load_arrow() -> None:
-    """Import pyarrow before a poll begins to count its time; ImportError says what to do without it."""
+    """Import pyarrow before the time of a poll starts. ImportError names the extra to install."""
     _load("pyarrow", "columns need pyarrow: pip install 'tidelog[arrow]'")
 
 
 def load_frames(library: str) -> None:
-    """The same for a library of data frames, before anything is read that could not be handed out."""
+    """Import a library of data frames before any record is taken."""
     load_arrow()
     _load(library, f"data frames of {library} need it: pip install {library}")
 
 
 async def load_off_the_loop(load: Callable[[], None], *libraries: str) -> None:
-    """Call `load` in a thread where one of the libraries is not imported yet: it may take seconds."""
+    """Call `load` in a thread if a library is not imported yet, which may take seconds."""
     if all(sys.modules.get(library) is not None for library in libraries):
         return
     await asyncio.get_running_loop().run_in_executor(None, load)
@@ -73,7 +73,7 @@ def _load(library: str, missing: str) -> None:
 
 @cache
 def no_headers() -> pa.Array:
-    """What the lists of headers share where no record has any."""
+    """The empty child array of headers, for records without headers."""
     import pyarrow as pa
 
     return pa.array([], schema().field("headers").type.value_type)
@@ -81,14 +81,14 @@ def no_headers() -> pa.Array:
 
 @lru_cache(maxsize=64)
 def names_of(topics: tuple[str, ...]) -> pa.Array:
-    """The dictionary of the topics: the same ones come again and again."""
+    """The dictionary of topic names, cached."""
     import pyarrow as pa
 
     return pa.array(topics, pa.string())
 
 
 def table_of(sink: ColumnSink) -> pa.Table:
-    """The columns that readers filled; the sink is not to be used any more."""
+    """The table of a filled sink, which cannot be used again."""
     import pyarrow as pa
 
     kinds = schema()
@@ -126,7 +126,7 @@ def table_of(sink: ColumnSink) -> pa.Table:
 
 
 def no_rows() -> pa.Table:
-    """What a poll gives that has nothing to give."""
+    """The empty table of a poll without records."""
     return table_of(ColumnSink())
 
 

@@ -1,4 +1,4 @@
-"""The offsets of a group: committed and fetched at its coordinator, looked up again when it moves."""
+"""Commits and fetches the offsets of a group at its coordinator."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TypeVar
 from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.consumer.interceptors import Interceptors
 from tidelog.clients.consumer.metrics import ConsumerMetrics
-from tidelog.clients.errors import CommitFailed, Timeout
+from tidelog.clients.errors import CommitFailedException, TimeoutException
 from tidelog.clients.network import GROUP, NetworkClient
-from tidelog.clients.producer.transaction_values import OffsetToCommit
+from tidelog.clients.offsets import OffsetAndMetadata, epoch_number, known_epoch
 from tidelog.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -39,42 +39,42 @@ log = logging.getLogger("tidelog.clients")
 
 T = TypeVar("T")
 
-# The newest versions that name topics; later ones have ids, of which not every topic has one.
+# The newest versions with topic names. Later ones have topic ids, which not every topic has.
 LAST_VERSION_WITH_NAMES = 9
 FIRST_VERSION_WITH_GROUPS = 8
 FIRST_VERSION_WITH_MEMBERS = 9
 FIRST_VERSION_WITH_INSTANCE = 7
 
-MOVED = (NotCoordinator, CoordinatorNotAvailable, NetworkException, RequestTimedOut, Timeout)
+MOVED = (NotCoordinator, CoordinatorNotAvailable, NetworkException, RequestTimedOut, TimeoutException)
 TRY_AGAIN = (CoordinatorLoadInProgress, UnknownTopicOrPartition, UnstableOffsetCommit)
 TOO_LATE = (UnknownMemberId, IllegalGeneration, FencedMemberEpoch)
 
 
 @dataclass(slots=True, frozen=True)
 class Membership:
-    """Under which name a group knows this consumer; the epoch is its generation in a classic group."""
+    """A consumer as its group knows it. `epoch` is the generation in a classic group."""
 
     member_id: str = ""
     epoch: int = -1
     instance_id: str | None = None
-    next_generation: bool = False
-    """Whether the broker assigns, so that members have epochs."""
+    has_member_epoch: bool = False
+    """Whether `epoch` is a member epoch (KIP-848)."""
 
 
-NOBODY = Membership()
+NO_MEMBER = Membership()
 
 
 class Coordinator:
-    """The broker that coordinates the group; calls are made on connections of their own."""
+    """The broker that coordinates the group, on connections apart from fetches."""
 
     def __init__(self, client: NetworkClient, group_id: str) -> None:
         self.client = client
         self.group_id = group_id
         self.trouble: KafkaError | None = None
-        """Why it could not be reached the last time."""
+        """The error of the last attempt to reach it."""
 
     async def connection(self) -> AsyncConnection:
-        """A connection to it; one attempt, so that whoever asks knows why it failed."""
+        """A connection to the coordinator. Makes one attempt, and raises its error."""
         try:
             node = await self.client.coordinator(GROUP, self.group_id, timeout=0.0)
             connection = await self.client.connection(node)
@@ -85,17 +85,17 @@ class Coordinator:
         return connection
 
     def moved(self) -> None:
-        """It is not there any more, or not reachable."""
+        """Look the coordinator up again for the next request."""
         self.client.forget_coordinator(GROUP, self.group_id)
 
     def note(self, error: KafkaError) -> None:
-        """Forget it where an error says that it is another."""
+        """Look the coordinator up again if the error says that it has moved."""
         if isinstance(error, MOVED):
             self.moved()
 
 
 class GroupOffsets:
-    """`identity` says who commits at the moment of asking; `refused` is told what a refusal means for him."""
+    """`identity` returns the member that commits. Calls `refused` with the error of a rejected commit."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class GroupOffsets:
         self._interceptors = interceptors
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetToCommit], timeout: float, *, once: bool = False
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float, *, once: bool = False
     ) -> None:
-        """Keep offsets; CommitFailed where the partitions belong to others by now.
+        """Commit offsets. Raises CommitFailedException when other members have the partitions.
 
-        `once` gives up after the first attempt, whatever its error.
+        With `once` the first error ends it.
         """
         if not offsets:
             return
@@ -133,8 +133,8 @@ class GroupOffsets:
 
     async def fetch(
         self, partitions: Iterable[TopicPartition], timeout: float
-    ) -> dict[TopicPartition, OffsetToCommit | None]:
-        """What the group committed of partitions, None where it is nothing."""
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The committed offset of each partition, None where the group has none."""
         wanted = list(partitions)
         if not wanted:
             return {}
@@ -163,9 +163,9 @@ class GroupOffsets:
         except TimeoutError:
             reason = last or coordinator.trouble
             text = f"group {coordinator.group_id!r}: {what} was not done within {round(timeout * 1000)} ms"
-            raise Timeout(f"{text}: {reason}" if reason else text) from None
+            raise TimeoutException(f"{text}: {reason}" if reason else text) from None
 
-    async def _commit_once(self, offsets: Mapping[TopicPartition, OffsetToCommit]) -> None:
+    async def _commit_once(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         connection = await self._coordinator.connection()
         version = connection.version_for(OffsetCommitRequest, at_most=LAST_VERSION_WITH_NAMES)
         member = self._identity()
@@ -176,7 +176,7 @@ class GroupOffsets:
                 OffsetCommitRequest.OffsetCommitRequestPartition(
                     partition_index=partition,
                     committed_offset=entry.offset,
-                    committed_leader_epoch=entry.leader_epoch,
+                    committed_leader_epoch=epoch_number(entry.leader_epoch),
                     committed_metadata=entry.metadata,
                 )
             )
@@ -199,7 +199,7 @@ class GroupOffsets:
         group = self._coordinator.group_id
         if isinstance(error, TOO_LATE):
             self._refused(error, member)
-            return CommitFailed(
+            return CommitFailedException(
                 f"group {group!r}: the commit of {name} came too late, the group has given its partitions to "
                 "others; call poll more often than every max.poll.interval.ms, or lower max.poll.records"
             )
@@ -218,7 +218,7 @@ class GroupOffsets:
 
     async def _fetch_once(
         self, partitions: list[TopicPartition]
-    ) -> dict[TopicPartition, OffsetToCommit | None]:
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         connection = await self._coordinator.connection()
         version = connection.version_for(OffsetFetchRequest, at_most=LAST_VERSION_WITH_NAMES)
         member = self._identity()
@@ -235,7 +235,7 @@ class GroupOffsets:
                     for topic, found in indexes.items()
                 ],
             )
-            if version >= FIRST_VERSION_WITH_MEMBERS and member.next_generation:
+            if version >= FIRST_VERSION_WITH_MEMBERS and member.has_member_epoch:
                 group.member_id, group.member_epoch = member.member_id, member.epoch
             request.groups = [group]
         else:
@@ -248,7 +248,7 @@ class GroupOffsets:
         return _committed(answer, version)
 
 
-def _committed(answer: OffsetFetchResponse, version: int) -> dict[TopicPartition, OffsetToCommit | None]:
+def _committed(answer: OffsetFetchResponse, version: int) -> dict[TopicPartition, OffsetAndMetadata | None]:
     code = answer.error_code
     topics: Iterable[
         OffsetFetchResponse.OffsetFetchResponseTopic | OffsetFetchResponse.OffsetFetchResponseTopics
@@ -257,7 +257,7 @@ def _committed(answer: OffsetFetchResponse, version: int) -> dict[TopicPartition
         code, topics = answer.groups[0].error_code, answer.groups[0].topics
     if code:
         raise error_class(code)(f"committed offsets: {error_class(code)()}")
-    found: dict[TopicPartition, OffsetToCommit | None] = {}
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
     for topic in topics:
         for entry in topic.partitions:
             name = TopicPartition(topic.name, entry.partition_index)
@@ -266,7 +266,7 @@ def _committed(answer: OffsetFetchResponse, version: int) -> dict[TopicPartition
             if entry.committed_offset < 0:
                 found[name] = None
             else:
-                found[name] = OffsetToCommit(
-                    entry.committed_offset, entry.metadata or "", entry.committed_leader_epoch
+                found[name] = OffsetAndMetadata(
+                    entry.committed_offset, entry.metadata or "", known_epoch(entry.committed_leader_epoch)
                 )
     return found

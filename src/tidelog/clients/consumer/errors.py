@@ -1,4 +1,4 @@
-"""What can go wrong with a consumer's positions alone."""
+"""The errors of a consumer's positions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from tidelog.clients.errors import ClientError
 from tidelog.partitions import TopicPartition
 
 
-class NoOffset(ClientError):
-    """A partition has no committed offset, and auto.offset.reset=none forbids to choose one."""
+class NoOffsetForPartitionException(ClientError):
+    """A partition has no committed offset, and auto.offset.reset=none chooses none."""
 
 
-class LogTruncated(ClientError):
-    """Records that were read are not in the log any more: another leader took over without them.
+class LogTruncationException(ClientError):
+    """A new leader does not have records that this consumer has read.
 
-    `diverging` holds, for each partition, where the logs part, or None where the broker does not know.
+    `divergent_offsets` has the first offset that differs for each partition, None where it is not known.
     """
 
-    def __init__(self, message: str, diverging: Mapping[TopicPartition, int | None]) -> None:
+    def __init__(self, message: str, divergent_offsets: Mapping[TopicPartition, int | None]) -> None:
         super().__init__(message)
-        self.diverging = dict(diverging)
+        self.divergent_offsets = dict(divergent_offsets)

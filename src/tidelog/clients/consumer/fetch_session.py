@@ -1,4 +1,4 @@
-"""Fetch sessions: a broker remembers what a consumer reads, so that a request only says what changed."""
+"""Fetch sessions: a broker remembers the partitions of a consumer, and requests carry only changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAST_EPOCH = -1
 
 
 class Wanted(NamedTuple):
-    """What is asked for of a partition."""
+    """The fetch parameters of a partition."""
 
     topic_id: bytes
     offset: int
@@ -40,7 +40,7 @@ class FetchSession:
         *,
         with_ids: bool,
     ) -> None:
-        """Put what is wanted into a request: all of it at first, then what changed."""
+        """Fill a request: with all partitions at first, then with changes."""
         if with_ids != self.uses_ids:
             self.epoch = FIRST_EPOCH
             self.uses_ids = with_ids
@@ -48,7 +48,7 @@ class FetchSession:
         changed: Mapping[TopicPartition, Wanted] = wanted
         if self.epoch != FIRST_EPOCH:
             known = self.partitions
-            # A topic that was made anew has another id, and so counts as another topic.
+            # A topic that was created again has another id, and counts as another topic.
             replaced = {
                 name
                 for name, old in known.items()
@@ -62,14 +62,14 @@ class FetchSession:
         self.partitions = dict(wanted)
 
     def close_into(self, request: FetchRequest) -> None:
-        """Make a request the last one of the session."""
+        """Make a request that ends the session."""
         request.session_id, request.session_epoch = self.id, LAST_EPOCH
 
     def take(self, answer: FetchResponse) -> None:
-        """What an answer says of the session; raises its error."""
+        """Read the session fields of a response. Raises its error."""
         if answer.error_code:
             error = error_class(answer.error_code)
-            self.epoch = FIRST_EPOCH  # which also ends the one that the broker may have
+            self.epoch = FIRST_EPOCH  # this ends the broker's session, too
             if error is FetchSessionIdNotFound:
                 self.id = NO_SESSION
             raise error(f"the fetch session: {error()}")
@@ -80,7 +80,7 @@ class FetchSession:
             self.epoch = self.epoch + 1 if self.epoch < 0x7FFFFFFF else 1
 
     def failed(self) -> None:
-        """Nobody knows whether the last request was served: start again."""
+        """Start a new session: it is not known whether the broker received the last request."""
         self.epoch = FIRST_EPOCH
 
     def names(self) -> dict[bytes, str]:

@@ -1,7 +1,7 @@
-"""Reads ahead: one fetch at a time to each broker, for the partitions of which little is left to hand out.
+"""Fetches ahead of `poll`: one request at a time to each broker.
 
-Answers wait in `ready` until somebody polls. A broker is not asked while one of its partitions has enough
-waiting: a fetch of the others could hold up that one when it has run dry.
+Completed fetches wait in `ready` for a poll. A broker gets no request while one of its partitions has enough
+records waiting: a long fetch of its other partitions would delay that one when its records are used up.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.consumer.columns import table_of
 from tidelog.clients.consumer.fetch_session import FetchSession, Wanted
 from tidelog.clients.consumer.metrics import ConsumerMetrics
-from tidelog.clients.consumer.partitions import PartitionState, Subscription
+from tidelog.clients.consumer.partitions import PartitionState, SubscriptionState
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.settings import ConsumerSettings
@@ -44,7 +44,7 @@ from tidelog.partitions import TopicPartition
 from tidelog.protocol.message import decode
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.wire import ZERO_UUID, Buffer, ProtocolError
-from tidelog.records.loops import ColumnSink, Record, RecordReader
+from tidelog.records.loops import ColumnSink, ConsumerRecord, RecordReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ log = logging.getLogger("tidelog.clients")
 
 LAST_VERSION_WITH_NAMES = 12
 FETCH_KEY = 1
-# One piece is handed out while the next waits behind it.
+# One completed fetch is read while the next one waits.
 READ_AHEAD = 2
 READ_COMMITTED = 1
 EVERYTHING = 1 << 40
@@ -72,55 +72,55 @@ ASK_AGAIN = (
 
 
 @dataclass(slots=True, eq=False)
-class Fetched:
-    """What one answer brought of a partition."""
+class CompletedFetch:
+    """The records of a partition in one fetch response."""
 
     state: PartitionState
     reader: RecordReader
     turn: int
     number: int
-    """Pieces of a partition are handed out in the order of their numbers."""
+    """The completed fetches of a partition are read in the order of their numbers."""
 
 
 @dataclass(slots=True)
 class _Prepared:
-    """Columns of the first pieces in `ready`, and readers that stand behind what is in them."""
+    """Columns of the first completed fetches in `ready`, and readers positioned behind their records."""
 
     table: pa.Table
-    pieces: list[tuple[Fetched, RecordReader]]
+    fetches: list[tuple[CompletedFetch, RecordReader]]
 
 
 @dataclass(slots=True)
-class _Ask:
-    """A request under way."""
+class _InFlightFetch:
+    """A fetch request without a response yet."""
 
-    states: dict[TopicPartition, tuple[PartitionState, int, int]]  # with its turn and the offset asked for
+    states: dict[TopicPartition, tuple[PartitionState, int, int]]  # with its turn and the requested offset
     version: int
     sent: float
     names: dict[bytes, str] = field(default_factory=dict)
 
 
 class Fetcher:
-    """`send` asks brokers, on the loop; `take` and `take_columns` hand out, by whoever polls."""
+    """`send` requests records, on the loop. `take` and `take_columns` return them, in the polling thread."""
 
     def __init__(
         self,
         client: NetworkClient,
         settings: ConsumerSettings,
-        subscription: Subscription,
+        subscription: SubscriptionState,
         metrics: ConsumerMetrics,
         wake: Callable[[], None],
         needs_position: Callable[[], None],
     ) -> None:
-        self.ready: deque[Fetched] = deque()
+        self.ready: deque[CompletedFetch] = deque()
         self.errors: deque[KafkaError] = deque()
-        """What is to be raised by the next poll."""
+        """Errors for the next polls to raise."""
         self.used_up = False
-        """Whether a piece was handed out to its end since somebody looked, so that there is room for more."""
+        """Whether a completed fetch was used up, which makes room for another one."""
         self.held_back = False
-        """Whether a broker was not asked because enough was waiting."""
+        """Whether a broker got no request because enough records were waiting."""
         self.marks: list[tuple[PartitionState, int, int | None, int]] = []
-        """The partitions of which something was taken last: their turn, and where they stood before."""
+        """The partitions of the records taken last: their turns, and their positions before."""
         self.reset_policy: Callable[[], int] | None = None
         self._client = client
         self._settings = settings
@@ -129,7 +129,7 @@ class Fetcher:
         self._wake = wake
         self._needs_position = needs_position
         self._sessions: dict[int, FetchSession] = {}
-        self._asking: dict[int, _Ask] = {}
+        self._asking: dict[int, _InFlightFetch] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._prepared: _Prepared | None = None
         self._handing_out = threading.Lock()
@@ -139,31 +139,31 @@ class Fetcher:
 
     @property
     def is_asking(self) -> bool:
-        """Whether an answer is under way."""
+        """Whether a broker has a request to answer."""
         return bool(self._asking)
 
-    # Handing out
+    # Returning records
 
-    def take(self, limit: int) -> list[Record]:
-        """At most so many records of what has come, partition by partition."""
-        out: list[Record] = []
+    def take(self, limit: int) -> list[ConsumerRecord[Any, Any]]:
+        """At most `limit` fetched records, partition by partition."""
+        out: list[ConsumerRecord[Any, Any]] = []
         with self._handing_out:
             self._begin()
             self._prepared = None
-            while len(out) < limit and (piece := self._first()) is not None:
+            while len(out) < limit and (fetch := self._first()) is not None:
                 try:
-                    records = piece.reader.take(limit - len(out))
+                    records = fetch.reader.take(limit - len(out))
                 except KafkaError:
                     if out:
                         break
                     raise
-                self._handed_out(piece)
+                self._handed_out(fetch)
                 out = records if not out else out + records
         self._metrics.records_consumed_total += len(out)
         return out
 
     def take_columns(self, limit: int) -> pa.Table:
-        """The same in columns."""
+        """At most `limit` fetched records as a table."""
         with self._handing_out:
             self._begin()
             prepared, self._prepared = self._prepared, None
@@ -175,82 +175,82 @@ class Fetcher:
         return table
 
     def prepare_columns(self) -> None:
-        """Make columns of what has come, on the loop, before it wakes a thread that waits for them.
+        """Copy the completed fetches into columns, on the loop, before the polling thread wakes up.
 
-        Receiving and copying in one thread takes less of the machine than in two side by side. Pieces stay as
-        they are until the columns are taken: whoever waits may be interrupted, or do something else next.
+        One thread that receives and copies takes less CPU than two. The completed fetches stay in `ready`
+        until the columns are taken: the polling thread may be interrupted, or poll for records instead.
         """
         with self._handing_out:
             sink = self._sink()
-            pieces: list[tuple[Fetched, RecordReader]] = []
-            for piece in self.ready:
-                state = piece.state
-                if piece.turn != state.turn or state.at_rest or state.unparked:
+            fetches: list[tuple[CompletedFetch, RecordReader]] = []
+            for fetch in self.ready:
+                state = fetch.state
+                if fetch.turn != state.turn or state.at_rest or state.unparked:
                     break
-                reader = piece.reader.copy()
+                reader = fetch.reader.copy()
                 try:
                     reader.take_columns(sink, EVERYTHING)
                 except KafkaError:
-                    break  # it is raised to whoever takes what comes next
-                pieces.append((piece, reader))
+                    break  # the next take raises it
+                fetches.append((fetch, reader))
                 if not reader.done:
                     break
-            self._prepared = _Prepared(table_of(sink), pieces) if sink.rows else None
+            self._prepared = _Prepared(table_of(sink), fetches) if sink.rows else None
 
     def _hand_out(self, prepared: _Prepared) -> bool:
-        """Move the positions behind these columns, unless something happened to their partitions since."""
-        for piece, _ in prepared.pieces:
-            if piece.turn != piece.state.turn or piece.state.at_rest:
+        """Move the positions behind these columns. Returns False if a partition has changed since."""
+        for fetch, _ in prepared.fetches:
+            if fetch.turn != fetch.state.turn or fetch.state.at_rest:
                 return False
-        for piece, reader in prepared.pieces:
-            state = piece.state
+        for fetch, reader in prepared.fetches:
+            state = fetch.state
             self.marks.append((state, state.turn, state.position, state.position_epoch))
-            piece.reader = reader
-            self._handed_out(piece)
+            fetch.reader = reader
+            self._handed_out(fetch)
         return True
 
     def _filled(self, limit: int) -> ColumnSink:
         sink = self._sink() if limit >= EVERYTHING else ColumnSink()
-        while sink.rows < limit and (piece := self._first()) is not None:
+        while sink.rows < limit and (fetch := self._first()) is not None:
             before = sink.rows
             try:
-                piece.reader.take_columns(sink, limit - before)
+                fetch.reader.take_columns(sink, limit - before)
             except KafkaError:
                 if before:
                     break
                 raise
-            if not self._handed_out(piece) and sink.rows < limit:
+            if not self._handed_out(fetch) and sink.rows < limit:
                 break  # the columns are full
         return sink
 
     def _sink(self) -> ColumnSink:
-        """Columns with room for all that has come."""
+        """Empty columns, large enough for all completed fetches."""
         sink = ColumnSink()
-        sink.expect(sum(piece.reader.size for piece in list(self.ready)))
+        sink.expect(sum(fetch.reader.size for fetch in list(self.ready)))
         return sink
 
-    def _first(self) -> Fetched | None:
-        """The piece to hand out next; what may not be handed out is dropped or set aside on the way."""
+    def _first(self) -> CompletedFetch | None:
+        """The next completed fetch to read. Drops outdated ones, and parks those of paused partitions."""
         ready = self.ready
         while ready:
-            piece = ready[0]
-            state = piece.state
-            if piece.turn != state.turn:
+            fetch = ready[0]
+            state = fetch.state
+            if fetch.turn != state.turn:
                 ready.popleft()
             elif state.at_rest or state.unparked:
                 self._park_or_sort(state)
             else:
                 self.marks.append((state, state.turn, state.position, state.position_epoch))
-                return piece
+                return fetch
         return None
 
     def _begin(self) -> None:
-        """Whoever takes something has what was taken before."""
+        """Each take returns the records after those of the previous take."""
         self.marks.clear()
         self._counted = self._metrics.records_consumed_total, self._metrics.bytes_consumed_total
 
     def take_back(self) -> None:
-        """Nobody got what was taken last: it is fetched and handed out again. On the loop."""
+        """Move the positions back before the records taken last, which nobody received. On the loop."""
         if not self.marks:
             return
         for state, turn, position, epoch in self.marks:
@@ -260,9 +260,9 @@ class Fetcher:
         self._metrics.records_consumed_total, self._metrics.bytes_consumed_total = self._counted
         self.send()
 
-    def _handed_out(self, piece: Fetched) -> bool:
-        """Move the position; whether the piece is used up."""
-        state, reader = piece.state, piece.reader
+    def _handed_out(self, fetch: CompletedFetch) -> bool:
+        """Move the position; True if the completed fetch is used up."""
+        state, reader = fetch.state, fetch.reader
         state.position = reader.position
         if reader.leader_epoch >= 0:
             state.position_epoch = reader.leader_epoch
@@ -275,34 +275,33 @@ class Fetcher:
         return True
 
     def _park_or_sort(self, state: PartitionState) -> None:
-        """Set the first piece aside, or bring what was set aside back before what came after it."""
+        """Park the first completed fetch, or put parked ones back in front of later ones."""
         ready = self.ready
         if state.at_rest:
             state.parked.append(ready.popleft())
-            if not state.at_rest:  # the loop may have looked for parked pieces just before this one
+            if not state.at_rest:  # the loop may have unparked the partition just before
                 self.unpark(state)
             return
         state.unparked = False
-        pieces = sorted((piece for piece in list(ready) if piece.state is state), key=lambda it: it.number)
-        for piece in pieces:
-            ready.remove(piece)
-        ready.extendleft(reversed(pieces))
+        fetches = sorted((fetch for fetch in list(ready) if fetch.state is state), key=lambda it: it.number)
+        for fetch in fetches:
+            ready.remove(fetch)
+        ready.extendleft(reversed(fetches))
 
     def unpark(self, state: PartitionState) -> None:
-        """A partition may be handed out again.
+        """Put the parked fetches of a partition back into `ready`.
 
-        On the loop nothing can be put in front of `ready`, where another thread may be handing out: whoever
-        hands out next sorts the pieces.
+        They go to its end: the polling thread may be reading its front. The next take puts them in order.
         """
-        with contextlib.suppress(IndexError):  # both threads may come here at once
+        with contextlib.suppress(IndexError):  # the other thread may do the same at this moment
             while state.parked:
                 self.ready.append(state.parked.pop(0))
                 state.unparked = True
 
-    # Asking
+    # Requests
 
     def send(self) -> None:
-        """Ask every broker that has partitions to be read and is not being asked."""
+        """Send a fetch to each broker that leads partitions to read and has no request."""
         if self._closed:
             return
         self.held_back = False
@@ -330,7 +329,7 @@ class Fetcher:
             self._send_at(wait)
 
     def _node_for(self, state: PartitionState, now: float) -> int | None:
-        """The broker to read from; None where the leader is not known or the position not checked."""
+        """The broker to fetch from; None while the leader is unknown or the position is not validated."""
         view = self._client.view
         topic, partition = state.name
         leader = view.leader(topic, partition)
@@ -375,7 +374,9 @@ class Fetcher:
             self._settings.max_partition_fetch_bytes,
             with_ids=version > LAST_VERSION_WITH_NAMES,
         )
-        ask = _Ask({n: (s, s.turn, s.fetch_offset) for n, s in states.items()}, version, now, session.names())
+        ask = _InFlightFetch(
+            {n: (s, s.turn, s.fetch_offset) for n, s in states.items()}, version, now, session.names()
+        )
         self._asking[node] = ask
         self._metrics.fetch_total += 1
         connection.send(
@@ -404,10 +405,15 @@ class Fetcher:
 
             self._timer = asyncio.get_running_loop().call_at(when, again)
 
-    # Answers
+    # Responses
 
     def _answered(
-        self, node: int, connection: AsyncConnection, ask: _Ask, body: Buffer | None, error: KafkaError | None
+        self,
+        node: int,
+        connection: AsyncConnection,
+        ask: _InFlightFetch,
+        body: Buffer | None,
+        error: KafkaError | None,
     ) -> None:
         self._asking.pop(node, None)
         session = self._sessions.setdefault(node, FetchSession())
@@ -439,10 +445,14 @@ class Fetcher:
             self._take_answer(node, ask, answer.responses, now)
         self.send()
         if self.ready:
-            self._wake()  # once, with the next question on its way
+            self._wake()  # once, after the next request was sent
 
     def _take_answer(
-        self, node: int, ask: _Ask, topics: Iterable[FetchResponse.FetchableTopicResponse], now: float
+        self,
+        node: int,
+        ask: _InFlightFetch,
+        topics: Iterable[FetchResponse.FetchableTopicResponse],
+        now: float,
     ) -> None:
         for topic in topics:
             name = (
@@ -489,7 +499,7 @@ class Fetcher:
             aborted,
         )
         if reader.next_fetch < 0:
-            if not reader.done:  # what is there is no batch, which its reader says best
+            if not reader.done:  # the bytes are no batch: reading them raises the error
                 self._put(state, reader)
             return
         state.fetch_offset = max(state.fetch_offset, reader.next_fetch)
@@ -497,7 +507,7 @@ class Fetcher:
 
     def _put(self, state: PartitionState, reader: RecordReader) -> None:
         state.fetched += 1
-        self.ready.append(Fetched(state, reader, state.turn, state.fetched))
+        self.ready.append(CompletedFetch(state, reader, state.turn, state.fetched))
 
     def _take_error(
         self, node: int, state: PartitionState, data: FetchResponse.PartitionData, now: float
@@ -529,7 +539,7 @@ class Fetcher:
             state.replica = None  # a follower may lag behind; the leader knows
             return
         if state.queued:
-            return  # what waits is handed out first; the same is asked, and answered, again
+            return  # the waiting records come first; the request is repeated after them
         if self.reset_policy is None:
             self.errors.append(
                 OffsetOutOfRange(
@@ -551,10 +561,10 @@ class Fetcher:
     def _back_off(self, state: PartitionState, now: float) -> None:
         state.retry_at = now + self._client.retry_backoff.delay(0)
 
-    # The end
+    # Close
 
     async def close(self, timeout: float) -> None:
-        """Tell brokers that the sessions end, where that can be done at once."""
+        """End the fetch sessions on brokers that are connected."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,32 +1,33 @@
-"""What others may do with records that were read: change or drop them, and see what is committed.
+"""Interceptors of a consumer: they may change or drop records, and see commits.
 
-An interceptor that fails is logged and passed over.
+An exception of an interceptor is logged and otherwise ignored.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tidelog.clients.interceptors import Chain
 from tidelog.partitions import TopicPartition
-from tidelog.records.loops import Record
+from tidelog.records.loops import ConsumerRecord
 
 log = logging.getLogger("tidelog.clients")
 
 
 class ConsumerInterceptor:
-    """Base class: override what is needed."""
+    """Base class of interceptors; override the methods that you need."""
 
-    def on_consume(self, records: list[Record]) -> list[Record]:
-        """The records to hand out instead; called by whoever polls."""
+    def on_consume(self, records: list[ConsumerRecord[Any, Any]]) -> list[ConsumerRecord[Any, Any]]:
+        """Return the records that `poll` returns. Called in the polling thread."""
         return records
 
     def on_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Offsets that were committed; called on the consumer's loop, which should not be held up."""
+        """Called with committed offsets, on the consumer's loop: it must not block."""
 
     def close(self) -> None:
-        """The consumer is closed."""
+        """Called when the consumer is closed."""
 
 
 class Interceptors(Chain[ConsumerInterceptor]):
@@ -37,7 +38,7 @@ class Interceptors(Chain[ConsumerInterceptor]):
     def __init__(self, given: Sequence[object]) -> None:
         super().__init__(ConsumerInterceptor, given)
 
-    def on_consume(self, records: list[Record]) -> list[Record]:
+    def on_consume(self, records: list[ConsumerRecord[Any, Any]]) -> list[ConsumerRecord[Any, Any]]:
         for interceptor in self._chain:
             try:
                 records = _given(interceptor.on_consume(records))
@@ -53,8 +54,8 @@ class Interceptors(Chain[ConsumerInterceptor]):
                 log.exception("on_commit of %r failed", interceptor)
 
 
-def _given(records: list[Record] | None) -> list[Record]:
-    """What an interceptor gave; one that forgets to would drop every record without a word."""
+def _given(records: list[ConsumerRecord[Any, Any]] | None) -> list[ConsumerRecord[Any, Any]]:
+    """The records that an interceptor returned. Raises TypeError for None, a forgotten return."""
     if records is None:
-        raise TypeError("on_consume gave None; a list of records is right, an empty one to drop them")
+        raise TypeError("on_consume returned None; expected a list of records, an empty one to drop them")
     return records

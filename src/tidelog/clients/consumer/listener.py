@@ -1,4 +1,4 @@
-"""Who is told when partitions come and go."""
+"""The listener of rebalances."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from tidelog.partitions import TopicPartition
 RebalanceCallback: TypeAlias = Callable[[list[TopicPartition]], "Awaitable[None] | None"]
 
 
-class RebalanceListener:
-    """Base class: override what is needed. Everything is called from within `poll` or `close`.
+class ConsumerRebalanceListener:
+    """Base class of listeners; override the methods that you need. `poll` and `close` call them.
 
-    With an AsyncConsumer they may be coroutine functions; with a Consumer they are called by the thread that
-    polls and may use the consumer, as in committing what was read.
+    An AsyncConsumer also takes coroutine functions. A Consumer calls them in the polling thread; they may use
+    the consumer, for example to commit.
     """
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These partitions are about to go to others; what was read of them can still be committed."""
+        """Called before partitions are revoked. Their offsets can still be committed."""
         return None
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These partitions are new; their positions can be set by `seek`."""
+        """Called after partitions were assigned. `seek` can set their positions."""
         return None
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These partitions have gone to others already; commits of them are refused.
+        """Called when other members have the partitions already. Commits of them fail.
 
-        Unless overridden this is the same as having them revoked.
+        Calls `on_partitions_revoked`, unless overridden.
         """
         return self.on_partitions_revoked(partitions)

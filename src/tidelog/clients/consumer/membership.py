@@ -1,7 +1,7 @@
-"""What both kinds of group membership share: who they are told by, and what they tell.
+"""The base of group membership by the classic and the consumer protocol.
 
-Heartbeats go out in the background. Whatever changes the assignment happens inside `poll`, so that nothing
-is taken away while somebody works with it.
+Heartbeats go out in the background. The assignment changes inside `poll` only: no partition is revoked while
+the application works with its records.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tidelog.clients.consumer.commits import Coordinator, Membership
 from tidelog.clients.consumer.metrics import ConsumerMetrics
-from tidelog.clients.consumer.partitions import Subscription
+from tidelog.clients.consumer.partitions import SubscriptionState
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.settings import ConsumerSettings
 from tidelog.errors import KafkaError
@@ -29,72 +29,72 @@ LOST = "lost"
 
 @dataclass(slots=True)
 class MembershipContext:
-    """What a member works with."""
+    """The parts of the consumer that a membership uses."""
 
     client: NetworkClient
     coordinator: Coordinator
     settings: ConsumerSettings
-    subscription: Subscription
+    subscription: SubscriptionState
     metrics: ConsumerMetrics
     wake: Callable[[], None]
-    """Ends the wait of a poll, which then looks at everything anew."""
+    """Wakes up a poll that waits."""
     tell: Callable[[str, list[TopicPartition]], Awaitable[None]]
-    """Tells the rebalance listener."""
+    """Calls the rebalance listener."""
     commit_owned: Callable[[], Awaitable[None]]
-    """Commits the positions, where that is done automatically."""
+    """Commits the positions if enable.auto.commit is set."""
     reassigned: Callable[[], None]
-    """The assignment has changed."""
+    """Called after the assignment has changed."""
 
 
 class GroupMembership:
-    """Base of the two protocols. `poll` is called by whoever polls, on the loop."""
+    """A member of a group. Everything runs on the loop."""
 
-    def __init__(self, around: MembershipContext) -> None:
-        self.around = around
-        self.group_id = around.coordinator.group_id
+    def __init__(self, context: MembershipContext) -> None:
+        self.context = context
+        self.group_id = context.coordinator.group_id
         self.error: KafkaError | None = None
-        """Why this consumer cannot be a member any more."""
+        """The error that ended the membership for good."""
         self.last_poll = 0.0
         self.polling = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # What the protocols do
+    # Of each protocol
 
     @property
     def quiet(self) -> bool:
-        """Whether a poll has nothing to do for the group."""
+        """Whether a poll has no work for the group."""
         raise NotImplementedError
 
     async def poll(self, deadline: float | None) -> None:
-        """Do what there is to do, as far as time allows."""
+        """Rebalance as far as the time allows."""
         raise NotImplementedError
 
     def identity(self) -> Membership:
         raise NotImplementedError
 
     def refused(self, error: KafkaError, member: Membership) -> None:
-        """A commit of that member was refused."""
+        """The coordinator rejected a commit of that member."""
         raise NotImplementedError
 
     def check_commit(self) -> None:
-        """Raises where this consumer is no member and so must not commit."""
+        """Raises CommitFailedException if this consumer is not a member."""
         raise NotImplementedError
 
     def subscription_changed(self, reason: str) -> None:
         raise NotImplementedError
 
     def metadata_changed(self) -> None:
-        """The cluster's topics may have changed."""
+        """The metadata has changed."""
 
     async def leave(self, reason: str) -> None:
-        """Give up the partitions and leave, where this member is known."""
+        """Revoke the partitions and leave the group."""
         raise NotImplementedError
 
-    # What they share
+    # Of both protocols
 
     @property
     def owned(self) -> set[TopicPartition]:
-        return set(self.around.subscription.states)
+        return set(self.context.subscription.states)
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -106,50 +106,50 @@ class GroupMembership:
         return task
 
     async def close(self) -> None:
-        """End what runs in the background, without leaving."""
+        """End the background tasks without leaving the group."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
-    def polls_too_seldom(self) -> bool:
-        limit = self.around.settings.max_poll_interval_ms / 1000
+    def exceeds_poll_interval(self) -> bool:
+        limit = self.context.settings.max_poll_interval_ms / 1000
         return not self.polling and self.now() - self.last_poll > limit
 
     async def give_up(self, partitions: set[TopicPartition], kind: str) -> None:
-        """Tell that partitions go, and let them go."""
+        """Call the listener, then give up the partitions."""
         if not partitions:
             return
-        subscription = self.around.subscription
+        subscription = self.context.subscription
         for name in partitions:
             subscription.states[name].revoking = True
         try:
             if kind == REVOKED:
-                await self.around.commit_owned()
-            await self.around.tell(kind, sorted(partitions))
+                await self.context.commit_owned()
+            await self.context.tell(kind, sorted(partitions))
         finally:
             subscription.assign(self.owned - partitions)
-            self.around.reassigned()
+            self.context.reassigned()
 
     async def take_over(self, partitions: set[TopicPartition], added: set[TopicPartition]) -> None:
-        """Have these partitions, and tell which are new."""
-        self.around.subscription.assign(partitions)
+        """Assign these partitions, and call the listener with the new ones."""
+        self.context.subscription.assign(partitions)
         try:
-            await self.around.tell(ASSIGNED, sorted(added))
+            await self.context.tell(ASSIGNED, sorted(added))
         finally:
-            self.around.reassigned()
+            self.context.reassigned()
 
     async def sleep(self, seconds: float, event: asyncio.Event) -> None:
-        """Wait, unless the event says that something is to be done at once."""
+        """Sleep until the time is over or the event is set."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, 0.0)):
                 await event.wait()
 
-    def say_too_seldom(self) -> None:
+    def warn_of_poll_interval(self) -> None:
         log.warning(
             "group %r: poll was not called for max.poll.interval.ms=%d, so this consumer leaves the group; "
             "handle records faster, raise it, or lower max.poll.records",
             self.group_id,
-            self.around.settings.max_poll_interval_ms,
+            self.context.settings.max_poll_interval_ms,
         )

@@ -1,4 +1,4 @@
-"""The consumer's numbers under Kafka's names: added up as plain integers, worked out when somebody asks."""
+"""The metrics of a consumer under Kafka's names: plain integers, turned into rates on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConsumerMetrics:
     throttle_time: Average = field(default_factory=Average)
 
     def snapshot(self) -> dict[str, float]:
-        """Every number by Kafka's name; times in milliseconds."""
+        """Every metric by Kafka's name; times in milliseconds."""
         numbers: dict[str, float] = {
             "records-consumed-total": self.records_consumed_total,
             "bytes-consumed-total": self.bytes_consumed_total,

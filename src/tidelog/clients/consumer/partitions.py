@@ -1,7 +1,7 @@
-"""The partitions that a consumer reads: where it stands in each, and what it is subscribed to.
+"""The subscription of a consumer, and the state of each assigned partition.
 
-Positions are moved by the thread that polls; everything else happens on the loop. What was fetched before a
-position was set anew carries an older `turn` and is dropped.
+The polling thread moves positions; the loop does everything else. A seek raises the `turn` of a partition:
+fetches of an earlier turn are dropped.
 """
 
 from __future__ import annotations
@@ -9,22 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from operator import index
-from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
+from tidelog.clients.offsets import NO_EPOCH
 from tidelog.partitions import PartitionKey, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.clients.consumer.fetcher import Fetched
-
-NO_EPOCH = -1
-
-
-class OffsetAndTime(NamedTuple):
-    """An offset that was looked up by time, and the time of its record."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
+    from tidelog.clients.consumer.fetcher import CompletedFetch
 
 
 def name_of(partition: PartitionKey) -> TopicPartition:
@@ -39,7 +30,7 @@ def named(partitions: Iterable[PartitionKey]) -> list[TopicPartition]:
 
 
 class PartitionState:
-    """Where a consumer stands in a partition."""
+    """The position in a partition, and its fetches."""
 
     __slots__ = (
         "drained", "fetch_offset", "fetched", "high_watermark", "in_flight", "last_stable_offset",
@@ -51,24 +42,24 @@ class PartitionState:
     def __init__(self, name: TopicPartition) -> None:
         self.name = name
         self.position: int | None = None
-        """The offset of the next record to hand out; None until it is known."""
+        """The offset of the next record that a poll returns; None until it is known."""
         self.position_epoch = NO_EPOCH
         """The leader epoch of the record before the position."""
         self.leader_epoch = NO_EPOCH
-        """The epoch of the leader whose log the position was checked against."""
+        """The epoch of the leader that the position was validated with."""
         self.fetch_offset = -1
-        self.fetched = 0  # counted by the loop
-        self.drained = 0  # counted by whoever polls, so that neither disturbs the other
+        self.fetched = 0  # written by the loop
+        self.drained = 0  # written by the polling thread
         self.in_flight = False
         self.turn = 0
         self.paused = False
-        self.parked: list[Fetched] = []
+        self.parked: list[CompletedFetch] = []
         self.unparked = False
-        """Whether parked pieces are waiting again, perhaps behind later ones."""
+        """Whether parked fetches are back in `ready`, perhaps behind later ones."""
         self.revoking = False
         self.validating = False
         self.reset_to: int | None = None
-        """The timestamp, or Kafka's number for a start or end, that the position is to be set to."""
+        """The timestamp, or EARLIEST or LATEST, to look the position up by."""
         self.retry_at = 0.0
         self.replica: int | None = None
         self.replica_until = 0.0
@@ -78,16 +69,16 @@ class PartitionState:
 
     @property
     def queued(self) -> int:
-        """Fetched pieces that wait to be handed out."""
+        """The number of completed fetches that are not used up."""
         return self.fetched - self.drained
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing of it is handed out for now."""
+        """Whether a poll returns no records of it for now."""
         return self.paused or self.validating or self.revoking
 
     def seek(self, offset: int, epoch: int = NO_EPOCH) -> None:
-        """Go on from an offset, and drop what was fetched."""
+        """Set the position, and drop fetched records."""
         self.forget()
         self.position_epoch = epoch
         self.leader_epoch = NO_EPOCH
@@ -95,13 +86,13 @@ class PartitionState:
         self.position = offset
 
     def seek_time(self, timestamp: int) -> None:
-        """Go on from the offset of a time, which has to be looked up."""
+        """Have the position looked up by a timestamp, and drop fetched records."""
         self.forget()
         self.position_epoch = NO_EPOCH
         self.reset_to = timestamp
 
     def forget(self) -> None:
-        """Drop the position and what was fetched."""
+        """Drop the position and fetched records."""
         self.turn += 1
         self.parked.clear()
         self.position = None
@@ -115,19 +106,19 @@ class PartitionState:
         return f"{self.name} at {self.position}"
 
 
-class Subscription:
-    """What a consumer wants (topics, a pattern, partitions by hand) and the partitions that it has."""
+class SubscriptionState:
+    """The subscribed topics or pattern, and the assigned partitions."""
 
     def __init__(self) -> None:
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
-        """Matched here against the names of all topics."""
+        """A pattern that the client matches against all topics."""
         self.server_pattern: str | None = None
-        """Matched by the broker."""
+        """A pattern that the broker matches."""
         self.by_hand = False
         self.states: dict[TopicPartition, PartitionState] = {}
         self.wanted: frozenset[str] = frozenset()
-        """The topics that match: `topics` themselves, or those that the pattern finds."""
+        """`topics`, or the topics that match `pattern`."""
 
     @property
     def is_subscribed(self) -> bool:
@@ -146,7 +137,7 @@ class Subscription:
         self.assign(())
 
     def assign(self, partitions: Iterable[PartitionKey]) -> None:
-        """Have these partitions and no others; what is kept keeps its position."""
+        """Assign these partitions and no others; partitions that stay keep their positions."""
         wanted = set(named(partitions))
         for name in list(self.states):
             if name not in wanted:
@@ -156,7 +147,7 @@ class Subscription:
                 self.states[name] = PartitionState(name)
 
     def matches(self, names: Iterable[tuple[str, bool]], exclude_internal: bool) -> frozenset[str]:
-        """The topics that the pattern finds among names and whether each is internal."""
+        """The topics that match the pattern, of pairs of a name and whether it is internal."""
         if self.pattern is None:
             return self.topics
         return frozenset(

@@ -1,7 +1,6 @@
-"""Finds the positions that partitions lack: from what the group committed, by the reset policy, or by a time
-that was asked for; and checks those that were read under an older leader.
+"""Finds missing positions, by committed offset, reset policy or time, and validates them after an election.
 
-One task does it in the background; what cannot be found out by trying again is raised by the next poll.
+One task does it in the background. The next poll raises an error that no retry resolves.
 """
 
 from __future__ import annotations
@@ -12,29 +11,29 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from tidelog.clients.consumer.errors import LogTruncated, NoOffset
-from tidelog.clients.consumer.lookups import Lookups
-from tidelog.clients.consumer.partitions import NO_EPOCH, PartitionState, Subscription
+from tidelog.clients.consumer.errors import LogTruncationException, NoOffsetForPartitionException
+from tidelog.clients.consumer.offset_fetcher import OffsetFetcher
+from tidelog.clients.consumer.partitions import PartitionState, SubscriptionState
 from tidelog.clients.errors import ConfigError
 from tidelog.clients.network import NetworkClient
-from tidelog.clients.producer.transaction_values import OffsetToCommit
+from tidelog.clients.offsets import NO_EPOCH, OffsetAndMetadata, epoch_number
 from tidelog.errors import KafkaError
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
 
 log = logging.getLogger("tidelog.clients")
 
-Committed = Callable[[Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetToCommit | None]]]
+Committed = Callable[[Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]]
 
 _DURATION = re.compile(
     r"P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
 )
-# How long leaders are asked before the task looks at the partitions anew.
+# The time limit of one round of lookups.
 ROUND_SECONDS = 30.0
 
 
 def reset_policy(text: str) -> Callable[[], int] | None:
-    """What auto.offset.reset means: a function that gives the time to look for, None for none.
+    """The policy of auto.offset.reset: a function that returns the timestamp to look up, None for none.
 
     >>> reset_policy("earliest")()
     -2
@@ -58,22 +57,22 @@ def reset_policy(text: str) -> Callable[[], int] | None:
 
 
 class Positions:
-    """`look` starts the search where something is missing; `found` is called when anything changed."""
+    """`look` starts the task if a position is missing. Calls `found` after each change."""
 
     def __init__(
         self,
         client: NetworkClient,
-        subscription: Subscription,
-        lookups: Lookups,
+        subscription: SubscriptionState,
+        offset_fetcher: OffsetFetcher,
         policy: Callable[[], int] | None,
         committed: Committed | None,
         found: Callable[[], None],
     ) -> None:
         self.errors: list[KafkaError] = []
-        """What is to be raised by the next poll."""
+        """Errors for the next polls to raise."""
         self._client = client
         self._subscription = subscription
-        self._lookups = lookups
+        self._offset_fetcher = offset_fetcher
         self._policy = policy
         self._committed = committed
         self._found = found
@@ -81,7 +80,7 @@ class Positions:
         self._again = False
 
     def look(self) -> None:
-        """Search for what is missing, if that is not being done."""
+        """Start the task, unless it runs or every position is known."""
         if self._task is not None:
             self._again = True
         elif any(self._lacks(state) for state in self._subscription.states.values()):
@@ -135,45 +134,45 @@ class Positions:
 
     async def _from_committed(self, states: list[PartitionState]) -> None:
         turns = {state.name: (state, state.turn) for state in states}
-        found: Mapping[TopicPartition, OffsetToCommit | None] = {}
+        found: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
         if self._committed is not None:
             found = await self._committed(turns)
         missing: list[TopicPartition] = []
         for name, (state, turn) in turns.items():
             if state.turn != turn or self._subscription.states.get(name) is not state:
-                continue  # somebody was quicker
+                continue  # the position was set meanwhile
             entry = found.get(name)
             if entry is not None:
-                state.seek(entry.offset, entry.leader_epoch)
+                state.seek(entry.offset, epoch_number(entry.leader_epoch))
             elif self._policy is not None:
                 state.seek_time(self._policy())
             else:
                 missing.append(name)
         if missing:
             names = ", ".join(str(name) for name in missing)
-            raise NoOffset(
+            raise NoOffsetForPartitionException(
                 f"{names}: no offset is committed, and auto.offset.reset=none forbids to choose one"
             )
 
     async def _by_time(self, resets: Mapping[TopicPartition, int]) -> None:
         states = self._subscription.states
         turns = {name: states[name].turn for name in resets if name in states}
-        found = await self._lookups.offsets({name: resets[name] for name in turns}, ROUND_SECONDS)
+        found = await self._offset_fetcher.offsets({name: resets[name] for name in turns}, ROUND_SECONDS)
         late = {
             name
             for name in turns
             if found.get(name) is None and name in states and states[name].turn == turns[name]
         }
-        ends = await self._lookups.offsets(dict.fromkeys(late, LATEST), ROUND_SECONDS) if late else {}
+        ends = await self._offset_fetcher.offsets(dict.fromkeys(late, LATEST), ROUND_SECONDS) if late else {}
         for name, turn in turns.items():
             state = states.get(name)
             entry = found.get(name) or ends.get(name)
             if state is not None and state.turn == turn and entry is not None:
                 log.debug("%s starts at offset %d", name, entry.offset)
-                state.seek(entry.offset, entry.leader_epoch)
+                state.seek(entry.offset, epoch_number(entry.leader_epoch))
 
     async def _check(self, states: list[PartitionState]) -> None:
-        """Whether the logs of new leaders hold what was read."""
+        """Validate positions against the logs of new leaders."""
         for state in states:
             if state.position_epoch < 0:
                 state.validating = False
@@ -182,7 +181,7 @@ class Positions:
             return
         view = self._client.view
         epochs = {name: view.leader_epoch(*name) for name in asked}
-        ends = await self._lookups.epoch_ends(
+        ends = await self._offset_fetcher.epoch_ends(
             {name: state.position_epoch for name, (state, _, _) in asked.items()}, ROUND_SECONDS
         )
         lost: dict[TopicPartition, int | None] = {}
@@ -197,7 +196,7 @@ class Positions:
                 state.validating = False
         if lost:
             text = ", ".join(f"{name} at {at}" for name, at in lost.items())
-            raise LogTruncated(
+            raise LogTruncationException(
                 f"records that were read are not in the log of the new leader: {text}; seek to go on",
                 lost,
             )

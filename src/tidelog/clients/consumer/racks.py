@@ -1,7 +1,7 @@
-"""Which members sit in a rack with a replica of which partition, and how to give them more of those.
+"""Rack-aware assignment: gives members partitions with a replica in their rack.
 
-Pure. Racks only count where they can make a difference: members say theirs (client.rack), partitions have
-replicas there, and not every partition has them everywhere. Even shares come before near replicas.
+Racks count only if members have a client.rack, partitions have replicas there, and some partition lacks a
+replica in some rack. Equal numbers of partitions come before near replicas.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tidelog.clients.metadata import ClusterView
 from tidelog.partitions import TopicPartition
 
 ReplicaRacks = Mapping[TopicPartition, frozenset[str]]
-"""The racks that each partition has replicas in, as far as they are known."""
+"""The racks of the replicas of each partition, as far as they are known."""
 
 
 class Racks:
-    """False where racks make no difference; then nobody is far from anything."""
+    """Whether racks make a difference; otherwise no member is far from a partition."""
 
     __slots__ = ("_members", "_replicas", "_useful")
 
@@ -32,17 +32,17 @@ class Racks:
         return self._useful
 
     def far(self, member_id: str, partition: TopicPartition) -> bool:
-        """Whether a member is outside the racks of a partition, and that makes a difference."""
+        """Whether a partition has no replica in the rack of a member, if racks make a difference."""
         return self._useful and self.outside(member_id, partition)
 
     def outside(self, member_id: str, partition: TopicPartition) -> bool:
-        """Whether a member has a rack, and the partition no replica in it."""
+        """Whether a member has a rack without a replica of the partition."""
         rack = self._members.get(member_id)
         return rack is not None and rack not in self._replicas.get(partition, ())
 
 
 def replica_racks(view: ClusterView, topics: Iterable[str]) -> dict[TopicPartition, frozenset[str]]:
-    """Where the replicas of topics are; those that are offline or behind count, as they will be back."""
+    """The racks of the replicas of topics. Offline and lagging replicas count: they will be back."""
     found: dict[TopicPartition, frozenset[str]] = {}
     for topic in topics:
         known = view.topics.get(topic)
@@ -55,11 +55,12 @@ def replica_racks(view: ClusterView, topics: Iterable[str]) -> dict[TopicPartiti
 
 
 class Exchange:
-    """Moves and swaps partitions among members as long as one more is near, and shares stay as even.
+    """Moves and swaps partitions among members while that brings one more near its member.
 
-    Each step makes one more partition near, so that it ends; what it leaves, it would leave again, so that a
-    group does not go on rebalancing. Where members want different topics, only those swap who have equally
-    many or swap within a topic: anything else could call for evening out again.
+    The numbers of partitions stay as equal as they were. Each step brings one more partition near, so it
+    ends. A second run changes nothing, so the group does not rebalance again. If members subscribe to
+    different topics, they swap within a topic or with a member of the same number of partitions: other swaps
+    could make the numbers unequal.
     """
 
     __slots__ = ("_all_alike", "_given", "_in_vain", "_racks", "_takers")
@@ -72,11 +73,11 @@ class Exchange:
         self._racks = racks
         self._all_alike = len({tuple(members) for members in takers.values()}) == 1
         self._in_vain: dict[str, set[tuple[str, str]]] = {}
-        """Members, and who found nothing of theirs for a topic since their partitions last changed."""
+        """The members that found no swap for a topic since their partitions last changed."""
 
     def run(self) -> None:
         while sum(self._improved(owner, partition) for owner, partition in self._far_ones()):
-            pass  # one that found nothing may find something after the steps of others
+            pass  # a member may find a swap after the steps of others
 
     def _far_ones(self) -> list[tuple[str, TopicPartition]]:
         return [
@@ -87,9 +88,9 @@ class Exchange:
         ]
 
     def _improved(self, owner: str, partition: TopicPartition) -> bool:
-        """Give a partition to somebody near, who has fewer or something to give for it."""
+        """Give a partition to a near member that has fewer partitions, or one to swap."""
         if partition not in self._given[owner]:
-            return False  # it was given away for another one meanwhile
+            return False  # it was swapped meanwhile
         near = [
             member_id
             for member_id in self._takers[partition.topic]
@@ -108,7 +109,7 @@ class Exchange:
         return False
 
     def _wanted(self, taker: str, owner: str, topic: str) -> TopicPartition | None:
-        """What a taker may get for a partition of a topic: near it, or as far from its owner as from it."""
+        """The partitions that a member may swap for one of a topic: none of them gets farther away."""
         if (taker, topic) in self._in_vain.get(owner, ()):
             return None
         far = self._racks.far

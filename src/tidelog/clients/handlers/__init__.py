@@ -1,4 +1,4 @@
-"""Consumers that are made of handlers: a thread for each stream of a topic, retries, dead letters."""
+"""Consumers that call handlers: a thread for each stream of a topic, retries, dead letters."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from typing import Self, TypeVar
 
 from tidelog.clients import setting_tables as tables
 from tidelog.clients.consumer.blocking import Consumer
-from tidelog.clients.consumer.core import check_settings
-from tidelog.clients.errors import InvalidState, Timeout
+from tidelog.clients.consumer.check_settings import check_settings
+from tidelog.clients.errors import IllegalStateException, TimeoutException
 from tidelog.clients.handlers.dead_letters import DeadLetters
 from tidelog.clients.handlers.dispatcher import Dispatcher, DispatcherSettings
 from tidelog.clients.handlers.plan import (
@@ -38,7 +38,7 @@ from tidelog.clients.handlers.plan import (
     check_declared,
 )
 from tidelog.clients.handlers.tracebacks import place_of
-from tidelog.clients.handlers.worker import StreamWorker, WorkerContext, told
+from tidelog.clients.handlers.worker import StreamWorker, WorkerContext, one_line
 from tidelog.clients.legacy_settings import translate
 from tidelog.clients.serialization import deserializer
 from tidelog.clients.settings import (
@@ -54,34 +54,34 @@ log = logging.getLogger("tidelog.clients")
 
 T = TypeVar("T", bound="Handle | type[object]")
 
-# Kafka's default of 5 s would have a killed program do more again than it needs to.
+# After Kafka's default of 5 s, a killed program would handle more records again.
 COMMIT_INTERVAL_MS = 1_000
 CLOSE_SECONDS = 30.0
-# A topic that was made a moment ago is not known to every broker at once.
+# A new topic is not known to every broker at once.
 UNKNOWN_TOPIC_SECONDS = 3.0
 
 
 @dataclass(slots=True, frozen=True)
 class Progress:
-    """What a handler consumer has done since it started, and what lies before it."""
+    """The counts of a handler consumer since its start."""
 
     handled: int
     retried: int
     dead_letters: int
     waiting: int
-    """Records that were read and are not handled yet."""
+    """Records that were fetched and are not handled yet."""
     partitions: int
     lag: int | None
-    """Records that were not read yet; None as long as that is not known."""
+    """Records that were not fetched yet; None while it is not known."""
 
 
 class HandlerConsumer:
-    """Settings are a consumer's, with underscores or as a dict, in the names of today or of Kafka 0.8.
+    """Calls handlers with records. Settings are a consumer's, under current names or those of Kafka 0.8.
 
-    `topics` gives each topic its number of streams, and `builder` makes a handler for each stream; `add` and
-    the decorator `handler` do the same one by one. `errors` says what failing handlers lead to; `producer`
-    has settings of the dead letters' producer, beside those that it shares with the consumer. It is used by
-    `run`, or by `start`, `wait` and `close`, or by `with`.
+    `topics` has the number of streams of each topic, and `builder` makes a handler for each stream; `add` and
+    the decorator `handler` do it for one topic. `errors` says what happens after a handler failed. `producer`
+    has settings of the dead letters' producer, which takes the others from the consumer. Call `run`; or
+    `start`, `wait` and `close`; or use `with`.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class HandlerConsumer:
         self.errors = errors or ErrorPolicy()
         self.plans: dict[str, TopicPlan] = {}
         self.notes: list[str] = []
-        """What became of settings of Kafka 0.8, a line each."""
+        """A line for each setting of Kafka 0.8, with its current name."""
         self._queue_records = max(1, queue_records)
         self._slow_seconds = slow_handler_ms / 1000
         self._config = self._consumer_config(config, settings)
         self._settings = consumer_settings(self._config)
-        # What nobody knows was told now, and need not be told again by the clients.
+        # Unknown settings have caused warnings now: the clients get the known ones.
         self._config = {name: self._config[name] for name in consumer_definition() if name in self._config}
         self._producer_config = self._letters_config(producer or {})
         self._key = deserializer("key.deserializer", self._settings.key_deserializer)
@@ -136,12 +136,12 @@ class HandlerConsumer:
         self.notes += lines
         if str(chosen.get("enable.auto.commit", "true")).lower() == "false":
             log.warning(
-                "enable.auto.commit=false changes nothing: what was handled is committed, and only that"
+                "enable.auto.commit=false changes nothing: handled records are committed, and no others"
             )
         return chosen
 
     def _letters_config(self, given: Mapping[str, object]) -> dict[str, object]:
-        """The dead letters' producer has what all clients have from the consumer, and its own."""
+        """The settings of the dead letters' producer: the consumer's common ones, and its own."""
         shared = {name: self._config[name] for name in ConfigDef(tables.COMMON) if name in self._config}
         own, lines = translate({"bootstrap.servers": shared["bootstrap.servers"], **given}, "producer")
         self.notes += lines
@@ -149,7 +149,7 @@ class HandlerConsumer:
         producer_settings(chosen)
         return {name: chosen[name] for name in producer_definition() if name in chosen}
 
-    # Who handles what
+    # Handlers
 
     def add(
         self,
@@ -160,15 +160,15 @@ class HandlerConsumer:
         errors: ErrorPolicy | None = None,
         options: Mapping[str, object] | None = None,
     ) -> None:
-        """Have `builder` make a handler for each of so many streams of a topic."""
+        """Read a topic with so many streams; `builder` makes a handler for each stream."""
         if self._dispatcher is not None:
-            raise InvalidState("topics cannot be added once the consumer has started")
+            raise IllegalStateException("topics cannot be added once the consumer has started")
         if topic in self.plans:
             raise ConfigError(f"topic {topic}", None, "given twice")
         self.plans[topic] = TopicPlan(topic, builder, streams, errors or self.errors, dict(options or {}))
 
     def handler(self, topic: str, *, streams: int = 1, errors: ErrorPolicy | None = None) -> Callable[[T], T]:
-        """Decorates a function of a record, which all streams share, or a class, one object per stream.
+        """Decorates a function, which all streams call, or a class, with one object per stream.
 
         Coroutine functions run on the loop of their stream.
         """
@@ -200,9 +200,9 @@ class HandlerConsumer:
         self.close()
 
     def start(self) -> None:
-        """Build the handlers and begin. Raises what stands in the way, and then nothing is left running."""
+        """Build the handlers and start. After an error nothing is left running."""
         if self._dispatcher is not None:
-            raise InvalidState("the consumer was started before; make a new one")
+            raise IllegalStateException("the consumer was started before; make a new one")
         if not self.plans:
             raise ConfigError("topics", None, "needed: at least one topic with a handler")
         consumer = Consumer(self._polled_config())
@@ -249,7 +249,7 @@ class HandlerConsumer:
 
     def _polled_config(self) -> dict[str, object]:
         config: dict[str, object] = {"allow.auto.create.topics": False, **self._config}
-        # Here the workers do it, so that a record that cannot be read is one that cannot be handled.
+        # The workers deserialize, so that a bad record goes to the dead letters.
         for name in ("key.deserializer", "value.deserializer"):
             config.pop(name, None)
         config["enable.auto.commit"] = False
@@ -265,7 +265,7 @@ class HandlerConsumer:
             interval / 1000,
             self._queue_records,
             self._slow_seconds,
-            # The group waits for its members as long as this, less what the commit may take.
+            # The group waits this long for its members; a part of it is for the commit.
             settings.max_poll_interval_ms / 1000 * 0.8,
             settings.auto_offset_reset != "earliest",
         )
@@ -276,7 +276,7 @@ class HandlerConsumer:
         for plan in self.plans.values():
             try:
                 partitions = len(consumer.partitions_for(plan.topic, UNKNOWN_TOPIC_SECONDS))
-            except Timeout:
+            except TimeoutException:
                 raise UnknownTopicOrPartition(f"topic {plan.topic!r} does not exist at {servers}") from None
             if plan.streams > partitions:
                 log.warning(
@@ -308,7 +308,8 @@ class HandlerConsumer:
             error = worker.build_error
             if error is not None:
                 raise HandlerFailed(
-                    f"the handler of stream {worker.stream} cannot be built: {told(error)}{place_of(error)}"
+                    f"the handler of stream {worker.stream} cannot be built: "
+                    f"{one_line(error)}{place_of(error)}"
                 ) from error
 
     def _wake(self) -> None:
@@ -320,15 +321,15 @@ class HandlerConsumer:
             self._dispatcher.fail(error)
 
     def stop(self) -> None:
-        """Have it end soon, without waiting for that; handlers and signal handlers may call it."""
+        """End soon, without waiting. Handlers and signal handlers may call it."""
         self._stopped = True
         if self._dispatcher is not None:
             self._dispatcher.stop()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended; False when the time is over before. Raises what made it end."""
+        """Wait until it has ended; False after `timeout` seconds. Raises the error that ended it."""
         if self._thread is None:
-            raise InvalidState("the consumer was not started")
+            raise IllegalStateException("the consumer was not started")
         self._thread.join(timeout)
         if self._thread.is_alive():
             return False
@@ -337,7 +338,7 @@ class HandlerConsumer:
         return True
 
     def run(self) -> None:
-        """Start, work until `stop` or an error, and close; Ctrl-C closes it as well."""
+        """Start, run until `stop`, an error or Ctrl-C, and close."""
         self.start()
         try:
             self.wait()
@@ -345,24 +346,24 @@ class HandlerConsumer:
             self.close()
 
     def close(self, timeout: float | None = None) -> None:
-        """Finish what is being handled, commit it and leave the group; takes at most about `timeout` seconds.
+        """Finish the records being handled, commit and leave the group, within about `timeout` seconds.
 
-        What a handler is still at by then is handled again by the next member that gets it.
+        A record whose handler takes longer is handled again by the next member that gets its partition.
         """
         if self._dispatcher is None or self._thread is None:
             return
         if self._dispatcher.is_current or any(worker.is_current for worker in self._dispatcher.workers):
-            raise InvalidState(
+            raise IllegalStateException(
                 "close waits for the handlers; from within one of them stop() ends the consumer"
             )
         seconds = CLOSE_SECONDS if timeout is None else timeout
         self._dispatcher.stop(seconds)
-        # The commit and the farewell have a second each, beyond the time for handlers.
+        # The commit and leaving the group have a second each, beyond the time for handlers.
         self._thread.join(seconds + 5.0)
 
     @property
     def failure(self) -> BaseException | None:
-        """What made it end, if anything did."""
+        """The error that ended it, if any."""
         return None if self._dispatcher is None else self._dispatcher.failure
 
     def progress(self) -> Progress:

@@ -1,19 +1,18 @@
-"""Records that could not be handled, written to another topic with the reason in their headers.
+"""Dead letters: records that could not be handled, written to another topic with the reason in headers.
 
-Key, value and headers stay what they were, to the byte; what is added comes behind the record's own headers,
-as text. A record that fails again after it was sent once more from a dead-letter topic has two sets of them,
-and the last one is the newest.
+Key, value and headers are the same bytes; the reason follows in more headers, as text. A record that was sent
+again from a dead-letter topic and fails again has two sets of them: the last set is the newest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidelog.clients.errors import Timeout
+from tidelog.clients.errors import TimeoutException
 from tidelog.clients.handlers.tracebacks import traceback_text
 from tidelog.clients.producer.blocking import Producer
 from tidelog.errors import KafkaError, MessageTooLarge, UnknownTopicOrPartition
-from tidelog.records.loops import Record
+from tidelog.records.loops import ConsumerRecord
 
 PREFIX = "dead-letter."
 TOPIC = PREFIX + "topic"
@@ -26,12 +25,12 @@ ERROR_MESSAGE = PREFIX + "error.message"
 ERROR_TRACEBACK = PREFIX + "error.traceback"
 TRIES = PREFIX + "tries"
 
-# A message may hold the whole value that was wrong; the header is to be read by people.
+# A message may contain the whole value; the header is for people.
 LONGEST_MESSAGE = 2_000
-# Some thirty frames; of more, the first and the last ones are kept.
+# About thirty frames; of more, the first and the last are kept.
 LONGEST_TRACEBACK = 8_000
 
-# As large as a request may be by default: whether a record fits is for the topic to say, as it was before.
+# The default limit of a broker's request: the topic decides whether a record fits.
 LARGEST_REQUEST = 104_857_600
 
 DEFAULTS: Mapping[str, object] = {
@@ -41,16 +40,16 @@ DEFAULTS: Mapping[str, object] = {
     "max.block.ms": 15_000,
 }
 
-# Letters go out as the bytes they came in, each on its own.
+# Dead letters are the bytes of their records, and each is sent at once.
 NOT_FOR_LETTERS = ("key.serializer", "value.serializer", "transactional.id")
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 def reason_headers(
-    record: Record, error: BaseException, tries: int, group_id: str
+    record: ConsumerRecord, error: BaseException, tries: int, group_id: str
 ) -> list[tuple[str, bytes]]:
-    """Where a record comes from and why it is here."""
+    """The headers with the source of a record and its error."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     texts = {
@@ -68,7 +67,7 @@ def reason_headers(
 
 
 class DeadLetters:
-    """Writes them, and returns when they are written. Used by all streams at once."""
+    """Writes dead letters. All streams use it at the same time."""
 
     def __init__(self, settings: Mapping[str, object], group_id: str) -> None:
         chosen = {**DEFAULTS, **settings}
@@ -78,10 +77,10 @@ class DeadLetters:
         self._producer = Producer(chosen)
 
     def check(self, topic: str) -> None:
-        """Raises where the topic is neither there nor made by the broker when it is asked for."""
+        """Raises if the topic does not exist and the broker does not create it."""
         try:
             self._producer.partitions_for(topic)
-        except Timeout as error:
+        except TimeoutException as error:
             raise UnknownTopicOrPartition(
                 f"dead-letter topic {topic!r} does not exist and the broker does not create it: {error}"
             ) from None
@@ -89,18 +88,18 @@ class DeadLetters:
     def write(
         self,
         topic: str,
-        record: Record,
+        record: ConsumerRecord,
         key: bytes | None,
         value: bytes | None,
         error: BaseException,
         tries: int,
     ) -> None:
-        """Raises the KafkaError that kept a record from being written."""
+        """Write a record and wait for it. Raises the KafkaError of the record."""
         reasons = reason_headers(record, error, tries, self._group_id)
         try:
             self._producer.send(topic, value, key, [*record.headers, *reasons]).result()
         except MessageTooLarge:
-            # What was added may be too much for a topic whose limit the record is close to.
+            # With the headers the record may exceed max.message.bytes of the topic.
             short = [(name, text) for name, text in reasons if name != ERROR_TRACEBACK]
             self._producer.send(topic, value, key, [*record.headers, *short]).result()
 
@@ -108,4 +107,4 @@ class DeadLetters:
         try:
             self._producer.close(timeout)
         except KafkaError:
-            pass  # what was not written was not committed either
+            pass  # records that are not written are not committed

@@ -1,8 +1,8 @@
-"""A handler consumer declared in a TOML file: settings, topics with their streams, and where handlers are.
+"""A handler consumer from a TOML file: settings, topics with their streams, and the paths of handlers.
 
-    [consumer]                                  # Kafka's settings, in the names of today or of 0.8
+    [consumer]                                  # Kafka's settings, under current names or those of 0.8
     bootstrap.servers = "localhost:9092"
-    properties = "all-log-consumer.properties"  # more of them, in a file; those here hold over it
+    properties = "all-log-consumer.properties"  # more settings, in a file; those here override it
 
     [errors]
     retries = 3
@@ -10,7 +10,7 @@
 
     [topics.clicks]
     streams = 4
-    handler = "shop.handlers:ClickHandler"      # called with each stream; gives its handler
+    handler = "shop.handlers:ClickHandler"      # called with each stream; returns its handler
 
 Modules are looked for beside the file first. Everything is checked before anything is started.
 """
@@ -27,7 +27,7 @@ from typing import cast
 
 from tidelog.clients.handlers.consumer import HandlerConsumer
 from tidelog.clients.handlers.plan import Builder, ErrorPolicy, Stream, check_declared
-from tidelog.clients.handlers.worker import told
+from tidelog.clients.handlers.worker import one_line
 from tidelog.config import ConfigError
 from tidelog.config.properties import read_properties
 
@@ -38,9 +38,9 @@ TOPIC = ("streams", "handler", "function", "options", *ERRORS)
 
 
 def load(path: str | Path, **overrides: object) -> HandlerConsumer:
-    """The consumer that a file declares, not started; `overrides` are settings over those of the file.
+    """The consumer of a file, not started; `overrides` are settings that override the file.
 
-    ConfigError says what is wrong with the file, and where.
+    Raises ConfigError with the place of a mistake in the file.
     """
     path = Path(path)
     declared = read_toml(path)
@@ -101,7 +101,7 @@ def add_topic(consumer: HandlerConsumer, name: str, declared: Mapping[str, objec
 
 
 def shared(function: Callable[..., object]) -> Builder:
-    """A builder that gives all streams the same function."""
+    """A builder that returns the same function for all streams."""
 
     def builder(stream: Stream) -> Callable[..., object]:
         return function
@@ -110,14 +110,14 @@ def shared(function: Callable[..., object]) -> Builder:
 
 
 def imported(name: str, spec: object) -> Callable[..., object]:
-    """What `package.module:name` names."""
+    """The object that `package.module:name` names."""
     if not isinstance(spec, str) or spec.count(":") != 1 or not all(spec.split(":")):
         raise ConfigError(name, str(spec), "expected package.module:name")
     module, _, attribute = spec.partition(":")
     try:
         found: object = importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        raise ConfigError(name, spec, f"{module} cannot be imported: {told(error)}") from error
+        raise ConfigError(name, spec, f"{module} cannot be imported: {one_line(error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ConfigError(name, spec, f"{module} has no {attribute}")
@@ -140,7 +140,7 @@ def read_toml(path: Path) -> dict[str, object]:
 
 
 def client_settings(declared: Mapping[str, object], name: str, path: Path) -> dict[str, object]:
-    """The settings of a client, with those of its properties file behind them."""
+    """The settings of a client, over those of its properties file."""
     settings = dotted(table(declared, name))
     file = settings.pop("properties", None)
     if file is None:
@@ -151,7 +151,7 @@ def client_settings(declared: Mapping[str, object], name: str, path: Path) -> di
 
 
 def dotted(settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Settings under Kafka's names: TOML takes the dots of `group.id = "g"` for tables."""
+    """Settings under Kafka's names: TOML reads the dots of `group.id = "g"` as tables."""
     found: dict[str, object] = {}
     for name, value in settings.items():
         full = prefix + name.replace("_", ".")

@@ -1,9 +1,9 @@
-"""The thread that polls for all streams: it hands records to the workers and commits what they handled.
+"""The thread that polls for all streams: it gives records to the workers and commits handled ones.
 
-- Polling goes on while handlers work, so a slow one costs no membership; a queue that is full pauses its
+- It polls while handlers work, so that a slow handler does not lose its membership. A full queue pauses its
   partitions until there is room.
-- Committed is what was handled, per partition in order: never the position, which is ahead of the handlers.
-- Partitions that go to another member are let go when the record at hand is handled and committed.
+- It commits the handled records of each partition, in order; the position is ahead of the handlers.
+- It gives up a revoked partition after the record being handled is handled and committed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Protocol
 
-from tidelog.clients.consumer.listener import RebalanceListener
-from tidelog.clients.errors import Interrupted
-from tidelog.clients.handlers.worker import PartitionWork, StreamWorker, place, told
-from tidelog.clients.producer.transaction_values import OffsetToCommit
+from tidelog.clients.consumer.listener import ConsumerRebalanceListener
+from tidelog.clients.errors import WakeupException
+from tidelog.clients.handlers.worker import PartitionWork, StreamWorker, one_line, place
+from tidelog.clients.offsets import OffsetAndMetadata, known_epoch
 from tidelog.errors import KafkaError
 from tidelog.partitions import PartitionKey, TopicPartition
-from tidelog.records.loops import Record
+from tidelog.records.loops import ConsumerRecord
 
 log = logging.getLogger("tidelog.clients")
 
-# A poll returns this often even where nothing comes, since commits may be due.
+# The longest poll: commits may be due.
 POLL_SECONDS = 0.1
 WATCH_SECONDS = 1.0
 COMMIT_SECONDS = 10.0
@@ -36,25 +36,27 @@ RETRY_SECONDS = 0.5
 
 
 class PolledConsumer(Protocol):
-    """What is used of a Consumer, by one thread; `wakeup` by any."""
+    """The calls of a Consumer that a dispatcher uses. Other threads call `wakeup` only."""
 
-    def poll(self, timeout: float | None = ..., max_records: int | None = ...) -> list[Record]: ...
-    def subscribe(self, topics: Iterable[str] = ..., *, listener: RebalanceListener | None = ...) -> None: ...
+    def poll(self, timeout: float | None = ..., max_records: int | None = ...) -> list[ConsumerRecord]: ...
+    def subscribe(
+        self, topics: Iterable[str] = ..., *, listener: ConsumerRebalanceListener | None = ...
+    ) -> None: ...
     def pause(self, *partitions: PartitionKey) -> None: ...
     def resume(self, *partitions: PartitionKey) -> None: ...
     def position(self, partition: PartitionKey, timeout: float | None = ...) -> int: ...
-    def lag(self, partition: PartitionKey) -> int | None: ...
+    def current_lag(self, partition: PartitionKey) -> int | None: ...
     def commit(
-        self, offsets: Mapping[PartitionKey, int | OffsetToCommit], timeout: float | None = ...
+        self, offsets: Mapping[PartitionKey, int | OffsetAndMetadata], timeout: float | None = ...
     ) -> None: ...
     def commit_async(
         self,
-        offsets: Mapping[PartitionKey, int | OffsetToCommit],
-        callback: Callable[[Mapping[TopicPartition, OffsetToCommit], KafkaError | None], object],
+        offsets: Mapping[PartitionKey, int | OffsetAndMetadata],
+        callback: Callable[[Mapping[TopicPartition, OffsetAndMetadata], KafkaError | None], object],
     ) -> None: ...
     def committed(
         self, partitions: Iterable[PartitionKey], timeout: float | None = ...
-    ) -> dict[TopicPartition, OffsetToCommit | None]: ...
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
     def wakeup(self) -> None: ...
     def close(self, timeout: float | None = ...) -> None: ...
 
@@ -65,13 +67,13 @@ class DispatcherSettings:
     queue_records: int
     slow_seconds: float
     let_go_seconds: float
-    """How long a rebalance waits for handlers."""
+    """The time that a rebalance waits for handlers."""
     keep_start: bool
-    """Whether to commit where reading begins, so that a restart does not begin elsewhere."""
+    """Whether to commit the first position, for a restart to begin there."""
 
 
-class Dispatcher(RebalanceListener):
-    """`run` is the body of its thread; `stop` and `fail` may be called by any other."""
+class Dispatcher(ConsumerRebalanceListener):
+    """`run` is the body of its thread. Other threads call `stop` and `fail`."""
 
     def __init__(
         self, consumer: PolledConsumer, workers: Sequence[StreamWorker], settings: DispatcherSettings
@@ -89,19 +91,19 @@ class Dispatcher(RebalanceListener):
         self._commit_at = time.monotonic() + settings.commit_seconds
         self._committing = False
         self._watch_at = 0.0
-        self._told_slow: dict[StreamWorker, Record] = {}
-        self._told_full: set[StreamWorker] = set()
+        self._warned_slow: dict[StreamWorker, ConsumerRecord] = {}
+        self._warned_full: set[StreamWorker] = set()
 
     def fail(self, error: BaseException) -> None:
-        """End because of an error; the first one is kept."""
+        """End with an error. The first error counts."""
         if self.failure is None:
             self.failure = error
-            # Here, since nobody may be waiting for the end to be told of it.
-            log.error("%s", told(error), exc_info=error.__cause__)
+            # Logged here: nothing may wait for the end and raise it.
+            log.error("%s", one_line(error), exc_info=error.__cause__)
         self.stop()
 
     def stop(self, seconds: float | None = None) -> None:
-        """End soon; after so many seconds even where a handler is still busy."""
+        """End soon, after `timeout` seconds even if a handler is busy."""
         if seconds is not None:
             self._ends_at = min(self._ends_at, time.monotonic() + seconds)
         self._stop.set()
@@ -109,16 +111,16 @@ class Dispatcher(RebalanceListener):
 
     @property
     def is_current(self) -> bool:
-        """Whether it is the caller."""
+        """Whether the caller is this thread."""
         return threading.current_thread() is self._thread
 
     def wake(self) -> None:
-        """End the wait for records, because something else is to be done."""
+        """End a poll that waits."""
         with contextlib.suppress(RuntimeError):  # the consumer's loop has ended
             self.consumer.wakeup()
 
     def run(self, topics: Iterable[str], close_seconds: float) -> None:
-        """Poll until told to stop; then finish what is being handled, commit and leave."""
+        """Poll until `stop`; then wait for the handlers, commit and leave the group."""
         self._thread = threading.current_thread()
         try:
             self.consumer.subscribe(topics, listener=self)
@@ -128,23 +130,23 @@ class Dispatcher(RebalanceListener):
             self.fail(error)
         finally:
             self._ends_at = min(self._ends_at, time.monotonic() + close_seconds)
-            self._wind_down()
+            self._finish()
 
     def _turn(self) -> None:
         try:
             records = self.consumer.poll(min(POLL_SECONDS, max(self.settings.commit_seconds, 0.01)))
-        except Interrupted:
+        except WakeupException:
             records = []
         except KafkaError as error:
             if not error.retriable:
                 raise
-            log.warning("%s; trying again", told(error))
+            log.warning("%s; trying again", one_line(error))
             self._stop.wait(RETRY_SECONDS)
             records = []
         if self._beginning:
-            self._keep_start(records)
+            self._commit_start(records)
         self._hand_out(records)
-        self._hold_back()
+        self._pause_full_queues()
         now = time.monotonic()
         if now >= self._commit_at and not self._committing:
             self._commit_at = now + self.settings.commit_seconds
@@ -155,13 +157,13 @@ class Dispatcher(RebalanceListener):
 
     # Records
 
-    def _hand_out(self, records: list[Record]) -> None:
+    def _hand_out(self, records: list[ConsumerRecord]) -> None:
         for name, some in groupby(records, attrgetter("topic", "partition")):
             work = self.works.get(TopicPartition(*name))
             if work is not None:
                 work.worker.offer(work, list(some))
 
-    def _hold_back(self) -> None:
+    def _pause_full_queues(self) -> None:
         """Pause the partitions of full queues, and resume those of queues that have room."""
         high = self.settings.queue_records
         for worker in self.workers:
@@ -177,7 +179,7 @@ class Dispatcher(RebalanceListener):
         self.consumer.pause(*(work.name for work in changed if work.paused))
         self.consumer.resume(*(work.name for work in changed if not work.paused))
 
-    # Partitions come and go; called within poll
+    # Rebalances, called by poll
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         for name in partitions:
@@ -189,7 +191,7 @@ class Dispatcher(RebalanceListener):
                 self._beginning.append(work)
 
     def _worker_for(self, name: TopicPartition) -> StreamWorker:
-        """The stream with the fewest partitions; but the one that is still at this very partition, if any."""
+        """The stream that still handles this partition, otherwise the one with the fewest partitions."""
         counts = {worker: 0 for worker in self.workers if worker.stream.topic == name.topic}
         for work in self.works.values():
             if work.worker in counts:
@@ -201,10 +203,10 @@ class Dispatcher(RebalanceListener):
         return min(counts, key=lambda worker: (counts[worker], worker.stream.number))
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        gone = self._take_away(partitions)
+        gone = self._revoke(partitions)
         ends_at = time.monotonic() + self.settings.let_go_seconds
         for work in gone:
-            while not work.worker.let_go(work, POLL_SECONDS):
+            while not work.worker.wait_until_idle(work, POLL_SECONDS):
                 if time.monotonic() >= min(ends_at, self._ends_at):
                     log.warning(
                         "%s goes to another member while its handler is still busy: what it is at will be "
@@ -215,12 +217,12 @@ class Dispatcher(RebalanceListener):
         self._commit_now(gone, COMMIT_SECONDS)
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        gone = self._take_away(partitions)
+        gone = self._revoke(partitions)
         if gone:
             names = ", ".join(str(work.name) for work in gone)
             log.warning("%s went to other members; what was not committed is handled again by them", names)
 
-    def _take_away(self, partitions: list[TopicPartition]) -> list[PartitionWork]:
+    def _revoke(self, partitions: list[TopicPartition]) -> list[PartitionWork]:
         gone = [self.works.pop(name) for name in partitions if name in self.works]
         for work in gone:
             work.worker.revoke(work)
@@ -229,11 +231,11 @@ class Dispatcher(RebalanceListener):
 
     # Commits
 
-    def _keep_start(self, records: list[Record]) -> None:
-        """Commit where reading begins in partitions that have nothing committed.
+    def _commit_start(self, records: list[ConsumerRecord]) -> None:
+        """Commit the first positions of partitions without a committed offset.
 
-        A program that is killed before its first commit would otherwise begin somewhere else the next time,
-        behind what it was at, as auto.offset.reset=latest says.
+        With auto.offset.reset=latest a program that is killed before its first commit would otherwise skip
+        records at its next start.
         """
         for work in self._beginning:
             if work.start is None:
@@ -242,7 +244,7 @@ class Dispatcher(RebalanceListener):
                 work.start = record.offset if record is not None else None
         try:
             committed = self.consumer.committed([work.name for work in self._beginning], COMMIT_SECONDS)
-            starts: dict[PartitionKey, int | OffsetToCommit] = {}
+            starts: dict[PartitionKey, int | OffsetAndMetadata] = {}
             for work in self._beginning:
                 if committed.get(work.name) is None:
                     if work.start is None:
@@ -254,15 +256,15 @@ class Dispatcher(RebalanceListener):
         except KafkaError as error:
             if not error.retriable:
                 self._beginning = []
-            log.warning("where reading begins could not be committed: %s", told(error))
+            log.warning("the first positions could not be committed: %s", one_line(error))
 
-    def _handled(self, works: Iterable[PartitionWork]) -> dict[PartitionKey, int | OffsetToCommit]:
-        """What is handled and not committed."""
-        offsets: dict[PartitionKey, int | OffsetToCommit] = {}
+    def _handled(self, works: Iterable[PartitionWork]) -> dict[PartitionKey, int | OffsetAndMetadata]:
+        """The offsets of handled records that are not committed."""
+        offsets: dict[PartitionKey, int | OffsetAndMetadata] = {}
         for work in works:
             last = work.handled
             if last is not None and last.offset + 1 > work.committed:
-                offsets[work.name] = OffsetToCommit(last.offset + 1, "", last.leader_epoch)
+                offsets[work.name] = OffsetAndMetadata(last.offset + 1, "", known_epoch(last.leader_epoch))
         return offsets
 
     def _commit_soon(self) -> None:
@@ -271,12 +273,12 @@ class Dispatcher(RebalanceListener):
         if not offsets:
             return
 
-        def done(committed: Mapping[TopicPartition, OffsetToCommit], error: KafkaError | None) -> None:
+        def done(committed: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaError | None) -> None:
             if error is None:
                 for name, entry in committed.items():
                     works[name].committed = entry.offset
             else:
-                log.warning("what was handled could not be committed yet: %s", told(error))
+                log.warning("handled records could not be committed yet: %s", one_line(error))
             self._committing = False
 
         self._committing = True
@@ -296,15 +298,15 @@ class Dispatcher(RebalanceListener):
             log.warning(
                 "what was handled of %s could not be committed, so it is handled again: %s",
                 names,
-                told(error),
+                one_line(error),
             )
 
-    # What people should know
+    # Warnings
 
     def _watch(self, now: float) -> None:
         for worker in self.workers:
-            if worker.full and worker not in self._told_full:
-                self._told_full.add(worker)
+            if worker.full and worker not in self._warned_full:
+                self._warned_full.add(worker)
                 log.info(
                     "stream %s: records come faster than its handler takes them: %d wait, and its partitions "
                     "are paused until there is room",
@@ -312,9 +314,9 @@ class Dispatcher(RebalanceListener):
                 )  # fmt: skip
             record = worker.at
             busy = now - worker.began
-            if record is None or busy < self.settings.slow_seconds or self._told_slow.get(worker) is record:
+            if record is None or busy < self.settings.slow_seconds or self._warned_slow.get(worker) is record:
                 continue
-            self._told_slow[worker] = record
+            self._warned_slow[worker] = record
             log.warning(
                 "stream %s: its handler is at %s for %.0f s, and %d records wait behind it",
                 worker.stream, place(record), busy, max(worker.waiting - 1, 0),
@@ -322,13 +324,13 @@ class Dispatcher(RebalanceListener):
         lags = []
         for name in list(self.works):
             with contextlib.suppress(KafkaError):
-                lags.append(self.consumer.lag(name))
+                lags.append(self.consumer.current_lag(name))
         known = [lag for lag in lags if lag is not None]
         self.lag = sum(known) if len(known) == len(self.works) else None
 
-    # The end
+    # Close
 
-    def _wind_down(self) -> None:
+    def _finish(self) -> None:
         works = list(self.works.values())
         self.works = {}
         for work in works:
@@ -350,4 +352,4 @@ class Dispatcher(RebalanceListener):
             try:
                 self.consumer.close(max(self._ends_at - time.monotonic(), 1.0))
             except KafkaError as error:
-                log.warning("the group was not left in order: %s", told(error))
+                log.warning("leaving the group failed: %s", one_line(error))

@@ -1,47 +1,47 @@
-"""What a handler consumer is told: topics, their streams, who handles, and what errors lead to."""
+"""The plan of a handler consumer: topics, streams, handlers, and the policy for errors."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from tidelog.clients.errors import ClientError, InvalidState
+from tidelog.clients.errors import ClientError, IllegalStateException
 from tidelog.config import ConfigError
-from tidelog.records.loops import Record
+from tidelog.records.loops import ConsumerRecord
 
 
 class Reject(Exception):
-    """Raised by a handler for a record that no retry would help: it goes to the dead letters at once."""
+    """Raised by a handler to send a record to the dead letters without retries."""
 
 
 class HandlerFailed(ClientError):
-    """A record could not be handled and there is nowhere to put it, so the consumer stopped before it."""
+    """A record could not be handled or written to a dead-letter topic: the consumer stopped before it."""
 
 
 @runtime_checkable
 class MessageHandler(Protocol):
-    """A handler with state of its own. Where it has `close()`, that is called when its stream ends.
+    """A handler with state. Its `close()`, if it has one, is called when its stream ends.
 
     Both may be coroutine functions.
     """
 
-    def on_message(self, record: Record) -> object: ...
+    def on_message(self, record: ConsumerRecord[Any, Any]) -> object: ...
 
 
-Handle: TypeAlias = Callable[[Record], object]
+Handle: TypeAlias = Callable[[ConsumerRecord[Any, Any]], object]
 
 
 @dataclass(slots=True, frozen=True)
 class Stream:
-    """One of the streams of a topic, as a handler builder is told of it."""
+    """A stream of a topic, the argument of a handler builder."""
 
     topic: str
     number: int
     """From 0."""
     options: Mapping[str, object] = field(default_factory=dict)
-    """What was declared beside the handler, for it alone."""
+    """The table `options` of the topic in the TOML file."""
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.number}"
@@ -53,9 +53,9 @@ Builder: TypeAlias = Callable[[Stream], "Handle | MessageHandler | Awaitable[Han
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class ErrorPolicy:
-    """What happens when a handler raises: so many retries with growing pauses, then the dead letters.
+    """The policy after a handler raised: retries with growing pauses, then the dead letters.
 
-    Without a dead-letter topic the consumer stops at a record that cannot be handled: none is ever dropped.
+    Without a dead-letter topic the consumer stops before the record. No record is dropped.
     """
 
     retries: int = 3
@@ -78,7 +78,7 @@ class ErrorPolicy:
 
 @dataclass(slots=True, frozen=True)
 class TopicPlan:
-    """A topic, its streams and who builds a handler for each."""
+    """A topic, the number of its streams, and the builder of their handlers."""
 
     topic: str
     builder: Builder
@@ -110,29 +110,29 @@ WHAT_HANDLES = "expected a function, or a coroutine function, of a record"
 
 
 def kind_of_generator(function: object) -> str | None:
-    """What a function is that would only make a generator of a record; None for one that handles it."""
+    """The kind of a function that would return a generator; None for a function that handles a record."""
     if inspect.isgeneratorfunction(function):
         return "a generator function"
     return "an asynchronous generator function" if inspect.isasyncgenfunction(function) else None
 
 
 def check_declared(name: str, declared: object) -> None:
-    """ConfigError for a function or class that could handle no record, before any stream is built."""
+    """Raises ConfigError for a function or class that cannot handle a record."""
     function = getattr(declared, "on_message", None) if isinstance(declared, type) else declared
     if (kind := kind_of_generator(function)) is not None:
         raise ConfigError(name, None, f"is {kind}; {WHAT_HANDLES}")
 
 
 def handle_of(built: object, stream: Stream) -> Handle:
-    """The function that takes the records of a stream, out of what its builder gave."""
+    """The function for the records of a stream, from the result of its builder."""
     function: object = built
     if isinstance(built, MessageHandler):
         function = built.on_message
     if not callable(function):
-        raise InvalidState(
+        raise IllegalStateException(
             f"the builder of stream {stream} gave {built!r}: expected a function of a record, "
             "or an object with on_message(record)"
         )
     if (kind := kind_of_generator(function)) is not None:
-        raise InvalidState(f"the handler of stream {stream} is {kind}: {WHAT_HANDLES}")
+        raise IllegalStateException(f"the handler of stream {stream} is {kind}: {WHAT_HANDLES}")
     return function

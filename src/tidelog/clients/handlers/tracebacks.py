@@ -19,7 +19,7 @@ def without_callers(error: BaseException) -> BaseException:
 
 
 def place_of(error: BaseException) -> str:
-    """File and line that raised an error, such as ` (handlers.py, line 12)`; nothing where there is none."""
+    """The file and line of an error, such as ` (handlers.py, line 12)`, or an empty text."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return ""

@@ -1,8 +1,8 @@
-"""One stream: a thread that hands records to its handler, one after the other.
+"""A stream: a thread that calls its handler with one record after another.
 
 A partition belongs to one worker at a time, so its records are handled in order. The dispatcher writes
-`offered`, `full` and `revoked`, the worker everything else; numbers have one writer each and need no lock.
-What a handler gives to await is run to its end on an event loop that the stream keeps for itself.
+`offered`, `full` and `revoked`, the worker everything else: each number has one writer and needs no lock.
+Coroutines of a handler run on an event loop of the stream.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
-from tidelog.clients.errors import InvalidState, SerializationError
+from tidelog.clients.errors import IllegalStateException, SerializationException
 from tidelog.clients.handlers.dead_letters import DeadLetters
 from tidelog.clients.handlers.plan import (
     WHAT_HANDLES,
@@ -33,13 +34,13 @@ from tidelog.clients.network import Backoff
 from tidelog.clients.serialization import Deserialize
 from tidelog.errors import KafkaError
 from tidelog.partitions import TopicPartition
-from tidelog.records.loops import Record
+from tidelog.records.loops import ConsumerRecord
 
 log = logging.getLogger("tidelog.clients")
 
 
 class PartitionWork:
-    """A partition for as long as it is assigned; after a rebalance the same partition is another one."""
+    """An assignment of a partition. After a rebalance it is another object."""
 
     __slots__ = ("committed", "handled", "name", "paused", "revoked", "start", "worker")
 
@@ -47,32 +48,32 @@ class PartitionWork:
         self.name = name
         self.worker = worker
         self.revoked = False
-        """Nothing of it is begun any more."""
+        """No other record of it is handled."""
         self.paused = False
-        self.handled: Record | None = None
-        """The last record that was handled, and so were all before it."""
+        self.handled: ConsumerRecord | None = None
+        """The last handled record; all before it are handled, too."""
         self.committed = -1
         self.start: int | None = None
-        """Where reading began, as long as nothing is committed."""
+        """The first position, until something is committed."""
 
 
 @dataclass(slots=True)
 class WorkerContext:
-    """What all workers share."""
+    """The objects that all workers share."""
 
     deserialize_key: Deserialize | None
     deserialize_value: Deserialize | None
     dead_letters: DeadLetters | None
     resume_at: int
-    """How few records may wait in a full queue before it is filled again."""
+    """The number of waiting records below which a full queue is filled again."""
     wake: Callable[[], None]
-    """Tells the dispatcher that a full queue has room again."""
+    """Wakes the dispatcher when a full queue has room."""
     fail: Callable[[BaseException], None]
-    """Ends the consumer."""
+    """Ends the consumer with an error."""
 
 
 class StreamWorker:
-    """Started with `start`; `stop` lets it finish the record it is at, and no more."""
+    """The thread of a stream. `stop` lets it finish the current record."""
 
     def __init__(self, plan: TopicPlan, stream: Stream, context: WorkerContext) -> None:
         self.stream = stream
@@ -84,15 +85,15 @@ class StreamWorker:
         self.dead = 0
         self.full = False
         self.current: PartitionWork | None = None
-        self.at: Record | None = None
-        """The record that is being handled, since `began`."""
+        self.at: ConsumerRecord | None = None
+        """The record being handled since `began`."""
         self.began = 0.0
         self.build_error: BaseException | None = None
         self.built = threading.Event()
         self._builder = plan.builder
         self._context = context
         self._backoff = Backoff(self.errors.backoff_ms, self.errors.backoff_max_ms)
-        self._queue: deque[tuple[PartitionWork, list[Record]]] = deque()
+        self._queue: deque[tuple[PartitionWork, list[ConsumerRecord]]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._runner: asyncio.Runner | None = None
@@ -104,20 +105,20 @@ class StreamWorker:
     def start(self) -> None:
         self._thread.start()
 
-    def offer(self, work: PartitionWork, records: list[Record]) -> None:
+    def offer(self, work: PartitionWork, records: list[ConsumerRecord]) -> None:
         with self._changed:
             self.offered += len(records)
             self._queue.append((work, records))
             self._changed.notify_all()
 
     def revoke(self, work: PartitionWork) -> None:
-        """Begin nothing more of a partition."""
+        """Handle no other record of a partition."""
         with self._changed:
             work.revoked = True
             self._changed.notify_all()
 
-    def let_go(self, work: PartitionWork, timeout: float) -> bool:
-        """Wait until nothing of a revoked partition is being handled."""
+    def wait_until_idle(self, work: PartitionWork, timeout: float) -> bool:
+        """Wait until no record of a revoked partition is being handled."""
         with self._changed:
             return self._changed.wait_for(lambda: self.current is not work, timeout)
 
@@ -127,14 +128,14 @@ class StreamWorker:
             self._changed.notify_all()
 
     def join(self, timeout: float) -> bool:
-        """Whether it has ended."""
+        """Wait for the end; whether it has ended."""
         if self._thread.ident is not None:
             self._thread.join(max(timeout, 0.0))
         return not self._thread.is_alive()
 
     @property
     def is_current(self) -> bool:
-        """Whether it is the caller."""
+        """Whether the caller is this thread."""
         return threading.current_thread() is self._thread
 
     @property
@@ -156,14 +157,14 @@ class StreamWorker:
                 self.built.set()
             self._work(handle)
         except BaseException as error:
-            failed = HandlerFailed(f"stream {self.stream} was ended by its handler: {told(error)}")
+            failed = HandlerFailed(f"stream {self.stream} was ended by its handler: {one_line(error)}")
             failed.__cause__ = without_callers(error)
             self._context.fail(failed)
         finally:
             self._close(handler)
 
     def _finished(self, result: object) -> object:
-        """What a call gave, after what it gave to await has run on the loop of this stream."""
+        """The result of a call; an awaitable is awaited on the loop of this stream."""
         if result is None or not inspect.isawaitable(result):
             return result
         if self._runner is None:
@@ -178,7 +179,7 @@ class StreamWorker:
                 self._runner.close()
 
     def _close_handler(self, handler: object) -> None:
-        # A function has no close, and one handler for several streams is closed by whoever made it.
+        # A function has no close, and a handler shared by streams is closed by its maker.
         if self.build_error is not None or inspect.isroutine(handler):
             return
         close = getattr(handler, "close", None)
@@ -188,7 +189,7 @@ class StreamWorker:
             except Exception as error:
                 log.error(
                     "stream %s: closing its handler failed: %s",
-                    self.stream, told(error), exc_info=without_callers(error),
+                    self.stream, one_line(error), exc_info=without_callers(error),
                 )  # fmt: skip
 
     def _work(self, handle: Handle) -> None:
@@ -211,9 +212,9 @@ class StreamWorker:
                 if self.full and self.waiting <= self._context.resume_at:
                     self._context.wake()
 
-    def _handle_all(self, handle: Handle, work: PartitionWork, records: list[Record]) -> None:
+    def _handle_all(self, handle: Handle, work: PartitionWork, records: list[ConsumerRecord]) -> None:
         for record in records:
-            # Looked at before each record: what is not begun now is handled by the next owner.
+            # Checked before each record: the next owner handles the rest.
             if work.revoked or self._stopping or not self._handle(handle, work, record):
                 return
             work.handled = record
@@ -222,8 +223,8 @@ class StreamWorker:
             if self.full and self.waiting == self._context.resume_at:
                 self._context.wake()
 
-    def _handle(self, handle: Handle, work: PartitionWork, record: Record) -> bool:
-        """Whether the record is dealt with, by its handler or as a dead letter."""
+    def _handle(self, handle: Handle, work: PartitionWork, record: ConsumerRecord) -> bool:
+        """Handle a record, with retries. Returns whether it is handled or a dead letter."""
         key, value = record.key, record.value
         tries = 0
         while True:
@@ -236,7 +237,7 @@ class StreamWorker:
                 result = handle(record)
                 if result is not None and is_generator(self._finished(result)):
                     return self._give_up(
-                        InvalidState(
+                        IllegalStateException(
                             f"the handler of stream {self.stream} gave a generator, which nobody runs: "
                             f"{WHAT_HANDLES}"
                         )
@@ -244,21 +245,22 @@ class StreamWorker:
                 return True
             except Exception as error:
                 if self._stopping:
-                    return False  # what its end broke is for the next start
+                    # The stop may have caused the error: the record is handled again after the next start.
+                    return False
                 without_callers(error)
-                hopeless = isinstance(error, Reject | SerializationError)
+                hopeless = isinstance(error, Reject | SerializationException)
                 if hopeless or tries > self.errors.retries:
-                    return self._bury(record, key, value, error, tries)
+                    return self._to_dead_letters(record, key, value, error, tries)
                 pause = self._backoff.delay(tries - 1)
                 self.retried += 1
                 log.warning(
                     "%s: its handler failed, try %d of %d: %s%s; trying again in %.1f s",
-                    place(record), tries, self.errors.retries + 1, told(error), place_of(error), pause,
+                    place(record), tries, self.errors.retries + 1, one_line(error), place_of(error), pause,
                 )  # fmt: skip
             if self._pause(work, pause):
                 return False
 
-    def _deserialize(self, record: Record) -> None:
+    def _deserialize(self, record: ConsumerRecord[Any, Any]) -> None:
         context = self._context
         if context.deserialize_key is None and context.deserialize_value is None:
             return
@@ -271,22 +273,22 @@ class StreamWorker:
             if context.deserialize_value is not None:
                 value = context.deserialize_value(record.topic, record.headers, value)
         except Exception as error:
-            raise SerializationError(f"its {part} cannot be deserialized: {told(error)}") from error
+            raise SerializationException(f"its {part} cannot be deserialized: {one_line(error)}") from error
         record.replace(key, value)
 
     def _pause(self, work: PartitionWork, seconds: float) -> bool:
-        """Wait before the next try; whether it was ended because there is to be none."""
+        """Wait before the next attempt. Returns whether the stream or partition has ended."""
         self.at = None
         with self._changed:
             return self._changed.wait_for(lambda: work.revoked or self._stopping, seconds)
 
-    def _bury(
-        self, record: Record, key: bytes | None, value: bytes | None, error: Exception, tries: int
+    def _to_dead_letters(
+        self, record: ConsumerRecord, key: bytes | None, value: bytes | None, error: Exception, tries: int
     ) -> bool:
-        """Put a record that cannot be handled among the dead letters; without them nothing goes on."""
+        """Write a record to the dead letters. Without a dead-letter topic the consumer ends."""
         topic = self.errors.dead_letter_topic
         times = "" if tries == 1 else f" {tries} times"
-        reason = f"{place(record)}: its handler failed{times}: {told(error)}{place_of(error)}"
+        reason = f"{place(record)}: its handler failed{times}: {one_line(error)}{place_of(error)}"
         self.at = None
         if topic is None or self._context.dead_letters is None:
             return self._give_up(HandlerFailed(f"{reason}; there is no dead-letter topic to put it"), error)
@@ -294,7 +296,8 @@ class StreamWorker:
             self._context.dead_letters.write(topic, record, key, value, error, tries)
         except KafkaError as problem:
             return self._give_up(
-                HandlerFailed(f"{reason}; dead-letter topic {topic} did not take it: {told(problem)}"), error
+                HandlerFailed(f"{reason}; dead-letter topic {topic} did not take it: {one_line(problem)}"),
+                error,
             )
         self.dead += 1
         log.warning("%s; it is in dead-letter topic %s now", reason, topic, exc_info=error)
@@ -302,7 +305,7 @@ class StreamWorker:
 
     def _give_up(self, error: KafkaError, cause: Exception | None = None) -> bool:
         error.__cause__ = cause
-        # At once: the records behind this one must not be handled and committed before it.
+        # At once: later records must not be handled and committed before this one.
         self._stopping = True
         self._context.fail(error)
         return False
@@ -313,16 +316,16 @@ async def _awaited(result: Awaitable[object]) -> object:
 
 
 def is_generator(result: object) -> bool:
-    """Whether a handler gave something whose body has not run: its record is not handled."""
+    """Whether a handler returned a generator, whose body has not run."""
     return inspect.isgenerator(result) or inspect.isasyncgen(result)
 
 
-def place(record: Record) -> str:
+def place(record: ConsumerRecord) -> str:
     return f"{record.topic}-{record.partition} offset {record.offset}"
 
 
-def told(error: BaseException) -> str:
-    """An error in one line; Kafka's say all by themselves, those of Python need their class."""
+def one_line(error: BaseException) -> str:
+    """An error in one line: a KafkaError by its message, others with their class."""
     text = " ".join(str(error).split())
     if isinstance(error, KafkaError) and text:
         return text

@@ -1,7 +1,7 @@
-"""Records that wait to be sent: a queue of batches for each partition, within a bounded memory.
+"""Records that wait to be sent: a queue of batches for each partition, within buffer.memory.
 
-Records are appended by the threads that send, batches taken away by the loop; a lock stands between the two
-where a batch begins, none where a record joins one.
+Sending threads append records; the loop takes batches. Beginning a batch takes a lock, appending to one does
+not.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import threading
 import time
 from collections import deque
 
-from tidelog.clients.errors import BufferExhausted, Closed
+from tidelog.clients.errors import BufferExhaustedException, ClientClosedException
 from tidelog.clients.producer.batch import ProducerBatch
 from tidelog.clients.settings import ProducerSettings
 from tidelog.records.batch import HEADER_SIZE, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Record
 from tidelog.records.codecs import Codec
 from tidelog.records.loops import BufferPool, EncodedHeaders, RecordFuture
 
-# Attributes, deltas and lengths of a record at their longest: what it can take beside its contents.
+# The most bytes of a record beside its contents: attributes, deltas and lengths.
 RECORD_OVERHEAD = 21
-# Smaller buffers come quickly from the allocator; larger ones it gives back to the system each time.
+# The allocator keeps smaller buffers, and returns larger ones to the system each time.
 POOLED_FROM = 128 * 1024
 COMPRESSION_MARGIN = 1.05
-# How fast the estimate of what compression saves follows what it did: slowly down, at once up.
+# The estimated compression ratio falls by small steps, and rises at once.
 RATIO_STEP_DOWN = 0.005
 RATIO_STEP_UP = 0.05
 
 
 class PartitionQueue:
-    """The batches of a partition that wait, the ones under way, and where its sequence stands."""
+    """The batches of a partition that wait or are in flight, and its sequence number."""
 
     __slots__ = (
         "batches", "epoch", "in_flight", "last_acked_offset", "last_acked_sequence", "muted", "next_sequence",
@@ -47,7 +47,7 @@ class PartitionQueue:
         self.last_acked_sequence = -1
         self.last_acked_offset = -1
         self.in_flight: list[ProducerBatch] = []
-        """Batches that have a sequence and no end, in its order; those that wait to be sent again as well."""
+        """Batches with a sequence number that are in flight or wait for a retry, in its order."""
         self.unresolved_until: int | None = None
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class PartitionQueue:
 
 
 class BufferMemory:
-    """buffer.memory: taken where a batch begins, given back where it ends."""
+    """buffer.memory: a batch takes it when it begins and returns it when it ends."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -80,13 +80,13 @@ class BufferMemory:
                 self._wake()
 
     def close(self) -> None:
-        """Let go everybody who waits."""
+        """Wake up every waiting sender."""
         with self._condition:
             self._closed = True
             self._wake()
 
     def wait(self, size: int, timeout: float) -> None:
-        """Block until so much may be free; BufferExhausted when it is not in time."""
+        """Block until `size` bytes may be free. Raises BufferExhaustedException after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         with self._condition:
             self.waiting += 1
@@ -99,7 +99,7 @@ class BufferMemory:
                 self.waiting -= 1
 
     async def wait_async(self, size: int, timeout: float) -> None:
-        """The same for a coroutine on the loop that gives memory back."""
+        """`wait` for a coroutine on the producer's loop."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         self.waiting += 1
@@ -117,8 +117,8 @@ class BufferMemory:
 
     def _free(self, size: int) -> bool:
         if self._closed:
-            raise Closed("the producer was closed while a record waited for memory")
-        # A little more than is needed, so that a full buffer does not wake its producer for each batch.
+            raise ClientClosedException("the producer was closed while a record waited for memory")
+        # Waiting for more than one batch saves a wake-up per batch while the buffer is full.
         return self.available >= min(max(size, self.total // 8), self.total)
 
     def _wake(self) -> None:
@@ -128,16 +128,16 @@ class BufferMemory:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _exhausted(self, size: int) -> BufferExhausted:
+    def _exhausted(self, size: int) -> BufferExhaustedException:
         self.exhausted_total += 1
-        return BufferExhausted(
+        return BufferExhaustedException(
             f"no {size} bytes of buffer.memory={self.total} became free within max.block.ms: "
             "records come faster than the brokers take them"
         )
 
 
-class Accumulator:
-    """`append` gives a future, or None where memory has to be waited for."""
+class RecordAccumulator:
+    """`append` returns a future, or None if there is no memory."""
 
     def __init__(self, settings: ProducerSettings, codec: Codec) -> None:
         self.lock = threading.Lock()
@@ -170,7 +170,7 @@ class Accumulator:
         size: int,
         now: float,
     ) -> tuple[RecordFuture | None, ProducerBatch | None, bool]:
-        """The record's future, the batch it joined, and whether the sender has something new to look at."""
+        """The future of the record, its batch, and whether to wake the sender."""
         with self.lock:
             full = False
             if queue.batches:
@@ -186,11 +186,11 @@ class Accumulator:
             try:
                 return batch.append(timestamp, key, value, headers), batch, True
             except BaseException:
-                self._withdraw(batch)  # an empty one would be in the sender's way for good
+                self._withdraw(batch)  # the sender would never remove an empty batch
                 raise
 
     def begin(self, queue: PartitionQueue, size: int, now: float) -> ProducerBatch | None:
-        """The batch that the next record of a queue joins; None where there is no memory for one."""
+        """The open batch of a queue, a new one if needed; None if there is no memory."""
         with self.lock:
             if queue.batches and not queue.batches[-1].full:
                 return queue.batches[-1]
@@ -199,7 +199,7 @@ class Accumulator:
             return self._begin(queue, size, now)
 
     def start_next(self, queue: PartitionQueue, size: int, now: float) -> ProducerBatch | None:
-        """A new batch behind those that a queue has; None where there is no memory for one."""
+        """A new batch at the end of a queue; None if there is no memory."""
         with self.lock:
             if queue.batches:
                 queue.batches[-1].seal()
@@ -208,8 +208,8 @@ class Accumulator:
     def _begin(self, queue: PartitionQueue, size: int, now: float) -> ProducerBatch | None:
         limit = self.batch_size
         if self.codec is not Codec.NONE:
-            # As much as is expected to pack into batch.size, but never a large part of the buffer, nor room
-            # for a single record above max.request.size.
+            # As many bytes as are expected to compress to batch.size, but neither a large part of the buffer
+            # nor enough for a record above max.request.size.
             expected = int(limit / (self.ratio(queue.topic) * COMPRESSION_MARGIN))
             limit = min(expected, max(limit, self._most))
         reserved = min(max(limit, size + HEADER_SIZE), self.memory.total)
@@ -231,12 +231,12 @@ class Accumulator:
         self.settle(batch)
 
     def settle(self, batch: ProducerBatch) -> None:
-        """A batch has ended: its memory is free."""
+        """Return the memory of a batch that has ended."""
         if self.incomplete.pop(batch, 0) is None:
             self.memory.give_back(batch.reserved)
 
     def put_back(self, batch: ProducerBatch, *, in_order: bool) -> None:
-        """A batch waits to be sent again, in front of the others and in the order of its sequence."""
+        """Put a batch back to be retried, in front of others and in the order of sequence numbers."""
         queue = batch.queue
         with self.lock:
             at = 0
@@ -247,7 +247,7 @@ class Accumulator:
             self.active[queue] = None
 
     def split(self, batch: ProducerBatch, records: list[Record]) -> list[ProducerBatch]:
-        """The records of a batch that was too large in batches of at most batch.size, and half of it."""
+        """The records of a batch that is too large, in batches of at most batch.size and half its size."""
         parts: list[ProducerBatch] = []
         size = min(self.batch_size, max(batch.size // 2, HEADER_SIZE + 1))
         for record in records:
@@ -264,8 +264,8 @@ class Accumulator:
         return parts
 
     def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
-        """Queue the parts of a batch instead of it; its memory is given back with the last of them."""
-        self._ratios.pop(batch.queue.topic, None)  # what was expected of compression was too much
+        """Queue the parts of a split batch in its place. The last part returns its memory."""
+        self._ratios.pop(batch.queue.topic, None)  # it compressed less than expected
         parts[-1].reserved = batch.reserved
         for part in parts:
             part.seal()
@@ -278,7 +278,7 @@ class Accumulator:
         batch.replace_by(parts)
 
     def ratio(self, topic: str) -> float:
-        """What compression is expected to leave of the records of a topic."""
+        """The estimated compression ratio of a topic."""
         return self._ratios.get(topic, 1.0)
 
     def learn_ratio(self, topic: str, seen: float) -> None:

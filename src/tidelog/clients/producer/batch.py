@@ -1,6 +1,6 @@
-"""A batch on its way: filled by those who send, closed and signed by the sender, and then how it ended.
+"""A batch of records: filled by sending threads, closed and signed by the sender, then written or failed.
 
-Futures refer to a batch and an index. A batch that was split hands their questions on to its parts.
+A future has a batch and an index. A split batch forwards its futures to its parts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SendCallback = Callable[[RecordFuture], object]
 
 
 class ProducerBatch(loops.BatchBuffer):
-    """A batch of one partition; times are those of the loop's clock, in seconds."""
+    """A batch of one partition. Times are seconds of the loop's clock."""
 
     __slots__ = (
         "_callbacks", "_event", "_guard_done", "_signed", "_waiters", "attempts", "base_offset",
@@ -53,7 +53,7 @@ class ProducerBatch(loops.BatchBuffer):
         self.attempts = 0
         self.retry_at = 0.0
         self.last_error: KafkaError | None = None
-        """What the last try failed with, after which the batch is sent again."""
+        """The error of the last attempt."""
         self.split = False
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
@@ -72,10 +72,10 @@ class ProducerBatch(loops.BatchBuffer):
         self._callbacks: list[tuple[RecordFuture, SendCallback]] = []
         self._waiters: list[asyncio.Future[None]] = []
 
-    # On the way out
+    # Sending
 
     def close(self, codec: Codec, level: int | None) -> int:
-        """Take no more records and pack them; the size on the wire, in front of which nothing is missing."""
+        """Close the batch for appends and compress it. Returns its size on the wire."""
         if self.wire is None:
             self.seal()
             records = self.bytes_view()
@@ -88,7 +88,7 @@ class ProducerBatch(loops.BatchBuffer):
         return len(self.wire)
 
     def sign(self, codec: Codec, *, transactional: bool) -> memoryview | bytearray:
-        """The bytes for the wire, with the producer id and sequence that the batch has now."""
+        """The bytes for the wire, with the current producer id and sequence number."""
         assert self.wire is not None
         attributes = int(codec) | (TRANSACTIONAL_FLAG if transactional else 0)
         wanted = (attributes, self.producer_id, self.producer_epoch, self.base_sequence)
@@ -112,10 +112,10 @@ class ProducerBatch(loops.BatchBuffer):
         self.producer_id, self.producer_epoch, self.base_sequence = producer_id, epoch, sequence
         self.sequence_reset = reset
 
-    # How it ended
+    # The end
 
     def complete(self, base_offset: int, log_append_time: int) -> bool:
-        """The batch was written; False if it had ended before."""
+        """Mark the batch as written. Returns False if it had ended before."""
         if self.finished:
             return False
         self.base_offset, self.log_append_time = base_offset, log_append_time
@@ -123,7 +123,7 @@ class ProducerBatch(loops.BatchBuffer):
         return True
 
     def fail(self, error: BaseException, record_errors: Mapping[int, BaseException] | None = None) -> bool:
-        """The batch was not written, or nobody knows; False if it had ended before."""
+        """Fail the batch: not written, or not known to be. Returns False if it had ended before."""
         if self.finished:
             return False
         self.error, self.record_errors = error, record_errors
@@ -131,7 +131,7 @@ class ProducerBatch(loops.BatchBuffer):
         return True
 
     def replace_by(self, parts: list[ProducerBatch]) -> None:
-        """The records go on in smaller batches, in the same order."""
+        """Replace the batch by smaller ones with the same records in the same order."""
         start = 0
         placed: list[tuple[int, ProducerBatch]] = []
         for part in parts:
@@ -160,8 +160,8 @@ class ProducerBatch(loops.BatchBuffer):
                 try:
                     function(future)
                 except BaseException as error:
-                    # On a thread of ours, exit() would end the thread and not the program, and with it the
-                    # producer, while everybody waits.
+                    # SystemExit would end the producer's thread, not the program, and leave every sender
+                    # waiting.
                     if not isinstance(error, Exception) and _on_main_thread():
                         raise
                     log.exception("a callback for topic %s failed", self.queue.topic)
@@ -178,7 +178,7 @@ class ProducerBatch(loops.BatchBuffer):
             try:
                 loop.call_soon_threadsafe(_release, waiter)
             except RuntimeError:
-                pass  # the loop of whoever waited is closed
+                pass  # the loop of the waiting coroutine is closed
 
     # Futures
 
@@ -215,7 +215,7 @@ class ProducerBatch(loops.BatchBuffer):
         return self.metadata_of(future)
 
     def metadata_of(self, future: RecordFuture) -> RecordMetadata:
-        """Where the record is; -1 for what is not known."""
+        """The metadata of a record; -1 for an unknown offset or timestamp."""
         if self.parts is not None:
             part, shifted = self._part_of(future)
             return part.metadata_of(shifted)
@@ -247,7 +247,7 @@ class ProducerBatch(loops.BatchBuffer):
         return self.future_result(future, 0)
 
     def wait(self, timeout: float | None) -> None:
-        """Block until the batch ended or was split; TimeoutError when it is not in time."""
+        """Block until the batch has ended or was split. Raises TimeoutError after `timeout` seconds."""
         with self._guard_done:
             if self.finished or self.parts is not None:
                 return
@@ -258,7 +258,7 @@ class ProducerBatch(loops.BatchBuffer):
             raise TimeoutError(f"the record was not acknowledged within {timeout} s")
 
     async def ended(self) -> None:
-        """Wait until the batch, or each of its parts, ended."""
+        """Wait until the batch and all its parts have ended."""
         if not self.finished and self.parts is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             with self._guard_done:
@@ -280,8 +280,8 @@ def _release(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-class Refused:
-    """Stands where a batch would for a record that was never taken: its future carries the reason."""
+class RejectedRecord:
+    """The source of the future of a record that was rejected before it was in a batch."""
 
     __slots__ = ("error", "topic")
 

@@ -17,40 +17,46 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, Unpack
 
 from tidelog.clients.blocking import LoopThread
-from tidelog.clients.errors import Closed, InvalidState
+from tidelog.clients.errors import ClientClosedException, IllegalStateException
+from tidelog.clients.offsets import ConsumerGroupMetadata
+from tidelog.clients.partition_info import PartitionInfo
 from tidelog.clients.producer.core import (
-    Delivered,
+    DeliveryCallback,
     Headers,
     MemoryWait,
     ProducerCore,
     RecordFailed,
     TurnEnd,
     Wait,
-    patience,
+    close_timeout,
 )
 from tidelog.clients.producer.interceptors import ProducerRecord
-from tidelog.clients.producer.producer import Offsets, offsets_of
-from tidelog.clients.producer.transaction_values import GroupMember, PreparedTransaction
-from tidelog.clients.producer.transactions import Transactions
+from tidelog.clients.producer.producer import Offsets, member_of, offsets_of
+from tidelog.clients.producer.transaction_values import PreparedTxnState
+from tidelog.clients.producer.transactions import TransactionManager
+from tidelog.clients.serialization import given
 from tidelog.clients.settings import producer_settings
-from tidelog.records.loops import RecordFuture
+from tidelog.clients.type_parameters import K_contra, V_contra
+from tidelog.records.loops import RecordFuture, RecordMetadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.clients.producer.columns import SentColumns
+    from tidelog.clients.serialization import SerializerSetting
+    from tidelog.clients.typed_settings import ProducerConfig
 
 T = TypeVar("T")
 
 
 class _OpenBatchesOfThreads:
-    """The producers of this process whose open batches a forked child forgets: nobody sends them there.
+    """The producers of this process, whose open batches a forked child drops.
 
-    The `send` of a child then takes the way that says so. Functions that are registered for forks stay for
-    good, so there is one for all producers.
+    A child has no thread that sends them; without open batches its `send` raises. A function registered for
+    forks cannot be removed, so one serves all producers.
     """
 
     def __init__(self) -> None:
@@ -74,15 +80,24 @@ def _open_batches() -> _OpenBatchesOfThreads:
     return _OpenBatchesOfThreads()
 
 
-class Producer:
-    """Sends records; may be used by several threads. Settings are Kafka's, with underscores or as a dict.
+class Producer(Generic[K_contra, V_contra]):
+    """Sends records. Settings are Kafka's, as keywords with underscores or as a dict.
 
-    `send` gives a future at once, unless it has to wait for metadata or for room in the buffer, at most
-    max.block.ms. `with Producer(...) as producer:` closes it, and so writes what waits.
+    Several threads may use it. `send` returns a future at once, unless it waits for metadata or for room in
+    the buffer, at most max.block.ms. `with Producer(...) as producer:` closes it, which writes every record.
     """
 
-    def __init__(self, config: Mapping[str, object] | None = None, /, **settings: object) -> None:
-        checked = producer_settings(config, **settings)
+    def __init__(
+        self,
+        config: Mapping[str, object] | None = None,
+        /,
+        *,
+        key_serializer: SerializerSetting[K_contra] | None = None,
+        value_serializer: SerializerSetting[V_contra] | None = None,
+        **settings: Unpack[ProducerConfig],
+    ) -> None:
+        serializers = given(key_serializer=key_serializer, value_serializer=value_serializer)
+        checked = producer_settings(config, **settings, **serializers)
         self._core = ProducerCore(checked)
         self._fast = self._core.fast
         self._keyed = self._core.keyed
@@ -96,21 +111,23 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(patience(kind))
+        self.close(close_timeout(kind))
 
     def send(
         self,
         topic: str,
-        value: object = None,
-        key: object = None,
+        value: V_contra | None = None,
+        key: K_contra | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        callback: Delivered | None = None,
+        callback: DeliveryCallback | None = None,
     ) -> RecordFuture:
-        """The future of a record. Raises what is wrong with the call; the rest is in the future.
+        """Put a record into a batch and return its future.
 
-        `callback(metadata, error)` is called on the producer's thread when the record is written or given up.
+        A closed producer, a missing transaction and a value that cannot be serialized raise here. Every other
+        error is in the future. `callback(metadata, error)` is called on the producer's thread when the record
+        is written or given up.
         """
         if type(value) is bytes and headers is None and partition is None and callback is None:
             future = None
@@ -123,12 +140,24 @@ class Producer:
             elif type(key) is bytes:
                 batches = self._keyed.get(topic)
                 if batches is not None:
-                    future = batches.append(key, value)
+                    future = batches.append(key, value)  # type: ignore[arg-type]  # bytes
             if future is not None:
                 return future
         self._thread.check_process()
         record = ProducerRecord(topic, value, key, headers or (), partition, timestamp_ms)
         return self._drive(self._core.steps(record, callback))
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: V_contra | None = None,
+        key: K_contra | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record and wait until it is written. Raises the error of the record."""
+        return self.send(topic, value, key, headers, partition, timestamp_ms).result()
 
     def send_arrow(
         self,
@@ -155,7 +184,7 @@ class Producer:
         return self._drive(steps)
 
     def _drive(self, steps: Generator[Wait, None, T]) -> T:
-        """Take the steps, and wait in this thread where they do."""
+        """Run the steps, and block this thread at each wait."""
         try:
             wait = next(steps)
             while True:
@@ -171,7 +200,7 @@ class Producer:
 
     def _wait(self, wait: Wait) -> None:
         if isinstance(wait, TurnEnd):
-            return  # threads take turns by themselves
+            return  # threads need no turns
         if isinstance(wait, RecordFailed):
             self._thread.apply(lambda: self._core.note_failed(wait.error))
             return
@@ -182,11 +211,14 @@ class Producer:
             self._thread.run(self._core.wait(wait))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record that was sent before is written or has failed."""
-        self._thread.run(self._core.flush(), timeout)
+        """Wait until every record that was sent before is written or has failed.
 
-    def partitions_for(self, topic: str) -> int:
-        """The number of partitions of a topic."""
+        Raises TimeoutException after `timeout` seconds.
+        """
+        self._thread.run(self._core.flush(timeout))
+
+    def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic. Raises TimeoutException after max.block.ms."""
         return self._thread.run(self._core.partitions_for(topic))
 
     def metrics(self) -> dict[str, float]:
@@ -194,30 +226,30 @@ class Producer:
         return self._core.numbers()
 
     def client_instance_id(self, timeout: float | None = None) -> str:
-        """The id under which the broker knows this client, as Kafka writes ids.
+        """The id that the broker gave this client for its metrics.
 
-        UnsupportedVersion where the broker does not collect metrics of clients.
+        Raises UnsupportedVersion when the broker does not collect metrics of clients.
         """
         seconds = self._core.settings.max_block_ms / 1000 if timeout is None else timeout
         return self._thread.run(self._core.telemetry.client_instance_id(seconds))
 
     def close(self, timeout: float | None = None) -> None:
-        """Write what waits and end; after `timeout` seconds the rest fails. Aborts an open transaction.
+        """Write waiting records and end. Aborts an open transaction.
 
-        Ctrl-C while it waits ends it at once.
+        After `timeout` seconds, or on Ctrl-C, records that are not written fail.
         """
         if self._thread.closed or self._thread.is_inherited:
-            return  # what a child process inherited is the parent's to close
+            return  # a forked child leaves the client of its parent open
         if self._thread.is_current:
-            # From a callback nothing can be waited for: what was not written fails.
+            # A callback cannot wait: records that are not written fail.
             self._thread.loop.create_task(self._close_from_within())
             return
         try:
             self._thread.run(self._core.close(timeout))
-        except Closed:
+        except ClientClosedException:
             pass
         except CancelledError:
-            if not self._thread.closed:  # by another thread, which has ended everything
+            if not self._thread.closed:  # closed by another thread
                 raise
         except BaseException:
             self._thread.run(self._core.close(0))
@@ -236,36 +268,47 @@ class Producer:
     # Transactions
 
     def init_transactions(self) -> None:
-        """Take over the transactional id: who had it before is fenced, what he left open is ended."""
+        """Register the transactional id. Fences the producer that had it, and ends its open transaction."""
         self._thread.run(self._transactions.init())
 
     def begin_transaction(self) -> None:
+        """Begin a transaction: every record sent from now on belongs to it."""
         self._thread.apply(self._transactions.begin)
 
-    def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMember | str) -> None:
-        """Commit a consumer's offsets together with what is sent; `group` is its id, or its membership."""
-        member = group if isinstance(group, GroupMember) else GroupMember(group)
-        self._thread.run(self._transactions.send_offsets(offsets_of(offsets), member))
+    def send_offsets_to_transaction(
+        self, offsets: Offsets, group_metadata: ConsumerGroupMetadata | str
+    ) -> None:
+        """Commit a consumer's offsets with the transaction.
+
+        `group_metadata` is that of the consumer, or the id of its group: the broker then does not check that
+        the consumer is still a member.
+        """
+        self._thread.run(self._transactions.send_offsets(offsets_of(offsets), member_of(group_metadata)))
 
     def commit_transaction(self) -> None:
+        """Write every record of the transaction, and commit it."""
         self._thread.run(self._transactions.commit())
 
     def abort_transaction(self) -> None:
+        """Abort the transaction. Its records that were not sent fail with TransactionAbortedException."""
         self._thread.run(self._transactions.abort())
 
-    def prepare(self) -> PreparedTransaction:
-        """Write everything, and give a handle with which any process can end the transaction."""
+    def prepare_transaction(self) -> PreparedTxnState:
+        """Write every record, and return the state with which any process can end the transaction."""
         return self._thread.run(self._transactions.prepare())
 
-    def complete(self, handle: PreparedTransaction, *, commit: bool) -> None:
-        """End a prepared transaction: this producer's own, or, before `init_transactions`, anybody's."""
-        self._thread.run(self._transactions.complete(handle, commit=commit))
+    def complete_transaction(self, state: PreparedTxnState, *, commit: bool) -> None:
+        """Commit or abort a prepared transaction.
+
+        It is this producer's own. Before `init_transactions` it may be one that another process prepared.
+        """
+        self._thread.run(self._transactions.complete(state, commit=commit))
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """`with producer.transaction():` commits at the end, or aborts where it is left by an error.
+        """`with producer.transaction():` commits at the end of the block, and aborts on an error.
 
-        The first one initializes the transactional id, where that was not done.
+        Calls `init_transactions` where that was not done before.
         """
         transactions = self._transactions
         if transactions.needs_init:
@@ -274,7 +317,7 @@ class Producer:
         try:
             yield self
         except BaseException as error:
-            self._thread.run(transactions.abort_if_possible(patience(type(error))))
+            self._thread.run(transactions.abort_if_possible(close_timeout(type(error))))
             raise
         try:
             self.commit_transaction()
@@ -283,8 +326,8 @@ class Producer:
             raise
 
     @property
-    def _transactions(self) -> Transactions:
+    def _transactions(self) -> TransactionManager:
         if self._core.transactions is None:
-            raise InvalidState("transactions need the setting transactional.id")
+            raise IllegalStateException("transactions need the setting transactional.id")
         self._core.check_not_closed()
         return self._core.transactions

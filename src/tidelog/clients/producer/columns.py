@@ -1,9 +1,8 @@
-"""Records from Arrow columns: batches are filled from Arrow's own buffers, without an object per record.
+"""Records from Arrow tables: batches are filled from Arrow's buffers, without an object per record.
 
-The columns have the names that a consumer's `poll_arrow` gives. Keys and values are binary or string.
-Where no partition is given, a key decides as it does in `send`, and rows without one stay with the batch at
-hand. A partitioner of the user's is asked row by row. Interceptors and serializers are for single records and
-are passed over.
+Columns have the names of a consumer's `poll_arrow`. Keys and values are binary or string. A row without a
+partition goes to the partition of its key, as in `send`, and without a key to the sticky partition. A
+user-defined partitioner is called for each row. Interceptors and serializers do not run.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 KEY, VALUE, TIMESTAMP = "key", "value", "timestamp"
 TOPIC, PARTITION, HEADERS, OFFSET = "topic", "partition", "headers", "offset"
-# The offset is for the broker to give: a column of it, as a consumer hands out, is left behind.
+# The broker assigns offsets: the offset column of `poll_arrow` is not sent.
 NOT_BY_OTHER_NAMES = (TOPIC, PARTITION, HEADERS, OFFSET)
 COLUMNS = (KEY, VALUE, TIMESTAMP, *NOT_BY_OTHER_NAMES)
 NO_PARTITION = -1
@@ -34,14 +33,14 @@ TURN_END = TurnEnd()
 
 
 class SentColumns:
-    """How the rows of a table fare: waited for together, in a thread (`result`) or a coroutine (`await`)."""
+    """The future of a table: `result()` in a thread, `await` in a coroutine, wait for all rows."""
 
     __slots__ = ("futures", "rows")
 
     def __init__(self) -> None:
         self.rows = 0
         self.futures: list[RecordFuture] = []
-        """The future of the last row in each batch that took some."""
+        """The futures of the last row in each batch."""
 
     def done(self) -> bool:
         return all(future.done() for future in self.futures)
@@ -61,7 +60,7 @@ class SentColumns:
 
 @dataclass(slots=True, frozen=True)
 class RowSources:
-    """Where the parts of a record come from: names of columns, or what all rows share instead of one."""
+    """The sources of the parts of records: columns, or values for all rows."""
 
     topic: str | None
     partition: int | None
@@ -71,7 +70,7 @@ class RowSources:
     timestamp_column: str | None
 
     def columns_of(self, schema: pa.Schema) -> RowColumns:
-        """The columns to send; raises an error that names a missing or unknown column."""
+        """The columns to send. Raises ValueError for a missing or unknown column."""
         names: list[str] = schema.names
         if len(set(names)) < len(names):
             raise ValueError(f"a column stands twice in {', '.join(names)}")
@@ -101,7 +100,7 @@ class RowSources:
 
 @dataclass(slots=True, frozen=True)
 class RowColumns:
-    """The names of the columns that a table has for each part of a record."""
+    """The names of the columns for the parts of a record."""
 
     key: str | None
     value: str
@@ -112,7 +111,7 @@ class RowColumns:
 
 
 class ColumnSender:
-    """The steps of a table on its way into batches."""
+    """Appends the rows of a table to batches, in steps."""
 
     def __init__(self, core: ProducerCore, sources: RowSources) -> None:
         if sources.partition is not None and sources.partition < 0:
@@ -123,7 +122,7 @@ class ColumnSender:
         self._sent = SentColumns()
 
     def steps(self, data: pa.Table | pa.RecordBatch) -> Generator[Wait, None, SentColumns]:
-        """Errors are raised, not kept in a future: rows before them are in batches already."""
+        """The steps of a table. An error is raised; the rows before it are in batches already."""
         try:
             return (yield from self._steps(data))
         except KafkaError as error:
@@ -146,7 +145,7 @@ class ColumnSender:
     def _place(
         self, topic: str, partition: int | None, rows: pa.RecordBatch, names: RowColumns
     ) -> Generator[Wait, None, None]:
-        """Send rows of one topic; all to one partition, or each to that of its key."""
+        """Append rows of one topic, to one partition or each to the partition of its key."""
         core = self._core
         deadline = time.monotonic() + core.settings.max_block_ms / 1000
         yield from core.known(topic, partition, deadline)
@@ -171,7 +170,7 @@ class ColumnSender:
                 yield from self._send_rows(rows, found, number if number < len(groups) - 1 else None)
 
     def _chosen(self, rows: _Rows, choose: Choose) -> dict[int, array[int]]:
-        """The rows of each partition, as a partitioner of the user's has it."""
+        """The rows of each partition, by a user-defined partitioner."""
         found: dict[int, array[int]] = {}
         for number in range(rows.columns.rows):
             key, value = rows.columns.row(number)
@@ -182,7 +181,7 @@ class ColumnSender:
     def _send_rows(
         self, rows: _Rows, numbers: array[int] | None, partition: int | None
     ) -> Generator[Wait, None, None]:
-        """Fill one batch after the other; each begins where the one before was full."""
+        """Append rows to one batch after another."""
         core, stop = self._core, rows.columns.rows if numbers is None else len(numbers)
         at = 0
         while at < stop:
@@ -199,7 +198,7 @@ class ColumnSender:
     def _fill(
         self, rows: _Rows, numbers: array[int] | None, at: int, stop: int, partition: int | None
     ) -> int | None:
-        """Rows into the batch at hand, or into a new one: the next row; None where memory is missing."""
+        """Append rows to the open batch, or a new one. Returns the next row, None if there is no memory."""
         core, now = self._core, time.monotonic()
         accumulator, topic = core.accumulator, rows.topic
         queue = core.sticky_queue(topic) if partition is None else accumulator.queue(topic, partition)
@@ -209,7 +208,7 @@ class ColumnSender:
         if batch is not None:
             done = batch.append_rows(rows.columns, numbers, at, stop, timestamp)
             if done == at:
-                # It filled up, or was taken away to be sent, a moment ago.
+                # It became full, or was taken to be sent, a moment ago.
                 batch = accumulator.start_next(queue, rows.largest, now)
                 if batch is not None:
                     done = batch.append_rows(rows.columns, numbers, at, stop, timestamp)
@@ -218,7 +217,7 @@ class ColumnSender:
         if partition is None:
             core.remember_sticky(topic, batch)
         if done < stop and not batch.sealed:
-            # No room for the next row, so that the batch counts as full.
+            # The next row does not fit: the batch is full.
             if partition is None:
                 core.sticky_queue(topic, filled=True)
             batch.seal()
@@ -229,7 +228,7 @@ class ColumnSender:
 
 @dataclass(slots=True, frozen=True)
 class _Rows:
-    """Rows of one topic, as the compiled code takes them; `largest` is what one of them takes at most."""
+    """Rows of one topic in the form of the compiled code; `largest` is the size of the largest row."""
 
     topic: str
     columns: ArrowColumns
@@ -239,7 +238,7 @@ class _Rows:
 def rows_by_place(
     batch: pa.RecordBatch, sources: RowSources, names: RowColumns
 ) -> Iterator[tuple[str, int | None, pa.RecordBatch]]:
-    """The rows of each topic and partition (None: that of the key), in their order."""
+    """The rows of each topic and partition, in their order; None stands for the partition of the key."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -265,7 +264,7 @@ def rows_by_place(
 
 
 def _topic_codes(column: pa.Array, name: str) -> tuple[list[str], pa.Int64Array]:
-    """The topics in a column, and for each row the place of its topic, shifted by 32 bits."""
+    """The topics of a column, and for each row the index of its topic, shifted by 32 bits."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -282,7 +281,7 @@ def _topic_codes(column: pa.Array, name: str) -> tuple[list[str], pa.Int64Array]
 def rows_by_code(
     batch: pa.RecordBatch, codes: pa.Int64Array
 ) -> Iterator[tuple[int, int | None, pa.RecordBatch]]:
-    """Cut a batch by codes of topic << 32 | partition + 1; 0 stands for no partition."""
+    """Group rows by codes of topic << 32 | partition + 1; 0 stands for no partition."""
     import pyarrow.compute as pc
 
     kinds = pc.unique(codes).to_pylist()
@@ -293,7 +292,7 @@ def rows_by_code(
 
 
 def arrow_columns(batch: pa.RecordBatch, names: RowColumns, headers: EncodedHeaders) -> ArrowColumns:
-    """The columns of a record batch, as the compiled code takes them."""
+    """The columns of a record batch in the form of the compiled code."""
     rows = batch.num_rows
     keys = ArrowColumn(None, None, None, 0, rows, False)
     if names.key is not None:
@@ -308,7 +307,7 @@ def arrow_columns(batch: pa.RecordBatch, names: RowColumns, headers: EncodedHead
 
 
 def _row_headers(column: pa.Array, name: str) -> ArrowColumn | None:
-    """The headers of each row as they stand in its record; None where no row has any."""
+    """The encoded headers of each row; None if no row has any."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,7 +1,7 @@
-"""What both faces of the producer share: from a record to its place in a batch, and from open to closed.
+"""The core of the blocking and the asynchronous producer: appends records to batches, flushes, closes.
 
-A record takes its steps in a generator that stops where something has to be waited for, so that one way of
-going serves threads and coroutines alike.
+Sending a record is a generator that yields where it has to wait: the blocking producer blocks there, the
+asynchronous one awaits.
 """
 
 from __future__ import annotations
@@ -14,18 +14,25 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex, TypeAlias
 
-from tidelog.clients.errors import Closed, InvalidState, RecordTooLarge, SerializationError, Timeout
+from tidelog.clients.errors import (
+    ClientClosedException,
+    IllegalStateException,
+    RecordTooLargeException,
+    SerializationException,
+    TimeoutException,
+)
 from tidelog.clients.fair_turns import FairTurns
 from tidelog.clients.network import NetworkClient
-from tidelog.clients.producer.accumulator import Accumulator, PartitionQueue, record_size
-from tidelog.clients.producer.batch import ProducerBatch, Refused
+from tidelog.clients.partition_info import PartitionInfo, partition_infos
+from tidelog.clients.producer.accumulator import PartitionQueue, RecordAccumulator, record_size
+from tidelog.clients.producer.batch import ProducerBatch, RejectedRecord
 from tidelog.clients.producer.interceptors import Interceptors, ProducerRecord
 from tidelog.clients.producer.metrics import ProducerMetrics
 from tidelog.clients.producer.partitioners import Choose, StickyPartition, partition_for_key, partitioner_of
 from tidelog.clients.producer.sender import Sender
 from tidelog.clients.producer.sequences import Sequences
 from tidelog.clients.producer.transaction_values import State
-from tidelog.clients.producer.transactions import Transactions
+from tidelog.clients.producer.transactions import TransactionManager
 from tidelog.clients.serialization import Serialize, as_bytes, serializer
 from tidelog.clients.settings import ProducerSettings
 from tidelog.clients.telemetry import Telemetry
@@ -37,18 +44,18 @@ from tidelog.records.loops import EncodedHeaders, OpenBatches, RecordFuture, Rec
 log = logging.getLogger("tidelog.clients")
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
-Delivered: TypeAlias = Callable[[RecordMetadata, "BaseException | None"], object]
+DeliveryCallback: TypeAlias = Callable[[RecordMetadata, "BaseException | None"], object]
 
-# What an interrupted program may take to write what waits, and to abort a transaction.
+# The time limit of close on Ctrl-C.
 INTERRUPTED_SECONDS = 3.0
 
-# What `send` raises itself; every other error of a record is in its future, as in Kafka's Java client.
-RAISED = (Closed, InvalidState, SerializationError)
+# `send` raises these. Every other error is in the future of the record, as in Kafka's Java client.
+RAISED = (ClientClosedException, IllegalStateException, SerializationException)
 
 
 @dataclass(slots=True, frozen=True)
 class TopicWait:
-    """The metadata of a topic is missing, or that of one of its partitions."""
+    """Wait for the metadata of a topic, or of one of its partitions."""
 
     topic: str
     partition: int | None
@@ -57,7 +64,7 @@ class TopicWait:
 
 @dataclass(slots=True, frozen=True)
 class MemoryWait:
-    """The buffer is full."""
+    """Wait for buffer.memory."""
 
     size: int
     timeout: float
@@ -65,12 +72,12 @@ class MemoryWait:
 
 @dataclass(slots=True, frozen=True)
 class TurnEnd:
-    """Nothing is missing, but much was done: on an event loop others may run now."""
+    """Let other tasks of the event loop run."""
 
 
 @dataclass(slots=True, frozen=True)
 class RecordFailed:
-    """A record could not become part of the transaction, which is noted on the loop."""
+    """Fail the transaction on the loop: a record could not be added to it."""
 
     error: KafkaError
 
@@ -79,7 +86,7 @@ Wait = TopicWait | MemoryWait | TurnEnd | RecordFailed
 
 
 class ProducerCore:
-    """Made anywhere, started and closed on the loop that it lives on from then on."""
+    """Connects the parts of a producer. Started and closed on its loop."""
 
     def __init__(self, settings: ProducerSettings) -> None:
         self.settings = settings
@@ -88,11 +95,11 @@ class ProducerCore:
         self.metrics = ProducerMetrics()
         self.telemetry = Telemetry(self.client)
         codec = Codec[settings.compression_type.upper()]
-        self.accumulator = Accumulator(settings, codec)
-        self.transactions: Transactions | None = None
+        self.accumulator = RecordAccumulator(settings, codec)
+        self.transactions: TransactionManager | None = None
         sequences: Sequences | None = None
         if settings.transactional_id is not None:
-            self.transactions = Transactions(
+            self.transactions = TransactionManager(
                 self.client,
                 self.accumulator,
                 settings,
@@ -117,9 +124,9 @@ class ProducerCore:
         self._ended = asyncio.Event()
         self._time_to_close: asyncio.Timeout | None = None
         self.fast: dict[str, ProducerBatch] = {}
-        """The batch that records of a topic without key join, where nothing else is to be done with them."""
+        """The open batch of each topic for plain records without a key."""
         self.keyed: dict[str, OpenBatches] = {}
-        """The same for records with keys, by partition."""
+        """The open batches of each topic for plain records with a key."""
         self._serialize_key: Serialize | None = serializer("key.serializer", settings.key_serializer)
         self._serialize_value: Serialize | None = serializer("value.serializer", settings.value_serializer)
         self.choose = partitioner_of(settings.partitioner_class)
@@ -140,14 +147,14 @@ class ProducerCore:
         await self.client.start()
         self.sender.start()
 
-    # A record's way
+    # Sending a record
 
     def steps(
-        self, record: ProducerRecord, callback: Delivered | None
+        self, record: ProducerRecord, callback: DeliveryCallback | None
     ) -> Generator[Wait, None, RecordFuture]:
-        """What happens to a record until it is in a batch; the result is its future."""
+        """The steps that put a record into a batch. The result is its future."""
         record = self.interceptors.on_send(record)
-        told = self._teller(record, callback) if callback is not None or self.interceptors else None
+        told = self._on_delivery(record, callback) if callback is not None or self.interceptors else None
         try:
             future = yield from self._append_steps(record)
         except KafkaError as error:
@@ -157,13 +164,13 @@ class ProducerCore:
                 raise
             if self.transactions is not None:
                 yield RecordFailed(error)
-            future = Refused(record.topic, error).future()
+            future = RejectedRecord(record.topic, error).future()
         if told is not None:
             future.add_done_callback(told)
         return future
 
     def is_raised(self, error: KafkaError) -> bool:
-        """Whether an error says what is wrong with the call, or that a transaction has failed already."""
+        """Whether `send` raises an error instead of keeping it in the future."""
         known = self.transactions is not None and error is self.transactions.error
         return known or isinstance(error, RAISED)
 
@@ -190,13 +197,13 @@ class ProducerCore:
             yield from self.memory(size, deadline)
 
     def known(self, topic: str, partition: int | None, deadline: float) -> Generator[Wait, None, None]:
-        """A step that waits for the metadata of a topic, or of one of its partitions, where it is missing."""
+        """Wait for the metadata of a topic, or of one of its partitions, if it is missing."""
         count = self.client.view.partition_count(topic)
         if count is None or (partition is not None and partition >= count):
             yield TopicWait(topic, partition, max(0.0, deadline - time.monotonic()))
 
     def memory(self, size: int, deadline: float) -> Generator[Wait, None, None]:
-        """A step that waits for memory; the sender is told, so that nothing lingers meanwhile."""
+        """Wait for memory. Wakes the sender, which then sends batches without linger."""
         self.sender.wake()
         yield MemoryWait(max(size, self.settings.batch_size), max(0.0, deadline - time.monotonic()))
         self.check_open()
@@ -235,18 +242,18 @@ class ProducerCore:
         return future
 
     def announce(self, queue: PartitionQueue, now: float) -> None:
-        """A batch of a queue began or is full: the sender has to know."""
+        """Wake the sender for a batch that has begun or is full."""
         if len(queue.batches) > 1 or (queue.batches and queue.batches[0].full):
-            # A broker with as many requests as it may have is looked at when it answers.
+            # A broker with max.in.flight.requests is looked at when it answers.
             if self.client.view.leader(queue.topic, queue.partition) not in self.sender.busy_nodes:
                 self.sender.wake()
         else:
             self.sender.wake_for_new(now)
 
     def sticky_queue(self, topic: str, *, filled: bool = False) -> PartitionQueue:
-        """Where the next record without a key goes: on with the batch at hand, or to another partition.
+        """The queue of the sticky partition, for records without a key.
 
-        `filled` says that the batch at hand had no room for it.
+        `filled` says that its open batch has no room for the record.
         """
         sticky = self._sticky.get(topic)
         if sticky is None:
@@ -256,7 +263,7 @@ class ProducerCore:
         if batch is not None:
             if not filled and not batch.full:
                 return batch.queue
-            # One that the sender took early counts for what is in it, one that filled up for all of it.
+            # A full batch always ends the stay at a partition, one that the sender took early by its size.
             enough = not batch.sealed
             batch.seal()
             sticky.batch = None
@@ -264,18 +271,18 @@ class ProducerCore:
             if enough or sticky.produced >= self.settings.batch_size:
                 sticky.partition = None
         if sticky.partition is None or sticky.partition >= (view.partition_count(topic) or 0):
-            sticky.move_on(view, topic, lambda: (self._loads(topic), self._shunned(topic)))
+            sticky.move_on(view, topic, lambda: (self._loads(topic), self._unavailable_partitions(topic)))
         assert sticky.partition is not None
         return self.accumulator.queue(topic, sticky.partition)
 
     def remember_sticky(self, topic: str, batch: ProducerBatch) -> None:
-        """The batch that records without a key are in now."""
+        """Keep the open batch of the sticky partition."""
         self._sticky[topic].batch = batch
         if self._may_be_fast:
             self.fast[topic] = batch
 
     def _remember_keyed(self, topic: str, partition: int, batch: ProducerBatch) -> None:
-        """The batch that records whose keys belong to a partition join."""
+        """Keep the open batch of a partition for records with keys."""
         count = self.client.view.partition_count(topic) or 1
         known = self.keyed.get(topic)
         if known is None or len(known.batches) != count:
@@ -292,15 +299,15 @@ class ProducerCore:
             if (queue := queues.get((topic, partition))) is not None
         }
 
-    def _shunned(self, topic: str) -> set[int]:
-        brokers = self.sender.shunned()
+    def _unavailable_partitions(self, topic: str) -> set[int]:
+        brokers = self.sender.unavailable_brokers()
         view = self.client.view.topics.get(topic)
         if not brokers or view is None:
             return set()
         return {index for index, entry in view.partitions.items() if entry.leader in brokers}
 
     def _partition(self, record: ProducerRecord, key: bytes | None, value: bytes | None) -> int | None:
-        """The partition given, chosen, or that of the key; None to stay with the batch at hand."""
+        """The partition of a record: given, by the partitioner, or by its key; None for the sticky one."""
         if record.partition is not None:
             return record.partition
         if self.choose is not None:
@@ -318,7 +325,7 @@ class ProducerCore:
         value: object,
         value_bytes: bytes | None,
     ) -> int:
-        """The partition that a partitioner of the user's chooses."""
+        """The partition that a user-defined partitioner returns."""
         partition = choose(topic, key, key_bytes, value, value_bytes, self.client.view)
         if not isinstance(partition, int) or partition < 0:
             raise ValueError(f"the partitioner chose {partition!r} for topic {topic!r}; at least 0 is right")
@@ -332,31 +339,33 @@ class ProducerCore:
                 value = serialize(record.topic, record.headers, value)
             return as_bytes(value)
         except Exception as error:
-            raise SerializationError(
+            raise SerializationException(
                 f"the {what} of a record for topic {record.topic!r} cannot be made into bytes: {error}"
             ) from error
 
     def check_size(self, size: int) -> None:
-        size += HEADER_SIZE  # it is sent in a batch, if need be of its own
+        size += HEADER_SIZE  # it fits into a batch of its own
         if size > self.settings.max_request_size:
-            raise RecordTooLarge(
+            raise RecordTooLargeException(
                 f"a record of {size} bytes is above max.request.size={self.settings.max_request_size}"
             )
         if size > self.settings.buffer_memory:
-            raise RecordTooLarge(
+            raise RecordTooLargeException(
                 f"a record of {size} bytes is above buffer.memory={self.settings.buffer_memory}"
             )
 
     def check_not_closed(self) -> None:
         if self.closed:
-            raise Closed("the producer is closed")
+            raise ClientClosedException("the producer is closed")
 
     def check_open(self) -> None:
         self.check_not_closed()
         if self.transactions is not None:
             self.transactions.check_sending()
 
-    def _teller(self, record: ProducerRecord, callback: Delivered | None) -> Callable[[RecordFuture], None]:
+    def _on_delivery(
+        self, record: ProducerRecord, callback: DeliveryCallback | None
+    ) -> Callable[[RecordFuture], None]:
         def told(future: RecordFuture) -> None:
             error = future.exception(0)
             batch = future.batch
@@ -384,7 +393,7 @@ class ProducerCore:
         if known is not None and open_there == [batch]:
             known.batches[queue.partition] = None
 
-    # Waits, on the loop
+    # Waits of the steps, on the loop
 
     async def wait(self, wait: Wait) -> None:
         if isinstance(wait, MemoryWait):
@@ -397,7 +406,7 @@ class ProducerCore:
             await self.turns.pass_on()
 
     def note_failed(self, error: KafkaError) -> None:
-        """A record was refused before it was in a batch: its transaction cannot be committed."""
+        """Fail the transaction: one of its records was rejected before it was in a batch."""
         if self.transactions is not None:
             self.transactions.batch_failed(error)
 
@@ -422,44 +431,48 @@ class ProducerCore:
         )
         try:
             await client.wait_for(grown, left, missing)
-        except Timeout:
-            raise Timeout(f"{missing} after {round(timeout * 1000)} ms") from None
+        except TimeoutException:
+            raise TimeoutException(f"{missing} after {round(timeout * 1000)} ms") from None
 
-    async def partitions_for(self, topic: str) -> int:
-        await self.wait_for_topic(topic, None, self._max_block)
-        return self.client.view.partition_count(topic) or 0
+    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        return partition_infos(await self.client.topic(topic, timeout=self._max_block))
 
-    async def flush(self) -> None:
-        """Wait until every record that was sent before has ended one way or the other."""
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record that was sent before is written or has failed."""
         self.accumulator.flushing += 1
         self.sender.wake_on_loop()
         try:
-            for batch in list(self.accumulator.incomplete):
-                await batch.ended()
+            async with asyncio.timeout(timeout):
+                for batch in list(self.accumulator.incomplete):
+                    await batch.ended()
+        except TimeoutError:
+            raise TimeoutException(f"flush: not every record was written within {timeout} s") from None
         finally:
             self.accumulator.flushing -= 1
 
     async def close(self, timeout: float | None) -> None:
-        """Send what waits and end; what is left when time is up fails with the reason.
+        """Write waiting records and end. After `timeout` seconds the others fail.
 
-        Called again meanwhile, it returns when all is over, and may have less patience.
+        A second call returns with the first one, and may shorten its timeout.
         """
         if self.closed:
             self._hurry_up(timeout)
             await self._ended.wait()
             return
-        with self.sending:  # what was not appended by now never is
+        with self.sending:  # no record is appended from now on
             self.closed = True
         self.accumulator.memory.close()
         begun = time.monotonic()
-        error = Closed("the producer was closed before the record was written")
+        error = ClientClosedException("the producer was closed before the record was written")
         try:
             async with asyncio.timeout(timeout) as self._time_to_close:
                 if timeout is None or timeout > 0:
                     await self._finish()
         except TimeoutError:
             passed = time.monotonic() - begun
-            error = Closed(f"the producer was closed, and the record was not written within {passed:.1f} s")
+            error = ClientClosedException(
+                f"the producer was closed, and the record was not written within {passed:.1f} s"
+            )
         finally:
             self._time_to_close = None
             self.sender.close()
@@ -491,7 +504,7 @@ class ProducerCore:
         await self.flush()
 
     def numbers(self) -> dict[str, float]:
-        """The metrics by Kafka's names."""
+        """The metrics under Kafka's names."""
         memory = self.accumulator.memory
         found = self.client.metrics.snapshot() | self.metrics.snapshot()
         found["buffer-total-bytes"] = memory.total
@@ -504,8 +517,8 @@ class ProducerCore:
         return found
 
 
-def patience(kind: type[BaseException] | None) -> float | None:
-    """How long ending may take where a block is left by an exception: Ctrl-C and cancelling wait little."""
+def close_timeout(kind: type[BaseException] | None) -> float | None:
+    """The timeout of close for a `with` block: short if an interruption or cancellation leaves it."""
     return None if kind is None or issubclass(kind, Exception) else INTERRUPTED_SECONDS
 
 
@@ -525,7 +538,7 @@ def encoded_headers(headers: Headers) -> EncodedHeaders:
     try:
         return tuple((name.encode(), as_bytes(content)) for name, content in headers)
     except (TypeError, ValueError, AttributeError):
-        raise SerializationError(
+        raise SerializationException(
             f"headers {headers!r}: expected pairs of a name and bytes, such as [('shop', b'7')]"
         ) from None
 

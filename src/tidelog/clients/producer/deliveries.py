@@ -1,6 +1,6 @@
-"""What becomes of batches that were sent: written, sent again, split, or given up.
+"""The outcome of sent batches: written, retried, split or given up.
 
-A batch is under way from the time it is put into a request until its answer is here, or nobody waits for one.
+A batch is in flight from its request until the response, or until nothing waits for a response.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import logging
 import math
 from collections.abc import Callable
 
-from tidelog.clients.errors import ClientError, Timeout
+from tidelog.clients.errors import ClientError, TimeoutException
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.network import NetworkClient
-from tidelog.clients.producer.accumulator import Accumulator
+from tidelog.clients.producer.accumulator import RecordAccumulator
 from tidelog.clients.producer.batch import ProducerBatch
 from tidelog.clients.producer.metrics import ProducerMetrics
 from tidelog.clients.producer.sequences import Sequences
-from tidelog.clients.producer.transactions import Transactions
+from tidelog.clients.producer.transactions import TransactionManager
 from tidelog.clients.settings import ProducerSettings
 from tidelog.errors import (
     DuplicateSequenceNumber,
@@ -41,7 +41,7 @@ from tidelog.records.batch import read_records
 
 log = logging.getLogger("tidelog.clients")
 
-# Errors that say that the metadata is out of date.
+# Errors that show outdated metadata.
 STALE_METADATA = (
     UnknownTopicOrPartition, UnknownTopicId, LeaderNotAvailable, NotLeaderOrFollower, FencedLeaderEpoch,
     UnknownLeaderEpoch, ReplicaNotAvailable, NetworkException,
@@ -51,16 +51,16 @@ Partition = ProduceResponse.PartitionProduceResponse
 
 
 class Deliveries:
-    """`take_answer`, `refused` and `written` end a batch or put it back; `on_settled` is told of each end."""
+    """`take_answer`, `refused` and `written` end a batch or put it back. Calls `on_settled` for each end."""
 
     def __init__(
         self,
         client: NetworkClient,
-        accumulator: Accumulator,
+        accumulator: RecordAccumulator,
         settings: ProducerSettings,
         metrics: ProducerMetrics,
         sequences: Sequences | None,
-        transactions: Transactions | None,
+        transactions: TransactionManager | None,
     ) -> None:
         self.under_way: dict[ProducerBatch, None] = {}
         self.on_settled: Callable[[ProducerBatch], None] | None = None
@@ -74,17 +74,17 @@ class Deliveries:
         self._one_at_a_time = settings.max_in_flight_requests_per_connection == 1
 
     def begin(self, batch: ProducerBatch) -> None:
-        """A batch goes into a request."""
+        """Mark a batch as in flight."""
         self.under_way[batch] = None
         if self._one_at_a_time:
             batch.queue.muted = True
 
-    # Answers
+    # Responses
 
     def take_answer(
         self, answer: ProduceResponse, batches: list[ProducerBatch], names: dict[bytes, str]
     ) -> None:
-        """`names` are those of the topics in the request, which the metadata may have lost by now."""
+        """Read a response. `names` are the topics of the request: the metadata may not have them any more."""
         found: dict[tuple[str, int], Partition] = {}
         for topic in answer.responses:
             name = topic.name or names.get(topic.topic_id, "")
@@ -118,7 +118,7 @@ class Deliveries:
         details: dict[int, BaseException] = {}
         for entry in result.record_errors:
             reason = entry.batch_index_error_message or text
-            # Where one record alone is wrong, the error of the batch is that record's.
+            # The error of a batch with one record is the error of that record.
             single = len(result.record_errors) == 1
             details[entry.batch_index] = kind(reason) if single else InvalidRecord(reason)
         self.refused(batch, kind(text), result.log_start_offset, details)
@@ -143,12 +143,12 @@ class Deliveries:
         log_start_offset: int,
         details: dict[int, BaseException],
     ) -> None:
-        """A batch came back with an error: split, sent again, or given up."""
+        """Split, retry or give up a batch after an error."""
         self._ended(batch)
         if isinstance(error, STALE_METADATA):
             self._client.request_refresh()
         if batch.finished:
-            # It was given up before its answer came.
+            # It was given up before the response.
             if self._sequences is not None:
                 self._sequences.remove(batch)
             return
@@ -162,7 +162,7 @@ class Deliveries:
             log.debug("%r is sent again: %s", batch.queue, error)
             self._accumulator.put_back(batch, in_order=self._sequences is not None)
         elif isinstance(error, DuplicateSequenceNumber):
-            # It was written before, so long ago that the broker does not know where.
+            # The broker has it already, but no longer knows its offset.
             self.written(batch, -1, -1)
         else:
             certain = batch.attempts < self._settings.retries
@@ -183,7 +183,7 @@ class Deliveries:
         if self._transactions is not None:
             self._transactions.batch_failed(error)
         if self._sequences is not None:
-            uncertain = isinstance(error, NetworkException | RequestTimedOut | Timeout)
+            uncertain = isinstance(error, NetworkException | RequestTimedOut | TimeoutException)
             if uncertain and batch.has_sequence and batch in batch.queue.in_flight:
                 self._sequences.expired(batch)
             self._sequences.failed(batch, error, certain=certain and not uncertain)
@@ -214,7 +214,7 @@ class Deliveries:
     # Time
 
     def expire(self, now: float) -> None:
-        """Give up what is older than delivery.timeout.ms."""
+        """Give up batches that are older than delivery.timeout.ms."""
         oldest = now - self._delivery
         for queue in list(self._accumulator.active):
             while queue.batches and queue.batches[0].created <= oldest:
@@ -228,7 +228,7 @@ class Deliveries:
 
     def _time_out(self, batch: ProducerBatch, now: float) -> None:
         passed = round((now - batch.created) * 1000)
-        error = Timeout(
+        error = TimeoutException(
             f"{batch.queue!r}: {batch.count} records were not written within {passed} ms"
             f"{self._last_failure(batch)}"
         )
@@ -236,7 +236,7 @@ class Deliveries:
         self._give_up(batch, error, {}, certain=False)
 
     def _last_failure(self, batch: ProducerBatch) -> str:
-        """What is known of why a batch was not written: what its last try got, or why nobody is reached."""
+        """Why a batch was not written: the error of its last attempt, or of the connection."""
         last = batch.last_error
         if last is None or self._client.last_error is not None:
             return "" if self._client.last_error is None else f": {self._client.last_error}"
@@ -245,12 +245,12 @@ class Deliveries:
 
     def next_expiry(self) -> float:
         oldest = min((batch.created for batch in self.under_way), default=math.inf)
-        for queue in list(self._accumulator.active):  # threads that send add to it meanwhile
+        for queue in list(self._accumulator.active):  # sending threads add to it
             if queue.batches:
                 oldest = min(oldest, queue.batches[0].created)
         return oldest + self._delivery
 
-    # Ends
+    # The end
 
     def abort_waiting(self, error: KafkaError) -> None:
         """Fail the batches that were not sent yet."""
@@ -266,7 +266,7 @@ class Deliveries:
                 self._settle(batch)
 
     def abort_all(self, error: KafkaError) -> None:
-        """Fail every batch that has no end yet, also those under way."""
+        """Fail every batch that has not ended, also those in flight."""
         self.abort_waiting(error)
         for batch in list(self._accumulator.incomplete):
             self.under_way.pop(batch, None)

@@ -1,6 +1,6 @@
-"""What others may do with records on their way: change them before they are sent, see how they fared.
+"""Interceptors of a producer: they may change records before they are sent, and see the outcome.
 
-An interceptor that fails is logged and passed over; it never keeps a record from being sent.
+An exception of an interceptor is logged and otherwise ignored: the record is sent.
 """
 
 from __future__ import annotations
@@ -8,37 +8,39 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Generic
 
 from tidelog.clients.interceptors import Chain
+from tidelog.clients.type_parameters import RecordKey, RecordValue
 from tidelog.records.loops import RecordMetadata
 
 log = logging.getLogger("tidelog.clients")
 
 
 @dataclass(slots=True)
-class ProducerRecord:
+class ProducerRecord(Generic[RecordKey, RecordValue]):
     """A record as it was given to `send`."""
 
     topic: str
-    value: object = None
-    key: object = None
+    value: RecordValue | None = None
+    key: RecordKey | None = None
     headers: Sequence[tuple[str, bytes | None]] = field(default=())
     partition: int | None = None
     timestamp_ms: int | None = None
 
 
 class ProducerInterceptor:
-    """Base class: override what is needed."""
+    """Base class of interceptors; override the methods that you need."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """The record to send instead; called by the thread that sends, before serializing."""
+        """Return the record to send. Called in the sending thread, before serialization."""
         return record
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: BaseException | None) -> None:
-        """How a record fared; called on the producer's loop, which should not be held up."""
+        """Called when a record is written or given up, on the producer's loop: it must not block."""
 
     def close(self) -> None:
-        """The producer is closed."""
+        """Called when the producer is closed."""
 
 
 class Interceptors(Chain[ProducerInterceptor]):
@@ -66,7 +68,7 @@ class Interceptors(Chain[ProducerInterceptor]):
 
 
 def _given(record: ProducerRecord | None) -> ProducerRecord:
-    """What an interceptor gave, which may forget to."""
+    """The record that an interceptor returned. Raises TypeError for None, a forgotten return."""
     if record is None:
-        raise TypeError("on_send gave None; a record is right")
+        raise TypeError("on_send returned None; expected a record")
     return record

@@ -1,4 +1,4 @@
-"""The producer's numbers under Kafka's names: added up as plain integers, worked out when somebody asks."""
+"""The metrics of a producer under Kafka's names: plain integers, turned into rates on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ProducerMetrics:
     throttle_time: Average = field(default_factory=Average)
 
     def snapshot(self) -> dict[str, float]:
-        """Every number by Kafka's name; times in milliseconds."""
+        """Every metric by Kafka's name; times in milliseconds."""
         numbers: dict[str, float] = {
             "record-send-total": self.record_send_total,
             "record-error-total": self.record_error_total,

@@ -1,7 +1,7 @@
-"""Which partition a record goes to: by its key as Kafka's Java client, in turn, or with the batch at hand.
+"""The partition of a record: by the hash of its key as in Java's client, round robin, or sticky.
 
-Without a key and a partitioner, records stay with one partition until a batch's worth went there, then move
-to another one, chosen at random and less often where batches pile up.
+Records without a key stay with a partition for batch.size bytes, and then go to another one. It is chosen at
+random, less often if batches wait for it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidelog.clients.producer.batch import ProducerBatch
 from tidelog.config import ConfigError
 from tidelog.records.partitioning import partition_for_key
 
-__all__ = ["Partitioner", "RoundRobin", "StickyPartition", "partition_for_key", "partitioner_of"]
+__all__ = ["Partitioner", "RoundRobinPartitioner", "StickyPartition", "partition_for_key", "partitioner_of"]
 
 
 @runtime_checkable
 class Partitioner(Protocol):
-    """A partitioner of one's own: an object with this method, or a function of the same arguments."""
+    """A user-defined partitioner: an object with this method, or a function with its arguments."""
 
     def partition(
         self,
@@ -33,14 +33,14 @@ class Partitioner(Protocol):
         value_bytes: bytes | None,
         cluster: ClusterView,
     ) -> int:
-        """The partition of a record; a number below 0 is an error."""
+        """Return the partition of a record, 0 or more."""
 
 
 Choose = Callable[[str, object, "bytes | None", object, "bytes | None", ClusterView], int]
 
 
-class RoundRobin:
-    """The partitions with a leader in turn, whatever the key."""
+class RoundRobinPartitioner:
+    """Goes through the partitions that have a leader, whatever the key."""
 
     def __init__(self) -> None:
         self._turns: dict[str, itertools.count[int]] = {}
@@ -62,13 +62,13 @@ class RoundRobin:
 
 
 def partitioner_of(given: object) -> Choose | None:
-    """The partitioner that partitioner.class names; None for the built-in way."""
+    """The partitioner of partitioner.class; None for the built-in one."""
     if given is None:
         return None
     if isinstance(given, str):
         name = given.rpartition(".")[2]
         if name in ("RoundRobinPartitioner", "round_robin", "RoundRobin"):
-            return RoundRobin().partition
+            return RoundRobinPartitioner().partition
         if name in ("DefaultPartitioner", "UniformStickyPartitioner", ""):
             return None
         raise ConfigError(
@@ -95,7 +95,7 @@ Loads = tuple[Mapping[int, int], set[int]]
 
 
 class StickyPartition:
-    """Where the records of a topic that have no key go at present."""
+    """The partition that records of a topic without a key go to at present."""
 
     __slots__ = ("_adaptive", "batch", "partition", "produced")
 
@@ -106,7 +106,7 @@ class StickyPartition:
         self.batch: ProducerBatch | None = None
 
     def move_on(self, cluster: ClusterView, topic: str, state: Callable[[], Loads]) -> None:
-        """Choose anew; `state` says how many batches wait for each partition, and which to leave alone."""
+        """Choose the next partition. `state` returns the waiting batches, and partitions to avoid."""
         self.produced = 0
         available = available_partitions(cluster, topic)
         if not available:
@@ -115,8 +115,8 @@ class StickyPartition:
         if not self._adaptive or len(available) < 2:
             self.partition = random.choice(available)
             return
-        loads, shunned = state()
-        candidates = [index for index in available if index not in shunned] or available
+        loads, unavailable_brokers = state()
+        candidates = [index for index in available if index not in unavailable_brokers] or available
         most = max(loads.get(index, 0) for index in candidates) + 1
         # The fewer batches wait for a partition, the more often it is chosen.
         sums = list(itertools.accumulate(most - loads.get(index, 0) for index in candidates))

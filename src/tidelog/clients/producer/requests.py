@@ -1,4 +1,4 @@
-"""Produce requests as parts: batches go to the socket from where they lie, between a few bytes of frame."""
+"""Produce requests as lists of parts: batches are sent from their buffers, without a copy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Takes batches that are due, and sends them to the leaders of their partitions.
+"""Sends batches that are due to the leaders of their partitions.
 
-It runs on the loop in short turns: after a batch began or filled up, an answer came, a connection was made,
-the metadata changed, or a time was reached. A request holds at most one batch of a partition; the partitions
-of a broker take turns, so that none is left behind. What comes of a batch is seen to by `deliveries`.
+It runs on the loop, in turns: after a batch began or is full, a response, a new connection, a change of the
+metadata, or a timer. A request has at most one batch of a partition; the partitions of a broker take turns.
+`deliveries` handles the outcome of a batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 
 from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.network import NetworkClient
-from tidelog.clients.producer.accumulator import Accumulator, PartitionQueue
+from tidelog.clients.producer.accumulator import PartitionQueue, RecordAccumulator
 from tidelog.clients.producer.batch import ProducerBatch
 from tidelog.clients.producer.deliveries import Deliveries
 from tidelog.clients.producer.metrics import ProducerMetrics
@@ -25,7 +25,7 @@ from tidelog.clients.producer.requests import (
     produce_parts,
 )
 from tidelog.clients.producer.sequences import Sequences
-from tidelog.clients.producer.transactions import Transactions
+from tidelog.clients.producer.transactions import TransactionManager
 from tidelog.clients.settings import ProducerSettings
 from tidelog.errors import KafkaError, NetworkException, error_class
 from tidelog.protocol.message import decode
@@ -38,16 +38,16 @@ log = logging.getLogger("tidelog.clients")
 
 
 class Sender:
-    """`wake()` from any thread, `wake_on_loop()` from the loop; `run` is one turn."""
+    """Threads call `wake()`, the loop calls `wake_on_loop()`; `run` is one turn."""
 
     def __init__(
         self,
         client: NetworkClient,
-        accumulator: Accumulator,
+        accumulator: RecordAccumulator,
         settings: ProducerSettings,
         metrics: ProducerMetrics,
         sequences: Sequences | None,
-        transactions: Transactions | None,
+        transactions: TransactionManager | None,
         level: int | None,
     ) -> None:
         self._client = client
@@ -69,7 +69,7 @@ class Sender:
         self._request_timeout = settings.request_timeout_ms / 1000
         self._blocked_since: dict[int, float] = {}
         self.busy_nodes: set[int] = set()
-        """Brokers that have as many requests as they may have."""
+        """Brokers with max.in.flight.requests.per.connection requests."""
         self.closing = False
         self.deliveries = Deliveries(client, accumulator, settings, metrics, sequences, transactions)
 
@@ -85,14 +85,14 @@ class Sender:
             self._naming.cancel()
 
     def wake(self) -> None:
-        """Run soon; many calls make one turn."""
+        """Schedule a turn; several calls schedule one."""
         if not self._pending and self._loop is not None:
             self._pending = True
             self._loop.call_soon_threadsafe(self.run)
 
     def wake_for_new(self, now: float) -> None:
-        """A batch began: a turn that comes before it is due is early enough."""
-        # Set before the timer is looked at: a turn under way that did not see the batch sees this.
+        """Schedule a turn for a new batch, unless one comes before the batch is due."""
+        # Set before the timer is read: a running turn that missed the batch reads this.
         self._unseen = True
         timer = self._timer
         if timer is None or timer.when() > now + self._linger:
@@ -103,10 +103,10 @@ class Sender:
             self._pending = True
             self._loop.call_soon(self.run)
 
-    def shunned(self) -> set[int]:
-        """Brokers that batches wait for and that take none for partitioner.availability.timeout.ms.
+    def unavailable_brokers(self) -> set[int]:
+        """Brokers that have taken no waiting batch for partitioner.availability.timeout.ms.
 
-        Asked by the threads that send: what the loop may change meanwhile is copied first.
+        Sending threads call it: it copies what the loop may change.
         """
         limit = self._settings.partitioner_availability_timeout_ms / 1000
         if not limit or self._loop is None:
@@ -114,7 +114,7 @@ class Sender:
         now = self._loop.time()
         slow = {node for node, since in list(self._blocked_since.items()) if now - since > limit}
         if slow:
-            # One that nothing waits for any more is tried again, or it would never be seen to recover.
+            # A broker without waiting batches is tried again, to notice its recovery.
             leader = self._client.view.leader
             active = list(self._accumulator.active)
             slow &= {leader(queue.topic, queue.partition) for queue in active if queue.batches}
@@ -137,7 +137,7 @@ class Sender:
             self._set_timer(min(again, now + self._linger), now)
 
     def _prepare(self) -> bool:
-        """Whether batches may be sent at all at present."""
+        """Whether batches may be sent now."""
         if self._transactions is not None and (error := self._transactions.refusing) is not None:
             self.abort_waiting(error)
             if self._transactions.failed:
@@ -152,7 +152,7 @@ class Sender:
         return True
 
     def _send_due(self, now: float) -> float:
-        """Send what is due to every broker that takes it; when the next is due."""
+        """Send due batches to every ready broker. Returns the time of the next one."""
         self.busy_nodes.clear()
         ready, later = self._ready(now)
         for node, queues in ready.items():
@@ -175,14 +175,14 @@ class Sender:
                 self._blocked_since.setdefault(node, now)
                 if not connection.closed:
                     self.busy_nodes.add(node)
-            # Behind the batches that were due, others may have begun that are not.
+            # The batches behind those that were due may not be due.
             later = min(
                 [later, *(due for queue in queues if queue.batches and (due := self._due(queue)) > now)]
             )
         return later
 
     def _ready(self, now: float) -> tuple[dict[int, list[PartitionQueue]], float]:
-        """The queues with a batch that is due, by the broker that leads them; and when the next one is."""
+        """The queues with a due batch, by leader, and the time when the next batch is due."""
         accumulator, view = self._accumulator, self._client.view
         transactions = self._transactions
         self._forced = (
@@ -230,7 +230,7 @@ class Sender:
         return self._sequences is None or self._sequences.may_send(queue, queue.batches[0])
 
     def _drain(self, node: int, queues: list[PartitionQueue], now: float) -> list[ProducerBatch]:
-        """At most one batch of each queue, beginning where the last request of this broker ended."""
+        """At most one batch of each queue, starting after the queues of the last request."""
         count = len(queues)
         start = self._turns.get(node, 0) % count
         batches: list[ProducerBatch] = []
@@ -278,7 +278,7 @@ class Sender:
                 self._accumulator.learn_ratio(batch.queue.topic, rate)
         batch.drained = now
 
-    # Requests and answers
+    # Requests and responses
 
     def _send(self, connection: AsyncConnection, batches: list[ProducerBatch], now: float) -> None:
         transactions, settings = self._transactions, self._settings
@@ -355,7 +355,7 @@ class Sender:
             self._timer = None
         if at != math.inf and not (self.closing and not self._accumulator.incomplete):
             assert self._loop is not None
-            # A time in the past is reached by a later event: what waits then waits for a broker.
+            # No timer for a time in the past: such batches wait for a broker, whose next event starts a turn.
             self._timer = self._loop.call_at(max(at, now + 0.001), self._fire)
 
     def _fire(self) -> None:
@@ -363,14 +363,14 @@ class Sender:
         if not self._pending:
             self.run()
 
-    # Ends
+    # The end
 
     def abort_waiting(self, error: KafkaError) -> None:
         """Fail the batches that were not sent yet."""
         self.deliveries.abort_waiting(error)
 
     def abort_all(self, error: KafkaError) -> None:
-        """Fail every batch that has no end yet, also those under way."""
+        """Fail every batch that has not ended, also those in flight."""
         self.deliveries.abort_all(error)
 
     # The producer's id
@@ -381,7 +381,7 @@ class Sender:
             self._naming = self._loop.create_task(self._get_id(), name="producer id")
 
     async def _get_id(self) -> None:
-        """Ask some broker for a producer id until it is given, or refused for good."""
+        """Request a producer id until a broker returns one, or an error that no retry resolves."""
         assert self._sequences is not None
         attempt = 0
         try:

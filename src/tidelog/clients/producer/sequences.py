@@ -1,7 +1,7 @@
-"""The producer id and the sequence numbers by which a broker knows a record that it has seen before.
+"""The producer id and the sequence numbers, by which brokers recognise duplicates.
 
-Each batch gets its number when it is first sent and keeps it. Where nobody can know any more whether a batch
-was written, the partition starts again at 0 under a higher epoch, before anything else is sent to it.
+A batch gets its sequence number when it is first sent, and keeps it. When it cannot be known whether a batch
+was written, the producer epoch is raised and the partition starts at 0, before another batch is sent to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEVER_ACKED = -1
 
 
 class Sequences:
-    """All of it happens on the loop. A transactional producer fails its transaction instead of going on."""
+    """Runs on the loop. A transactional producer fails its transaction instead of raising the epoch."""
 
     def __init__(self, *, transactional: bool, abort: Callable[[KafkaError], None] | None = None) -> None:
         self.producer_id = NO_PRODUCER_ID
@@ -41,20 +41,20 @@ class Sequences:
     # Sending
 
     def may_send(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Whether the first batch of a queue may go out before what is under way is answered."""
+        """Whether the first batch of a queue may be sent while others are in flight."""
         if batch.has_sequence:
-            # One that is sent again waits for those with lower numbers, or it would be refused once more.
+            # A retried batch waits for lower sequence numbers, or the broker would reject it again.
             return not queue.in_flight or queue.in_flight[0] is batch
         if not self.has_id or queue.unresolved_until is not None or queue in self._to_bump:
             return False
         if not queue.in_flight:
             return True
-        # A broker that does not know the producer takes any number as its first: were the very first batch
-        # refused and the one behind it written, the first could never follow.
+        # A broker accepts any sequence number of an unknown producer. If the very first batch failed and the
+        # second were written, the first could never be.
         return queue.last_acked_sequence != NEVER_ACKED and not self._is_stale(queue)
 
     def number(self, batch: ProducerBatch) -> None:
-        """Give a batch that is sent for the first time its number."""
+        """Assign the sequence number of a batch that is sent for the first time."""
         if batch.has_sequence:
             return
         queue = batch.queue
@@ -67,7 +67,7 @@ class Sequences:
     def _is_stale(self, queue: PartitionQueue) -> bool:
         return queue.producer_id != self.producer_id or queue.epoch != self.epoch
 
-    # Answers
+    # Responses
 
     def written(self, batch: ProducerBatch, base_offset: int) -> None:
         queue = batch.queue
@@ -78,12 +78,12 @@ class Sequences:
             queue.last_acked_offset = max(queue.last_acked_offset, base_offset + batch.count - 1)
 
     def remove(self, batch: ProducerBatch) -> None:
-        """A batch is under way no longer."""
+        """Remove a batch that is not in flight any more."""
         if batch in batch.queue.in_flight:
             batch.queue.in_flight.remove(batch)
 
     def failed(self, batch: ProducerBatch, error: BaseException, *, certain: bool) -> None:
-        """A batch ended with an error; `certain` where the broker said so, and it was not written."""
+        """A batch failed; `certain` if the broker rejected it, so that it was not written."""
         queue = batch.queue
         known = batch in queue.in_flight
         self.remove(batch)
@@ -99,7 +99,7 @@ class Sequences:
             self._to_bump.add(queue)
 
     def expired(self, batch: ProducerBatch) -> None:
-        """A batch that was sent is given up: nobody knows whether it was written."""
+        """A sent batch was given up: it may have been written."""
         queue = batch.queue
         after = batch.last_sequence + 1
         queue.unresolved_until = max(queue.unresolved_until or 0, after)
@@ -111,7 +111,7 @@ class Sequences:
             if log_start_offset == -1 or batch.sequence_reset:
                 return True
             if queue.last_acked_offset < log_start_offset and self._transactional:
-                # The records that the broker knew the producer by are gone, as their time had come.
+                # Retention removed the records by which the broker knew the producer.
                 self._start_at_beginning(queue)
                 return True
             if not self._transactional:
@@ -128,7 +128,7 @@ class Sequences:
         return error.retriable
 
     def split(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
-        """The parts of a batch share out its numbers."""
+        """Assign the sequence numbers of a split batch to its parts."""
         if not batch.has_sequence:
             return
         sequence = batch.base_sequence
@@ -140,15 +140,15 @@ class Sequences:
             at = in_flight.index(batch)
             in_flight[at : at + 1] = parts
 
-    # Between the two
+    # Between sending and responses
 
     def settle(self, queues: Iterable[PartitionQueue]) -> bool:
-        """Resolve what can be, raise the epoch where it has to be; whether a new producer id is needed."""
+        """Resolve doubtful batches, or raise the epoch. Returns whether a new producer id is needed."""
         for queue in [queue for queue in self._unresolved if not queue.in_flight]:
             self._unresolved.discard(queue)
             queue.unresolved_until = None
             if queue.next_sequence == queue.last_acked_sequence + 1:
-                continue  # later batches were written, so that the one in doubt was, too
+                continue  # later batches were written, so the doubtful one was, too
             if self._transactional:
                 if self._abort is not None:
                     self._abort(
@@ -182,7 +182,7 @@ class Sequences:
         queue.next_sequence = sequence
 
     def _close_gap(self, failed: ProducerBatch) -> None:
-        """In a transaction that is to be aborted, later batches take the numbers of the failed one."""
+        """Move later batches to the sequence numbers of a failed one, in a transaction to be aborted."""
         queue = failed.queue
         queue.next_sequence = (queue.next_sequence - failed.count) & 0x7FFFFFFF
         for batch in queue.in_flight:

@@ -1,9 +1,8 @@
-"""Transactions: what is written between begin and commit is read together or not at all.
+"""Transactions of a producer.
 
-The coordinator is told of each partition before it is written to (version 1), or learns of it from the
-writes themselves (version 2, where the cluster's feature transaction.version is 2 or more). An error that
-the transaction does not survive leaves it to be aborted; one that the producer does not survive, such as
-being fenced by another of the same id, is final.
+In version 1 the producer adds each partition at the coordinator before it writes. In version 2, with the
+feature transaction.version=2, the writes add it. After an abortable error the transaction has to be aborted.
+A fatal error, such as being fenced by another producer of the same id, ends the producer.
 """
 
 from __future__ import annotations
@@ -14,16 +13,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from tidelog.clients.async_connection import AsyncConnection
-from tidelog.clients.errors import CommitFailed, InvalidState, Timeout, TransactionAborted
-from tidelog.clients.network import GROUP, TRANSACTION, NetworkClient
-from tidelog.clients.producer.accumulator import Accumulator, PartitionQueue
-from tidelog.clients.producer.sequences import Sequences
-from tidelog.clients.producer.transaction_values import (
-    GroupMember,
-    OffsetToCommit,
-    PreparedTransaction,
-    State,
+from tidelog.clients.errors import (
+    CommitFailedException,
+    IllegalStateException,
+    TimeoutException,
+    TransactionAbortedException,
 )
+from tidelog.clients.network import GROUP, TRANSACTION, NetworkClient
+from tidelog.clients.offsets import ConsumerGroupMetadata, OffsetAndMetadata, epoch_number
+from tidelog.clients.producer.accumulator import PartitionQueue, RecordAccumulator
+from tidelog.clients.producer.sequences import Sequences
+from tidelog.clients.producer.transaction_values import PreparedTxnState, State
 from tidelog.clients.settings import ProducerSettings
 from tidelog.errors import (
     ClusterAuthorizationFailed,
@@ -57,14 +57,12 @@ from tidelog.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
-__all__ = ["GroupMember", "OffsetToCommit", "PreparedTransaction", "State", "Transactions"]
-
 log = logging.getLogger("tidelog.clients")
 
 R = TypeVar("R", bound=Message)
 
 FEATURE = "transaction.version"
-LAST_CLIENT_ADD_PARTITIONS = 3  # later versions are for brokers among themselves
+LAST_CLIENT_ADD_PARTITIONS = 3  # later versions are for requests between brokers
 TWO_PHASE_INIT = 6
 TIME_OUT_NEVER = 2**31 - 1
 
@@ -78,13 +76,13 @@ FATAL = (
 LOST_ITS_GROUP = (UnknownMemberId, IllegalGeneration, FencedInstanceId)
 
 
-class Transactions:
-    """All of it happens on the loop; `flush` waits until every batch has ended."""
+class TransactionManager:
+    """The transactions of a producer. Runs on the loop; `flush` waits until every batch has ended."""
 
     def __init__(
         self,
         client: NetworkClient,
-        accumulator: Accumulator,
+        accumulator: RecordAccumulator,
         settings: ProducerSettings,
         flush: Callable[[], Awaitable[None]],
         wake: Callable[[], None],
@@ -117,14 +115,16 @@ class Transactions:
 
     @property
     def refusing(self) -> KafkaError | None:
-        """Why batches that wait are not sent any more; None while they are."""
+        """The error that keeps waiting batches from being sent; None without one."""
         if self.state in (State.FATAL, State.ABORTABLE):
             return self.error
         if self.state is State.ABORTING:
-            return self.error or TransactionAborted("the transaction was aborted before the record was sent")
+            return self.error or TransactionAbortedException(
+                "the transaction was aborted before the record was sent"
+            )
         return None
 
-    # What the producer's user calls
+    # Calls of the user
 
     def check_sending(self) -> None:
         """Raises unless records may be sent now."""
@@ -134,7 +134,7 @@ class Transactions:
         raise self._misplaced("send")
 
     async def init(self) -> None:
-        """Get the producer id, fence others of the same transactional id and end what they left open."""
+        """Get a producer id. Fences other producers of the transactional id, and ends their transaction."""
         self._require(State.UNINITIALIZED, State.INITIALIZING, call="init_transactions")
         self.state = State.INITIALIZING
         async with self._in_time("init_transactions"):
@@ -150,13 +150,13 @@ class Transactions:
         self._to_add.clear()
 
     async def send_offsets(
-        self, offsets: Mapping[tuple[str, int], OffsetToCommit], member: GroupMember
+        self, offsets: Mapping[tuple[str, int], OffsetAndMetadata], member: ConsumerGroupMetadata
     ) -> None:
         """Commit a consumer's offsets with the transaction."""
         self._require(State.IN_TRANSACTION, call="send_offsets_to_transaction")
         if not offsets:
             return
-        # A request may have arrived although nobody waits for its answer any more.
+        # An earlier request may have arrived although its response was not awaited.
         self._started = self._offsets_missing = True
         async with self._in_time("send_offsets_to_transaction"):
             if not self.version_2:
@@ -167,41 +167,41 @@ class Transactions:
         self._offsets_missing = False
 
     async def commit(self) -> None:
-        """Send what waits, and make the transaction visible."""
+        """Write waiting records, and commit."""
         self._require(State.IN_TRANSACTION, State.PREPARED, State.COMMITTING, call="commit_transaction")
         self._require_offsets("commit_transaction")
         self.state = State.COMMITTING
         await self._end(commit=True)
 
     async def abort(self) -> None:
-        """Drop what waits, and let nobody see what was written."""
+        """Drop waiting records, and abort."""
         self._require(
             State.IN_TRANSACTION, State.PREPARED, State.ABORTABLE, State.ABORTING, call="abort_transaction"
         )
         self.state = State.ABORTING
         await self._end(commit=False)
 
-    async def prepare(self) -> PreparedTransaction:
-        """Write everything, so that the transaction can be ended either way, here or elsewhere."""
-        self._require(State.IN_TRANSACTION, call="prepare")
-        self._require_offsets("prepare")
-        async with self._in_time("prepare"):
+    async def prepare(self) -> PreparedTxnState:
+        """Write waiting records, so that any process can commit or abort."""
+        self._require(State.IN_TRANSACTION, call="prepare_transaction")
+        self._require_offsets("prepare_transaction")
+        async with self._in_time("prepare_transaction"):
             await self._write_everything()
         self.state = State.PREPARED
-        return PreparedTransaction(self.id, self.sequences.producer_id, self.sequences.epoch)
+        return PreparedTxnState(self.id, self.sequences.producer_id, self.sequences.epoch)
 
-    async def complete(self, handle: PreparedTransaction, *, commit: bool) -> None:
-        """End a prepared transaction, whoever prepared it."""
+    async def complete(self, handle: PreparedTxnState, *, commit: bool) -> None:
+        """Commit or abort a prepared transaction, of this or another process."""
         if handle.transactional_id != self.id:
-            raise InvalidState(
+            raise IllegalStateException(
                 f"the transaction was prepared by {handle.transactional_id!r}, this producer is {self.id!r}"
             )
         own = (handle.producer_id, handle.epoch) == (self.sequences.producer_id, self.sequences.epoch)
         if self.state is State.PREPARED and own:
             await (self.commit() if commit else self.abort())
             return
-        self._require(State.UNINITIALIZED, call="complete")
-        async with self._in_time("complete"):
+        self._require(State.UNINITIALIZED, call="complete_transaction")
+        async with self._in_time("complete_transaction"):
             producer_id, epoch = await self._take_over(handle)
             await self._coordinate(
                 lambda connection: (EndTxnRequest(
@@ -215,10 +215,10 @@ class Transactions:
         return self.state in (State.UNINITIALIZED, State.INITIALIZING)
 
     async def abort_if_possible(self, timeout: float | None = None) -> None:
-        """Abort after an error that is on its way to the user and must not be covered by another one."""
+        """Abort after an error. A failure of the abort is logged: the user gets the first error."""
         if self.state in (State.IN_TRANSACTION, State.ABORTABLE, State.COMMITTING):
             if self.state is State.COMMITTING:
-                return  # nobody knows whether it is committed: calling commit again finds out
+                return  # it may be committed: another commit finds out
             try:
                 async with asyncio.timeout(timeout):
                     await self.abort()
@@ -230,10 +230,10 @@ class Transactions:
     def has_open_transaction(self) -> bool:
         return self.state in (State.IN_TRANSACTION, State.COMMITTING, State.ABORTABLE, State.ABORTING)
 
-    # What the sender asks and says
+    # Calls of the sender
 
     def may_send(self, queue: PartitionQueue) -> bool:
-        """Whether a partition is part of the transaction; if not, it is made so."""
+        """Whether a partition was added to the transaction. Adds it if not."""
         if queue in self._added:
             return True
         if self.version_2:
@@ -248,9 +248,9 @@ class Transactions:
         return False
 
     def batch_failed(self, error: KafkaError) -> None:
-        """A batch was given up: the transaction cannot be committed."""
+        """Fail the transaction after a batch was given up."""
         if isinstance(error, InvalidProducerEpoch):
-            # Only the coordinator knows which of the two it is: the abort asks it.
+            # Fenced or expired: the abort finds out from the coordinator.
             error = InvalidProducerEpoch(
                 f"transactional.id={self.id}: the transaction took longer than transaction.timeout.ms="
                 f"{self._settings.transaction_timeout_ms}, or another producer took over: {error}"
@@ -269,14 +269,14 @@ class Transactions:
             self._check_error()
         raise self._misplaced(call)
 
-    def _misplaced(self, call: str) -> InvalidState:
-        """The error of a call in a state that it does not fit; says what to call before it."""
-        return InvalidState(f"transactional.id={self.id}: {call} does not fit: {self.state.value}")
+    def _misplaced(self, call: str) -> IllegalStateException:
+        """The error of a call in the wrong state, with the call that is expected."""
+        return IllegalStateException(f"transactional.id={self.id}: {call} does not fit: {self.state.value}")
 
     def _require_offsets(self, call: str) -> None:
-        """What was written must not become visible without the offsets that it was made from."""
+        """Raises if offsets are missing: records must not be committed without their input offsets."""
         if self._offsets_missing:
-            raise InvalidState(
+            raise IllegalStateException(
                 f"transactional.id={self.id}: {call} does not fit, send_offsets_to_transaction was not done "
                 "in time; call it again, or abort"
             )
@@ -328,7 +328,7 @@ class Transactions:
         try:
             queues = list(self._accumulator.queues.values())
             if any(batch.has_sequence for queue in queues for batch in list(queue.batches)):
-                # Numbers that were given out and never written would leave a gap.
+                # Sequence numbers that were assigned and never written would leave a gap.
                 self._bump_after_abort = True
             error = self.refusing
             if error is not None:
@@ -379,8 +379,8 @@ class Transactions:
         answer = await self._coordinate(request, InitProducerIdResponse)
         self.sequences.take_id(answer.producer_id, answer.producer_epoch)
 
-    async def _take_over(self, handle: PreparedTransaction) -> tuple[int, int]:
-        """The id and epoch to end a prepared transaction with."""
+    async def _take_over(self, handle: PreparedTxnState) -> tuple[int, int]:
+        """The producer id and epoch that end a prepared transaction."""
         node = await self._client.coordinator(TRANSACTION, self.id)
         connection = await self._client.connection(node)
         self.version_2 = connection.features.get(FEATURE, 0) >= 2
@@ -398,11 +398,11 @@ class Transactions:
                 lambda _: (request, TWO_PHASE_INIT), InitProducerIdResponse, taken_in=False
             )
         except UnsupportedVersion:
-            # Brokers that know the version and not the wish: the handle itself says enough.
+            # The broker knows this version but not two-phase commit: use the ids of the prepared state.
             return handle.producer_id, handle.epoch
         open_one = (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch)
         if open_one != (handle.producer_id, handle.epoch):
-            raise InvalidState(
+            raise IllegalStateException(
                 f"transactional.id={self.id}: the transaction that was prepared is not open any more"
             )
         return answer.producer_id, answer.producer_epoch
@@ -448,7 +448,7 @@ class Transactions:
         )
 
     async def _commit_offsets(
-        self, offsets: Mapping[tuple[str, int], OffsetToCommit], member: GroupMember
+        self, offsets: Mapping[tuple[str, int], OffsetAndMetadata], member: ConsumerGroupMetadata
     ) -> None:
         topics: dict[str, list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = {}
         for (topic, partition), entry in offsets.items():
@@ -456,7 +456,7 @@ class Transactions:
                 TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
                     partition_index=partition,
                     committed_offset=entry.offset,
-                    committed_leader_epoch=entry.leader_epoch,
+                    committed_leader_epoch=epoch_number(entry.leader_epoch),
                     committed_metadata=entry.metadata,
                 )
             )
@@ -489,7 +489,7 @@ class Transactions:
         key: str | None = None,
         taken_in: bool = True,
     ) -> R:
-        """Ask a coordinator until it answers; the state takes in errors that end transaction or producer."""
+        """Send a request to a coordinator, with retries. Abortable and fatal errors change the state."""
         name = self.id if key is None else key
         attempt = 0
         while True:
@@ -508,17 +508,17 @@ class Transactions:
             except KafkaError as error:
                 if not taken_in and not error.retriable:
                     raise
-                if not error.retriable or isinstance(error, Timeout):
+                if not error.retriable or isinstance(error, TimeoutException):
                     raise self._noted(error, name) from None
             await asyncio.sleep(min(self._client.retry_backoff.delay(attempt), 0.02 if attempt < 5 else 1.0))
             attempt += 1
 
     def _noted(self, error: KafkaError, name: str) -> KafkaError:
-        """The error as the user sees it, after the state has taken it in."""
+        """The error for the user, after the change of the state."""
         if isinstance(error, FENCED):
             error = ProducerFenced(f"another producer with transactional.id={self.id} took over: {error}")
         elif isinstance(error, LOST_ITS_GROUP):
-            error = CommitFailed(
+            error = CommitFailedException(
                 f"the offsets of group {name!r} came too late, it has other members now: {error}"
             )
         lost = isinstance(error, UnknownProducerId | InvalidProducerIdMapping)
@@ -530,7 +530,7 @@ class Transactions:
 
 
 class _InTime:
-    """`async with`: what takes longer than max.block.ms raises Timeout, and may be called again."""
+    """`async with`: raises TimeoutException after max.block.ms; the call may be repeated."""
 
     def __init__(self, what: str, seconds: float) -> None:
         self._what = what
@@ -546,13 +546,13 @@ class _InTime:
         try:
             await self._timer.__aexit__(kind, error, trace)  # type: ignore[arg-type]  # as it was given
         except TimeoutError:
-            raise Timeout(
+            raise TimeoutException(
                 f"{self._what}: not done within max.block.ms={round(self._seconds * 1000)}; call it again"
             ) from None
 
 
 def _raise_first_error(answer: Message) -> None:
-    """Raise the first error code in an answer of a coordinator."""
+    """Raise the first error code in a response of a coordinator."""
     codes = [getattr(answer, "error_code", 0)]
     if isinstance(answer, AddPartitionsToTxnResponse):
         codes += [
@@ -563,6 +563,6 @@ def _raise_first_error(answer: Message) -> None:
     elif isinstance(answer, TxnOffsetCommitResponse):
         codes += [entry.error_code for topic in answer.topics for entry in topic.partitions]
     for code in codes:
-        if code and code != OperationNotAttempted.code:  # another partition says why
+        if code and code != OperationNotAttempted.code:  # another partition has the reason
             kind = error_class(code)
             raise kind(f"{type(answer).__name__.removesuffix('Response')}: {kind()}")

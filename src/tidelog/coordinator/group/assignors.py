@@ -1,12 +1,11 @@
-"""The ways in which partitions are dealt out to the members of a consumer group: `uniform` and `range`.
+"""The server-side assignors of consumer groups (KIP-848): `uniform` and `range`.
 
-Pure: members with what they want and what they have in, the new target assignment out. Every partition of a
-topic that somebody is subscribed to has exactly one owner afterwards.
-- `uniform` gives each member the same number of partitions, give or take one, and takes away as few as it
-  can.
-  Where subscriptions differ, no partition could be moved to a member that has two or more fewer.
-- `range` gives each member one piece of every topic, the same piece of topics of the same size, and so moves
-  partitions whenever members come and go.
+Pure functions from the subscriptions and present assignments of the members to the new target assignment.
+Every partition of a subscribed topic has exactly one owner. - `uniform` gives all members the same number of
+partitions, plus or minus one, and moves as few as possible. If
+  subscriptions differ, no partition can be moved to a member that has at least two fewer.
+- `range` gives each member a contiguous range of every topic, the same range for topics of the same size, and
+  moves partitions whenever members come and go.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tidelog.coordinator.group.consumer_events import Target
 
 
 class MemberSpec(NamedTuple):
-    """What an assignor is told of a member: the topics it wants, and what it was meant to have so far."""
+    """The input of an assignor for a member: its subscribed topics, and its present target assignment."""
 
     instance_id: str | None
     topics: frozenset[bytes]
@@ -28,7 +27,7 @@ class MemberSpec(NamedTuple):
 
 Members = Mapping[str, MemberSpec]
 Topics = Mapping[bytes, int]
-"""Partitions that each topic has, by its id."""
+"""The number of partitions of each topic, by topic id."""
 
 Assignor = Callable[[Members, Topics], dict[str, Target]]
 Held = dict[bytes, set[int]]
@@ -53,7 +52,7 @@ def _uniform_homogeneous(members: Members, topics: Topics, subscribed: frozenset
     for member_id, member in members.items():
         allowed = quota + (extra > 0)
         mine, count = _keep(member, topics, subscribed, taken, allowed)
-        # An extra partition is for those who have it already, as long as enough members are left to take one.
+        # A member that has one partition more keeps it, as long as the quota of such members allows.
         has_extra = extra > 0 and (count == allowed or left <= extra)
         free = allowed - count - (extra > 0 and not has_extra)
         extra -= has_extra
@@ -61,7 +60,7 @@ def _uniform_homogeneous(members: Members, topics: Topics, subscribed: frozenset
         kept[member_id] = mine
         if free:
             room.append((member_id, free))
-    # What nobody has goes first, so that some of those who wait for partitions have not long to wait.
+    # Partitions without an owner go first: their new members need not wait for a revocation.
     held = _held(members)
     unassigned = sorted(
         (
@@ -95,7 +94,7 @@ def _keep(
     taken: defaultdict[bytes, set[int]],
     allowed: int,
 ) -> tuple[Held, int]:
-    """What a member keeps of what it has: partitions that exist and are nobody else's, up to a number."""
+    """The partitions that a member keeps: at most `allowed` that exist and have no other owner."""
     mine: Held = {}
     count = 0
     for topic_id, partitions in member.target.items():
@@ -114,7 +113,7 @@ def _keep(
 
 
 class _Heterogeneous:
-    """Members want different topics: keep what can be kept, fill up, then even out what is uneven."""
+    """Subscriptions differ: keep present owners, assign the rest, then balance."""
 
     def __init__(self, members: Members, topics: Topics) -> None:
         self._topics = topics
@@ -132,7 +131,7 @@ class _Heterogeneous:
         self._taken = taken
 
     def assign(self) -> dict[str, Target]:
-        # Topics that few want first: there is less choice for them.
+        # Topics with few subscribers first: there is less choice for them.
         order = sorted(self._subscribers, key=lambda topic_id: (len(self._subscribers[topic_id]), topic_id))
         for topic_id in order:
             self._fill(topic_id)
@@ -152,9 +151,9 @@ class _Heterogeneous:
                 load[least] += 1
 
     def _even_out(self, topic_id: bytes) -> bool:
-        """Move partitions of a topic while somebody who wants it has two fewer than somebody who has some.
+        """Move partitions of a topic while a subscriber has at least two fewer than an owner.
 
-        Each move makes the sum of the squared loads smaller, so that this comes to an end.
+        This ends, because each move reduces the sum of the squared loads.
         """
         load, subscribers = self._load, self._subscribers[topic_id]
         is_moved = False
@@ -199,7 +198,7 @@ def range_(members: Members, topics: Topics) -> dict[str, Target]:
 
 
 def _range_key(member_id: str, member: MemberSpec) -> tuple[bool, str]:
-    """Static members first, by instance id: theirs outlives the member id, and so does their piece."""
+    """Static members first, by instance id: with a new member id they keep their range."""
     return member.instance_id is None, member.instance_id or member_id
 
 

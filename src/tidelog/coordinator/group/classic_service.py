@@ -1,7 +1,7 @@
-"""Classic groups in the shards of this broker: whose request it is, when a group wakes, what it writes.
+"""The classic groups of this broker: finds the group of a request, sets its timers and writes its records.
 
-What a group decides is in `classic`. Members that use the classic protocol inside a consumer group are
-handed on to the service of those groups.
+`classic` has the decisions of a group. Requests of classic members in consumer groups go to the service of
+consumer groups.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from tidelog.clock import Clock, TimerHandle
 from tidelog.coordinator.group.classic import ClassicGroup
-from tidelog.coordinator.group.classic_state import ClassicGroupState, Client
+from tidelog.coordinator.group.classic_state import Client
 from tidelog.coordinator.group.group import Group
 from tidelog.coordinator.group.group_metadata import new_group
 from tidelog.coordinator.group.members import NEVER, JoinDone, SyncDone, refused_join
@@ -40,9 +40,9 @@ LeaveDone = Callable[[LeaveGroupResponse], None]
 
 
 class ClassicMembers(Protocol):
-    """The members of consumer groups that use the classic protocol: `group` is of kind "consumer".
+    """Requests of the classic protocol to consumer groups: `group` is of kind "consumer".
 
-    What breaks a rule raises its KafkaError, before `done` is called.
+    KafkaError for a request that breaks a rule, before `done` is called.
     """
 
     def classic_join(
@@ -54,7 +54,7 @@ class ClassicMembers(Protocol):
     ) -> None: ...
 
     def classic_heartbeat(self, shard: GroupShard, group: Group, request: HeartbeatRequest) -> int:
-        """Note that the member is alive; the error code of the answer."""
+        """Extend the member's session; returns the error code of the answer."""
 
     def classic_leave(
         self,
@@ -88,7 +88,7 @@ class ClassicGroups:
 
     @property
     def timers(self) -> int:
-        """How many groups wait to be woken."""
+        """How many groups have a timer."""
         return len(self._timers)
 
     # -- requests ----------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class ClassicGroups:
     def _delete_then_join(
         self, shard: GroupShard, group: Group, request: JoinGroupRequest, client: Client, done: JoinDone
     ) -> None:
-        """An empty consumer group makes way for a classic one."""
+        """Replace an empty consumer group by a classic one."""
 
         def deleted(error: KafkaError | None) -> None:
             if error is None:
@@ -138,7 +138,7 @@ class ClassicGroups:
         self._runtime.append(shard.partition, group.tombstones(), deleted)
 
     def _make_known(self, shard: GroupShard, group_id: str) -> ClassicGroup:
-        """A new group, with a first record so that it is there after a restart."""
+        """A new group, with a first record, so that it exists after a restart."""
         group = self.make(shard, group_id)
 
         def written(error: KafkaError | None) -> None:
@@ -172,9 +172,9 @@ class ClassicGroups:
         self._run(request.group_id, operation, failed)
 
     def heartbeat(self, request: HeartbeatRequest) -> int:
-        """The error code of the answer; raises where the group or the member is not to be found.
+        """The error code of the answer; KafkaError if the group or the member is unknown.
 
-        The most frequent request of a group, and the one that changes least: it is answered at once.
+        The most frequent request changes nothing in the log: it is answered at once.
         """
         group_id = request.group_id
         shard = self._runtime.shard_for(group_id)
@@ -189,7 +189,7 @@ class ClassicGroups:
         self, group_id: str, leaving: Sequence[LeaveGroupRequest.MemberIdentity], done: LeaveDone
     ) -> None:
         def failed(error: KafkaError) -> None:
-            if isinstance(error, UnknownMemberId):  # there is no such group: that is told for each member
+            if isinstance(error, UnknownMemberId):  # the group does not exist: each member gets that error
                 done(LeaveGroupResponse(members=[_not_left(identity) for identity in leaving]))
             else:
                 done(LeaveGroupResponse(error_code=error.code))
@@ -239,7 +239,7 @@ class ClassicGroups:
         return group
 
     def replay(self, shard: GroupShard, record_type: int, key: bytes, value: bytes | None) -> None:
-        """Take over a group of the log. Living ones are ahead of their records, which only follow them."""
+        """Load a group from its record. The state of a running group is newer than its records."""
         group_id = read_group_key(key)
         group = shard.groups.get(group_id)
         if value is None:
@@ -263,7 +263,7 @@ class ClassicGroups:
 
     # -- what groups need --------------------------------------------------------------------------
 
-    def write(self, group: ClassicGroupState, record: NewRecord, done: Done) -> None:
+    def write(self, group: ClassicGroup, record: NewRecord, done: Done) -> None:
         try:
             partition = self._runtime.partition_for(group.group_id)
         except KafkaError as error:
@@ -271,8 +271,8 @@ class ClassicGroups:
             return
         self._runtime.append(partition, [record], done)
 
-    def wake(self, group: ClassicGroupState) -> None:
-        """Have the group woken when it wants; a timer that fires too early only looks, and is set anew."""
+    def wake(self, group: ClassicGroup) -> None:
+        """Set the timer of the group to `wake_at`. A timer that fires too early is set again."""
         assert isinstance(group, ClassicGroup)
         timer = self._timers.get(group)
         due = group.wake_at
@@ -293,7 +293,7 @@ class ClassicGroups:
     def new_member_id(self, prefix: str) -> str:
         return f"{prefix}-{uuid.uuid4()}"
 
-    def rebalanced(self, group: ClassicGroupState) -> None:
+    def rebalanced(self, group: ClassicGroup) -> None:
         self.completed_rebalances += 1
 
 

@@ -1,7 +1,7 @@
-"""A consumer group: the state that its records tell, and what follows from it.
+"""ConsumerGroup: the state of a consumer group (KIP-848), as its records have it.
 
-Nothing here decides: a group changes by `apply` alone, with the events that its records stand for, so that
-a group that was loaded and one that was served all along are the same. Decisions: consumer_decisions.
+A group changes only by `apply`, with the events of its records, so that a loaded group and a running one have
+the same state. `consumer_decisions` decides which events happen.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class ConsumerGroup:
         self.members: dict[str, Member] = {}
         self.targets: dict[str, Target] = {}
         self.patterns: dict[str, ResolvedPattern] = {}
-        # What follows from the members: instance ids, who has which partition, members of each pattern.
+        # Derived from the members: instance ids, the owner of each partition, the members of each pattern.
         self.static_members: dict[str, str] = {}
         self.owners: dict[tuple[bytes, int], str] = {}
         self.pattern_members: Counter[str] = Counter()
 
     def copy(self) -> ConsumerGroup:
-        """A group of its own with the same state: values are shared, none of them ever changes."""
+        """A copy of the group. It shares the values, which are immutable."""
         other = ConsumerGroup(self.group_id)
         other.group_epoch = self.group_epoch
         other.metadata_hash = self.metadata_hash
@@ -95,7 +95,7 @@ class ConsumerGroup:
     # -- changes -----------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
-        """Take over an event. The one that deletes the group is for whoever keeps the groups."""
+        """Apply an event. The owner of the group handles its deletion."""
         match event:
             case CurrentEvent(member_id, current):
                 member = self.members.get(member_id)
@@ -149,7 +149,7 @@ class ConsumerGroup:
         self._disown(member)
         self._count_pattern(member, -1)
         instance_id = member.metadata.instance_id
-        # Who took over the instance id since then keeps it.
+        # A member that has taken over the instance id keeps it.
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]
 
@@ -159,7 +159,7 @@ class ConsumerGroup:
         for owned in (member.current.assigned, member.current.revoking):
             for topic_id, partitions in owned.items():
                 for partition in partitions:
-                    # A compacted log may tell the next owner before it tells that this one let go.
+                    # In a compacted log the record of the next owner may come before the release by this one.
                     if self.owners.get((topic_id, partition)) == member.member_id:
                         del self.owners[topic_id, partition]
 
@@ -206,13 +206,13 @@ class ConsumerGroup:
         return member
 
     def preferred_assignor(self) -> str | None:
-        """The assignor that most members ask for; the first to be asked for where there are several."""
+        """The assignor that most members prefer; the first of equals."""
         votes = Counter(member.metadata.assignor for member in self.members.values())
         del votes[None]
         return votes.most_common(1)[0][0] if votes else None
 
     def topics_of(self, metadata: MemberMetadata) -> frozenset[str]:
-        """The topics that a member gets partitions of, by name and by pattern."""
+        """The topics that a member is subscribed to, by name and by pattern."""
         resolved = self.patterns.get(metadata.pattern) if metadata.pattern else None
         return metadata.topics if resolved is None else metadata.topics | resolved.topics
 
@@ -228,7 +228,7 @@ class ConsumerGroup:
         )
 
     def is_waiting_for_others(self, member: Member) -> bool:
-        """Whether somebody else still has a partition that this member is to get."""
+        """Whether another member still owns a partition of this member's target."""
         assigned = member.current.assigned
         return member.current.state is MemberState.UNRELEASED_PARTITIONS and any(
             partition not in assigned.get(topic_id, {}) and (topic_id, partition) in self.owners
@@ -240,7 +240,7 @@ class ConsumerGroup:
         return [member for member in self.members.values() if member.is_classic]
 
     def supports_classic_protocols(self, protocol_type: str, protocols: Iterable[str]) -> bool:
-        """Whether every classic member has one of these protocols in common."""
+        """Whether all classic members support one of these protocols."""
         if protocol_type != CONSUMER_PROTOCOL_TYPE:
             return False
         others = [
@@ -261,10 +261,10 @@ class ConsumerGroup:
         transactional: bool,
         api_version: int,
     ) -> CommitCheck | None:
-        """A member may commit with an older epoch what it has had since then."""
+        """A member with an older epoch may commit partitions that it has owned since then."""
         if generation_or_epoch < 0 and not self.members:
             return None
-        # Transactional commits may come without a word on the member.
+        # Transactional commits may have no member id.
         if transactional and generation_or_epoch == -1 and not member_id and instance_id is None:
             return None
         member = self.member(member_id)
@@ -292,7 +292,7 @@ class ConsumerGroup:
         return check
 
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        # Tools and consumers without a group tell neither.
+        # Tools and simple consumers send neither.
         if member_id is None and member_epoch < 0:
             return
         member = self.member(member_id or "")
@@ -300,7 +300,7 @@ class ConsumerGroup:
             raise _stale(member, f"the epoch is {member.current.epoch}, not {member_epoch}")
 
     def validate_offset_delete(self) -> None:
-        """Nothing to check: the offsets of topics that are subscribed to are refused one by one."""
+        """Nothing to check here: offsets of subscribed topics are refused one by one."""
 
     def validate_delete(self) -> None:
         if self.members:
@@ -314,7 +314,7 @@ class ConsumerGroup:
 
 
 def deletion_of(group: ConsumerGroup) -> list[Event]:
-    """The events that delete a group, in the order in which Kafka's coordinator can replay them."""
+    """The events that delete a group, in an order that Kafka's coordinator can replay."""
     return [
         *(CurrentEvent(member_id, None) for member_id in group.members),
         *(TargetEvent(member_id, None) for member_id in group.targets),
@@ -331,9 +331,9 @@ def _stale(member: Member, text: str) -> KafkaError:
 
 
 def metadata_hash(topics: Iterable[str], cluster: ClusterState) -> int:
-    """A number that changes when topics come, go or grow; 0 where none of them exists.
+    """A hash that changes when topics are created, deleted or get partitions; 0 if none of them exists.
 
-    It is compared with itself alone: another coordinator's differs, and has the group assigned anew.
+    Kafka's hash is different: a Kafka broker that takes over the group computes a new assignment.
     """
     digest = blake2b(digest_size=8)
     is_empty = True

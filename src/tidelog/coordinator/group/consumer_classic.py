@@ -1,8 +1,7 @@
-"""Members of consumer groups that use the classic protocol: what their requests do to the group.
+"""Classic members of consumer groups: what requests of the classic protocol do to a consumer group.
 
-They have their own words for the same things: the generation is the member epoch, a heartbeat is answered
-with REBALANCE_IN_PROGRESS where there is something to reconcile, the join after it is the reconciling, and
-the sync fetches what came of it.
+The generation is the member epoch. A heartbeat is answered with REBALANCE_IN_PROGRESS if the member has to
+reconcile; its next JoinGroup reconciles, and SyncGroup fetches the assignment.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tidelog.protocol.wire import ProtocolError
 
 
 class ClassicJoin(NamedTuple):
-    """What a member that joins with the classic protocol brings; `is_new` where it had no member id."""
+    """The JoinGroup of a classic member; `is_new` if it had no member id."""
 
     member_id: str
     is_new: bool
@@ -49,7 +48,7 @@ def check_protocols(group: ConsumerGroup, join: ClassicJoin) -> None:
 
 
 def find_or_replace(draft: Draft, join: ClassicJoin) -> Member:
-    """The member that joins as it was before, with the place of the static member that it follows."""
+    """The joining member as it was before, or the static member that it replaces."""
     group = draft.group
     if join.instance_id is None:
         return group.members.get(join.member_id) or Member(join.member_id)
@@ -65,11 +64,11 @@ def find_or_replace(draft: Draft, join: ClassicJoin) -> Member:
 class Joined(NamedTuple):
     subscription: ConsumerProtocolSubscription
     is_changed: bool
-    """Whether the member subscribes to other topics than before."""
+    """Whether the member's subscription has changed."""
 
 
 def update(draft: Draft, before: Member, join: ClassicJoin) -> Joined:
-    """Write down what the member says of itself."""
+    """Update the member from its request."""
     try:
         subscription = read_subscription(join.protocols[0][1])
     except ProtocolError as error:
@@ -88,12 +87,12 @@ def update(draft: Draft, before: Member, join: ClassicJoin) -> Joined:
         classic=ClassicMember(join.session_timeout_ms, join.protocols),
     )
     names_changed = draft.update(join.member_id, metadata)
-    draft.forget_unused_patterns()  # the static member whose place it has may have had one
+    draft.forget_unused_patterns()  # the static member that it replaces may have had one
     return Joined(subscription, names_changed or bool(old.pattern))
 
 
 def owned(subscription: ConsumerProtocolSubscription, cluster: ClusterState) -> dict[bytes, frozenset[int]]:
-    """What the member says it has, by topic id."""
+    """The owned partitions in the member's request, by topic id."""
     return {
         cluster.topics[topic.topic].topic_id: frozenset(topic.partitions)
         for topic in subscription.owned_partitions
@@ -102,7 +101,7 @@ def owned(subscription: ConsumerProtocolSubscription, cluster: ClusterState) -> 
 
 
 def find(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> Member:
-    """The classic member that a request comes from, in its present generation."""
+    """The classic member of a request; KafkaError unless it has the present generation."""
     if instance_id is None:
         member = group.member(member_id)
     else:
@@ -117,7 +116,7 @@ def find(group: ConsumerGroup, member_id: str, instance_id: str | None, generati
 
 
 def chosen_protocol(member: Member) -> tuple[str, bytes]:
-    """Whatever the member likes best: the broker assigns, and asks no leader."""
+    """The member's first protocol: the broker assigns, so any is right."""
     assert member.metadata.classic is not None
     return member.metadata.classic.protocols[0]
 
@@ -141,13 +140,13 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, cluster: ClusterState)
 
 
 def must_join_to_sync(group: ConsumerGroup, member: Member) -> bool:
-    """A member that is giving up partitions has joined already, and joins again when it has."""
+    """A member that revokes partitions has joined already, and joins again when it has revoked them."""
     current = member.current
     return group.assignment_epoch > current.epoch and current.state is not MemberState.UNREVOKED_PARTITIONS
 
 
 def must_join(group: ConsumerGroup, member: Member) -> bool:
-    """Whether there is something to reconcile, for which a classic member has to join."""
+    """Whether the member has to join again, because it has to reconcile."""
     current = member.current
     return (
         current.epoch < group.assignment_epoch

@@ -1,7 +1,7 @@
-"""What a consumer group does about a heartbeat, a silent member, a resolved pattern: events and an answer.
+"""Decisions of a consumer group about heartbeats, expired members and resolved patterns, as events.
 
-A decision is made on a draft of the group, to which every event is applied as it is made, so that each step
-sees what the one before it has done; the group itself changes when the events come back as records.
+A decision is made on a draft, a copy of the group: each event is applied to it at once, for the next steps of
+the decision. The group itself changes when the records of the events are replayed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from tidelog.errors import (
 )
 from tidelog.metadata.state import ClusterState
 
-# Patterns of a group are looked at again this long after the last time at the earliest.
+# The shortest time between two resolutions of a group's patterns.
 PATTERN_REFRESH_MIN_MS = 10_000
 
 
 class Rules(NamedTuple):
-    """The settings that a decision depends on, as they are for the group at that moment."""
+    """The settings of the group at the time of a decision."""
 
     default_assignor: str = "uniform"
     assignment_interval_ms: int = 1000
@@ -53,7 +53,7 @@ class Rules(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """What a member says of itself; None where it says nothing new."""
+    """The fields of a heartbeat; None for those that have not changed."""
 
     member_id: str
     member_epoch: int
@@ -69,7 +69,7 @@ class Heartbeat(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Members say everything when they join, and when they do not know what reached the coordinator."""
+        """Whether all fields are set: when a member joins, or does not know what the coordinator has got."""
         return (
             self.rebalance_timeout_ms is not None
             and (self.topics is not None or self.pattern is not None)
@@ -81,23 +81,23 @@ class HeartbeatAnswer(NamedTuple):
     member_id: str
     member_epoch: int
     assigned: Owned | None
-    """What the member is to have; None where nothing has changed for it."""
+    """The assignment of the member; None if it has not changed."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """A decision in the making: the group as it will be, the events that make it so, what is to follow."""
+    """A decision: a copy of the group with its events applied, the events, and the timers to set."""
 
     group: ConsumerGroup
     cluster: ClusterState
     rules: Rules
     now_ms: int
     events: list[Event] = field(default_factory=list)
-    # Members that are to give up partitions within their rebalance time-out, and those that are done with it.
+    # Members that have to revoke partitions within their rebalance timeout, and those that have done so.
     must_revoke: dict[str, bool] = field(default_factory=dict)
-    # Members that are gone.
+    # Removed members.
     gone: list[str] = field(default_factory=list)
-    # Patterns that are to be resolved, all of the group's at once.
+    # Patterns to resolve, all of the group at once.
     to_resolve: frozenset[str] = frozenset()
     _is_copied: bool = False
 
@@ -111,7 +111,7 @@ class Draft:
     # -- epochs and targets ------------------------------------------------------------------------
 
     def bump_if_changed(self, *, force: bool) -> None:
-        """Raise the group epoch where a subscription, or a topic that is subscribed to, has changed."""
+        """Bump the group epoch if a subscription or a subscribed topic has changed."""
         found = metadata_hash(self.group.subscribed_topics(), self.cluster)
         if force or found != self.group.metadata_hash:
             self.add(EpochEvent(self.group.group_epoch + 1, found))
@@ -119,7 +119,7 @@ class Draft:
             self.add(PartitionMetadataEvent(False))
 
     def assign(self) -> None:
-        """Make a new target where the group has moved on, unless the last one is too young for that."""
+        """Compute a new target assignment for a new group epoch, unless the last one is too recent."""
         group = self.group
         if group.assignment_epoch >= group.group_epoch:
             return
@@ -132,7 +132,7 @@ class Draft:
             for name in group.subscribed_topics()
             if (topic := self.cluster.topics.get(name)) is not None
         }
-        # Most members want the same: what that is has to be looked up once.
+        # Most members have the same subscription: its topics are looked up once.
         ids: dict[tuple[frozenset[str], str], frozenset[bytes]] = {}
         specs = {}
         for member_id, member in group.members.items():
@@ -178,7 +178,7 @@ class Draft:
             )
 
     def take_over(self, member: Member, member_id: str) -> None:
-        """Let a static member go on under another member id, with everything it had."""
+        """Replace the member id of a static member, which keeps its assignment."""
         heir = replace(member.current, epoch=0, previous_epoch=0)
         target = self.group.targets.get(member.member_id, {})
         self.remove(member.member_id)
@@ -187,7 +187,7 @@ class Draft:
         self.add(CurrentEvent(member_id, heir))
 
     def update(self, member_id: str, metadata: MemberMetadata) -> bool:
-        """Write down who the member is now; whether it names other topics than before."""
+        """Update the member; returns whether its subscribed topics have changed."""
         before = self.group.members.get(member_id)
         if before is None or before.metadata != metadata:
             self.add(MemberEvent(member_id, metadata))
@@ -213,10 +213,10 @@ def heartbeat(
     is_resolving: bool,
     check_pattern: Callable[[str], None],
 ) -> HeartbeatAnswer:
-    """A member that joins or goes on.
+    """Decide about the heartbeat of a member that joins or is part of the group.
 
-    `topics_changed`: topics may have come, gone or grown since this was last asked for the group.
-    `newest_topics`: the version of the cluster's topics, which is raised when one is made.
+    `topics_changed`: whether topics may have changed since the last check of the group.
+    `newest_topics`: the version of the cluster's topics, which rises when one is created.
     `check_pattern` raises InvalidRegularExpression.
     """
     draft.check_room(said.member_id)
@@ -226,7 +226,7 @@ def heartbeat(
     pattern_changed, is_resolved = _update_patterns(
         draft, before.metadata.pattern, metadata.pattern, newest_topics, is_resolving, check_pattern
     )
-    # A pattern that is not resolved yet raises the epoch when it is: once is enough.
+    # A new pattern bumps the epoch when it is resolved: once is enough.
     force = names_changed or is_resolved
     if force or topics_changed:
         draft.bump_if_changed(force=force)
@@ -239,7 +239,7 @@ def heartbeat(
 
 
 def _member_for(draft: Draft, said: Heartbeat) -> Member:
-    """The member as it was before this heartbeat: a new one where it joins."""
+    """The member before this heartbeat; a new one if it joins."""
     group = draft.group
     if said.instance_id is None:
         if said.member_epoch == 0:
@@ -264,7 +264,7 @@ def _member_for(draft: Draft, said: Heartbeat) -> Member:
 
 
 def check_instance(group: ConsumerGroup, instance_id: str, member_id: str) -> Member:
-    """The static member of an instance id, if it is this one."""
+    """The static member of an instance id, if it has this member id."""
     member = group.static_member(instance_id)
     if member is None:
         raise UnknownMemberId(f"the group {group.group_id} has no instance id {instance_id}")
@@ -277,8 +277,8 @@ def check_instance(group: ConsumerGroup, instance_id: str, member_id: str) -> Me
 
 def check_epoch(member: Member, epoch: int, reported: Reported | None) -> None:
     expected = member.current.epoch
-    # The answer that raised the epoch may have been lost: one step back is no mistake of the member's, if it
-    # has nothing that it should not have.
+    # The answer with the new epoch may have been lost: the previous epoch is accepted, if the member owns no
+    # partitions outside of its assignment.
     if epoch == expected or (
         epoch < expected
         and epoch == member.current.previous_epoch
@@ -321,10 +321,10 @@ def _update_patterns(
     is_resolving: bool,
     check_pattern: Callable[[str], None],
 ) -> tuple[bool, bool]:
-    """Whether the member has another pattern now, and whether its topics are known already."""
+    """Whether the member's pattern has changed, and whether its topics are known."""
     is_new = is_resolved = False
     if old != new:
-        if new and draft.group.pattern_members[new] == 1:  # only this member, which was written down above
+        if new and draft.group.pattern_members[new] == 1:  # only this member has it
             check_pattern(new)
             is_new = True
         else:
@@ -336,7 +336,7 @@ def _update_patterns(
 
 
 def _is_refresh_due(draft: Draft, is_new: bool, newest_topics: int, is_resolving: bool) -> bool:
-    """All patterns of a group are resolved together, so that they cause one new target and not many."""
+    """Resolve all patterns of a group together, so that they cause one new target."""
     group = draft.group
     if is_resolving or not group.pattern_members:
         return False
@@ -356,7 +356,7 @@ def _is_refresh_due(draft: Draft, is_new: bool, newest_topics: int, is_resolving
 def patterns_resolved(draft: Draft, resolved: Mapping[str, ResolvedPattern]) -> None:
     is_changed = False
     for pattern, found in resolved.items():
-        if pattern in draft.group.pattern_members:  # nobody may want it any more
+        if pattern in draft.group.pattern_members:  # no member may have it any more
             before = draft.group.patterns.get(pattern)
             is_changed |= found.topics != (frozenset() if before is None else before.topics)
             draft.add(PatternEvent(pattern, found))
@@ -364,12 +364,12 @@ def patterns_resolved(draft: Draft, resolved: Mapping[str, ResolvedPattern]) -> 
 
 
 def leave_for_a_while(draft: Draft, member: Member) -> None:
-    """A static member goes and means to come back: its partitions stay with its instance id."""
+    """A static member leaves for a while: its instance id keeps the partitions."""
     current = CurrentAssignment(
         STATIC_LEAVE_EPOCH,
         member.current.previous_epoch,
         member.current.state,
-        # Under the next member id they count as had from the start.
+        # For the next member id they count as owned from the beginning.
         {topic_id: dict.fromkeys(owned, 0) for topic_id, owned in member.current.assigned.items()},
     )
     draft.add(CurrentEvent(member.member_id, current))
@@ -377,7 +377,7 @@ def leave_for_a_while(draft: Draft, member: Member) -> None:
 
 
 def remove_members(draft: Draft, member_ids: Iterable[str]) -> None:
-    """Members that left, or were silent for too long."""
+    """Remove members that left or whose session expired."""
     for member_id in member_ids:
         draft.remove(member_id)
     draft.forget_unused_patterns()

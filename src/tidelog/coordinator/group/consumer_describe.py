@@ -1,4 +1,4 @@
-"""A consumer group as ConsumerGroupDescribe tells it."""
+"""The answer of ConsumerGroupDescribe for a group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _member(
     group: ConsumerGroup, member: Member, cluster: ClusterState
 ) -> ConsumerGroupDescribeResponse.Member:
     metadata, current = member.metadata, member.current
-    # What a member is to give up is its own until it has.
+    # A member owns the partitions that it has to revoke until it has done so.
     owned = {
         topic_id: {*current.assigned.get(topic_id, ()), *current.revoking.get(topic_id, ())}
         for topic_id in {**current.assigned, **current.revoking}

@@ -1,6 +1,4 @@
-"""Members of consumer groups, and the events that a consumer group is changed by.
-
-All of them are values: none is ever changed, a change makes a new one.
+"""Members of consumer groups, and the events that change a consumer group. All of them are immutable.
 """
 
 from __future__ import annotations
@@ -11,21 +9,21 @@ from enum import IntEnum
 from typing import NamedTuple
 
 Owned = Mapping[bytes, Mapping[int, int]]
-"""Partitions by topic id, each with the assignment epoch from which on its owner has it."""
+"""Partitions by topic id, each with the assignment epoch since which its owner has it."""
 
 Target = Mapping[bytes, frozenset[int]]
 """Partitions by topic id."""
 
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
-"""A static member that is away for a while: whoever brings its instance id next gets its partitions."""
+"""A static member that left for a while: the next member with its instance id gets its partitions."""
 
-# A group that nobody has changed yet. Not 0: that is what a member that joins brings.
+# The epoch of a new group. Not 0: a member joins with that.
 FIRST_EPOCH = 1
 
 
 class MemberState(IntEnum):
-    """Where a member stands on its way to the target assignment; the numbers are those of the records."""
+    """The progress of a member towards its target assignment; the numbers are in the records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -35,7 +33,7 @@ class MemberState(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class ClassicMember:
-    """What a member that uses the classic protocol brought when it joined."""
+    """The JoinGroup fields of a classic member."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -43,7 +41,7 @@ class ClassicMember:
 
 @dataclass(slots=True, frozen=True)
 class MemberMetadata:
-    """Who a member is and what it wants (record type 5)."""
+    """The identity and subscription of a member (record type 5)."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -58,7 +56,7 @@ class MemberMetadata:
 
 @dataclass(slots=True, frozen=True)
 class CurrentAssignment:
-    """What a member has, as far as the coordinator was told (record type 8)."""
+    """The current assignment of a member (record type 8)."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -82,7 +80,7 @@ class Member:
 
 
 class ResolvedPattern(NamedTuple):
-    """The topics that a pattern matched, as of a version of the cluster's topics and a time."""
+    """The topics that a pattern matched, with the version of the cluster's topics and the time."""
 
     topics: frozenset[str]
     version: int

@@ -1,6 +1,6 @@
 """Requests of the classic protocol to consumer groups: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-What they do to a group is in `consumer_classic`; here they are answered, and have their deadlines.
+`consumer_classic` has their effects on a group; this module has their answers and deadlines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupR
 from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from tidelog.protocol.wire import uuid_to_text
 
-# From this version on a dynamic member gets its id first, and joins again with it.
+# From this version on a dynamic member first gets its id, and joins again with it.
 MEMBER_ID_REQUIRED_VERSION = 4
 
 
@@ -84,7 +84,7 @@ class ClassicMemberRequests:
     def _reconcile(
         self, shard: GroupShard, group: ConsumerGroup, draft: Draft, join: ClassicJoin, done: JoinDone
     ) -> None:
-        """Write down who joins and what it gets; it may be the one that makes the group a classic one."""
+        """Write the joining member and its assignment; this may convert the group to a classic one."""
         replaced = group.static_member(join.instance_id)
         before = consumer_classic.find_or_replace(draft, join)
         joined = consumer_classic.update(draft, before, join)
@@ -219,7 +219,7 @@ def _leaving(group: ConsumerGroup, identity: LeaveGroupRequest.MemberIdentity) -
         return group.member(identity.member_id)
     if identity.member_id:
         return check_instance(group, identity.group_instance_id, identity.member_id)
-    # By hand, members are named by their instance id alone.
+    # Administrators remove members by their instance id alone.
     member = group.static_member(identity.group_instance_id)
     if member is None:
         raise UnknownMemberId(f"the group {group.group_id} has no instance id {identity.group_instance_id}")

@@ -1,6 +1,6 @@
 """The records of consumer groups in `__consumer_offsets`: types 3 to 8 and 16, in Kafka's formats.
 
-`encode` and `decode` are each other's inverse, for every event that a group can be changed by.
+`encode` and `decode` are inverse to each other for every event of a group.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ M = TypeVar("M", bound=Message)
 
 EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, PATTERN = 3, 4, 5, 6, 7, 8, 16
 
-# Kafka takes a member record without this tagged field for that of a classic member: that there is none has
-# to be said, with a field of one byte.
+# For Kafka a member record without this tagged field belongs to a classic member: a null value of one byte
+# says that the member is not classic.
 _NO_CLASSIC_METADATA = {0: b"\0"}
 
 _VERSION = struct.Struct(">h")
@@ -121,7 +121,7 @@ def encode_all(group_id: str, events: Iterable[Event]) -> list[NewRecord]:
 
 
 def decode(record_type: int, key: bytes, value: bytes | None) -> tuple[str, Event]:
-    """The group that a record belongs to, and what it says of it."""
+    """The group id and the event of a record."""
     body = key[2:]
     if record_type == CURRENT:
         current = ConsumerGroupCurrentMemberAssignmentKey.decode(body, 0)
@@ -261,7 +261,7 @@ def _read_current(value: bytes | None) -> CurrentAssignment | None:
 def _read_owned(
     topics: list[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions], member_epoch: int
 ) -> Owned:
-    """Brokers before 4.3 wrote no assignment epochs: the member's epoch is the safe guess."""
+    """Brokers before 4.3 wrote no assignment epochs: the member epoch is a safe value."""
     return {
         topic.topic_id: dict(zip(topic.partitions, topic.assignment_epochs, strict=False))
         if topic.assignment_epochs is not None and len(topic.assignment_epochs) == len(topic.partitions)

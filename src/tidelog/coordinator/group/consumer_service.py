@@ -1,7 +1,7 @@
-"""Consumer groups: ConsumerGroupHeartbeat and ConsumerGroupDescribe, and patterns that are resolved between.
+"""Serves ConsumerGroupHeartbeat and ConsumerGroupDescribe, and resolves the patterns of subscriptions.
 
-What a group decides is in `consumer_decisions`; this runs it on the shard, has its records written and
-answers when they are committed.
+`consumer_decisions` decides; this service runs the decisions on a shard, writes their records and answers
+when they are committed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.coordinator.group import consumer_decisions, patterns
-from tidelog.coordinator.group.classic_state import ClassicGroupState, Client
+from tidelog.coordinator.group.classic import ClassicGroup
+from tidelog.coordinator.group.classic_state import Client
 from tidelog.coordinator.group.consumer import ConsumerGroup
 from tidelog.coordinator.group.consumer_decisions import Draft, Heartbeat, HeartbeatAnswer
 from tidelog.coordinator.group.consumer_describe import described
@@ -39,9 +40,9 @@ from tidelog.protocol.wire import uuid_to_text
 
 HeartbeatDone = Callable[[ConsumerGroupHeartbeatResponse], None]
 
-# From this version on members make their ids themselves.
+# From this version on members generate their ids.
 CLIENT_MAKES_ID_VERSION = 1
-# How long topics are matched before others have their turn.
+# How long matching topics may keep the loop from requests at a time.
 SECONDS_A_TURN = 0.003
 
 
@@ -142,7 +143,7 @@ class ConsumerGroups:
     def _draft_for(
         self, shard: GroupShard, request: ConsumerGroupHeartbeatRequest
     ) -> tuple[Draft, list[NewRecord]]:
-        """A draft of the group, and the records that end what it was before."""
+        """A draft of the group, and the records that delete a classic group before it."""
         group_id = request.group_id
         group = shard.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
@@ -153,7 +154,7 @@ class ConsumerGroups:
         if group is None:
             return draft, []
         if not group.is_empty:
-            assert isinstance(group, ClassicGroupState)
+            assert isinstance(group, ClassicGroup)
             policy = MigrationPolicy.of(self._settings.consumer_migration_policy)
             check_upgrade(group, policy, self._settings.consumer_max_size)
             upgrade(draft, group)
@@ -212,7 +213,7 @@ class ConsumerGroups:
     # -- patterns ----------------------------------------------------------------------------------
 
     def _resolve(self, shard: GroupShard, group_id: str, wanted: frozenset[str]) -> None:
-        """Match the topics with all patterns of a group, in turns, and write down what came of it."""
+        """Match the topics with all patterns of a group, in turns of the loop, and write the result."""
         soft = self.store.soft(shard, group_id)
         soft.is_resolving = True
         started_ms = self.store.clock.ms()
@@ -249,7 +250,7 @@ class ConsumerGroups:
     # -- ConsumerGroupDescribe ---------------------------------------------------------------------
 
     def describe(self, group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
-        """A consumer group; raises GroupIdNotFound for one that is not there or of another kind."""
+        """A consumer group; GroupIdNotFound if it does not exist or is of another kind."""
         group = self._runtime.shard_for(group_id).groups.get(group_id)
         if group is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
@@ -259,7 +260,7 @@ class ConsumerGroups:
 
 
 class _TopicVersions:
-    """When a topic was last made, as far as this broker has seen it."""
+    """The version of the cluster's topics: rises when this broker sees a new topic."""
 
     __slots__ = ("_metadata", "_seen", "_version")
 
@@ -272,7 +273,7 @@ class _TopicVersions:
         topics = self._metadata.snapshot.topics
         if topics is not self._seen:
             if topics.keys() - self._seen.keys():
-                # Milliseconds, so that it goes on rising after a restart.
+                # Milliseconds, so that it also rises over a restart.
                 self._version = max(self._version + 1, now_ms)
             self._seen = topics
         return self._version

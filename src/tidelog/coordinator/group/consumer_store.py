@@ -1,6 +1,6 @@
-"""Consumer groups in the shards of this broker: drafts of them go out, records and deadlines come in.
+"""The consumer groups of this broker: makes drafts of groups, writes their records and sets their timers.
 
-What every request of a consumer group shares, whichever protocol it comes in.
+Used by the requests of both protocols.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tidelog.metadata.state import TopicState
 
 log = logging.getLogger("tidelog.coordinator.group")
 
-# Members that could not be taken out, because the log could not be written, are tried again after this.
+# The wait before the removal of members is retried, if the log could not be written.
 RETRY_MS = 1000
 
 
 class GroupSoftState:
-    """What is known of a group beside its records; it begins anew wherever the group is loaded."""
+    """The state of a group that is not in its records; it is new after each load."""
 
     __slots__ = ("deadlines", "is_resolving", "seen_topics")
 
     def __init__(self, deadlines: Deadlines) -> None:
         self.deadlines = deadlines
-        # The cluster's topics that the group was last compared with.
+        # The version of the cluster's topics at the last check of the group.
         self.seen_topics: dict[str, TopicState] | None = None
         self.is_resolving = False
 
@@ -101,7 +101,7 @@ class ConsumerStore:
             soft.deadlines.close()
 
     def heard_from(self, shard: GroupShard, group: ConsumerGroup, member: Member) -> None:
-        """A member has its whole session from now on."""
+        """A member's session begins again."""
         classic = member.metadata.classic
         timeout_ms = (
             self.settings.consumer_session_timeout_ms(group.group_id)
@@ -126,7 +126,7 @@ class ConsumerStore:
         )
 
     def commit(self, shard: GroupShard, draft: Draft, done: Done, before: Sequence[NewRecord] = ()) -> None:
-        """Write what a draft has decided; what follows from it is done when it is committed."""
+        """Write the events of a draft; its timers are set when they are committed."""
         group_id = draft.group.group_id
 
         def written(error: KafkaError | None) -> None:
@@ -154,7 +154,7 @@ class ConsumerStore:
     # -- members that go ---------------------------------------------------------------------------
 
     def remove(self, shard: GroupShard, group: ConsumerGroup, gone: Collection[str], done: Done) -> None:
-        """Take members out; those who stay go on as a classic group where they are one by now."""
+        """Remove members; the others become a classic group if all of them are classic."""
         policy = MigrationPolicy.of(self.settings.consumer_migration_policy)
         if may_downgrade(group, gone, policy, self.settings.max_size):
             reason = f"the last members of the consumer protocol left: {', '.join(gone)}"
@@ -167,7 +167,7 @@ class ConsumerStore:
     def downgrade(
         self, shard: GroupShard, draft: Draft, leaving: Collection[str], reason: str | None, done: Done
     ) -> None:
-        """Make a classic group of a draft of a consumer group; with a reason, have its members join anew."""
+        """Convert a draft of a consumer group to a classic group; with a reason, start a rebalance."""
         group = draft.group
         made = downgrade(group, leaving, draft.cluster, draft.now_ms)
         records = encode_all(group.group_id, [*draft.events, *deletion_of(group)])
@@ -176,7 +176,7 @@ class ConsumerStore:
             classic = shard.groups.get(group.group_id)
             if error is None and isinstance(classic, ClassicGroup):
                 log.info("group %s: it is a classic group from now on", group.group_id)
-                # A record tells the protocol that was chosen; of the living it is known what else they can.
+                # The record has only the chosen protocol; the members in memory have all.
                 for member in made.members.by_id.values():
                     restored = classic.members.by_id.get(member.member_id)
                     if restored is not None:

@@ -1,6 +1,6 @@
-"""The deadlines of the members of one consumer group, behind one timer.
+"""The deadlines of the members of a consumer group, with one timer.
 
-A heartbeat only moves a deadline, and touches no timer: one that fires too early looks, and is set anew.
+A heartbeat moves a deadline, but not the timer: a timer that fires too early is set again.
 """
 
 from __future__ import annotations

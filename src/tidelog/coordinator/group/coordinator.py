@@ -1,7 +1,7 @@
 """The group coordinator: the groups whose partitions of `__consumer_offsets` this broker leads.
 
-Classic groups, consumer groups and offsets are services of their own over the same shards; here they are
-put together, and here is what concerns groups of every kind.
+It combines the services for classic groups, consumer groups and offsets, which use the same shards, and
+serves requests about groups of every kind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidelog.protocol.messages.list_groups import ListGroupsResponse
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
-# Offsets of a deleted group that are removed before other requests have their turn.
+# How many offsets of a deleted group are removed in one turn of the loop.
 OFFSETS_A_TURN = 1000
 
 Deleted = Callable[[KafkaError | None], None]
@@ -64,11 +64,11 @@ class GroupCoordinator:
         return GroupShard(partition, leader_epoch, self.classic, self.consumer.store)
 
     def start(self) -> None:
-        """Begin to look for offsets that are past their retention."""
+        """Start to remove expired offsets."""
         self.offsets.start()
 
     def close(self) -> None:
-        """Stop: whoever waits in a group is answered."""
+        """Stop: answer all waiting members."""
         self.offsets.close()
         self.runtime.close()
 
@@ -85,7 +85,7 @@ class GroupCoordinator:
     def list_groups(
         self, states: Collection[str] = (), kinds: Collection[str] = ()
     ) -> list[ListGroupsResponse.ListedGroup]:
-        """The groups in any of these states and of any of these kinds, upper and lower case alike."""
+        """The groups with one of these states and one of these types, ignoring case."""
         if self.runtime.is_loading:
             raise CoordinatorLoadInProgress("groups are being loaded")
         wanted_states = {state.lower() for state in states}
@@ -103,13 +103,13 @@ class GroupCoordinator:
         ]
 
     def describe_classic(self, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
-        """A classic group; raises GroupIdNotFound for one that is not there or of another kind."""
+        """A classic group; GroupIdNotFound if it does not exist or is of another kind."""
         group = self.runtime.shard_for(group_id).groups.get(group_id)
         if group is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
         if not isinstance(group, ClassicGroup):
             raise GroupIdNotFound(f"Group {group_id} is not a classic group.")
-        # What members want is told only while nobody is about to say something else.
+        # Protocol metadata is shown only while the group is stable.
         is_stable = group.state is GroupState.STABLE
         protocol = group.protocol if is_stable else None
         return DescribeGroupsResponse.DescribedGroup(
@@ -121,7 +121,7 @@ class GroupCoordinator:
         )
 
     def delete_group(self, group_id: str, done: Deleted) -> None:
-        """Delete a group without members: its offsets in turns of the loop, and the group with the last."""
+        """Delete a group without members: its offsets in turns of the loop, then the group."""
         is_begun = False
 
         def operation(shard: GroupShard) -> None:

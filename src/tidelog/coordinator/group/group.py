@@ -1,6 +1,6 @@
-"""What every kind of group answers to those who keep its offsets, list it or delete it.
+"""Group: the interface of all kinds of groups for offsets, ListGroups and DeleteGroups.
 
-The methods that validate raise the KafkaError of the rule that is broken, and change nothing.
+The methods that validate raise the KafkaError of the broken rule, and change nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from tidelog.coordinator.runtime import NewRecord
 GroupKind = Literal["classic", "consumer"]
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
-"""The protocol type of consumers; Connect workers, Schema Registry and others bring their own."""
+"""The protocol type of consumers; Connect workers, Schema Registry and others have their own."""
 
 CommitCheck = Callable[[bytes, int], None]
-"""Called with topic id and partition; raises where this partition may not be committed. One that raises
-refuses the whole commit."""
+"""Called with topic id and partition; KafkaError if the member may not commit the partition. Then the whole
+commit is refused."""
 
 
 class Group(Protocol):
@@ -29,15 +29,15 @@ class Group(Protocol):
 
     @property
     def protocol_type(self) -> str | None:
-        """None for a group that only has offsets: nobody ever joined it."""
+        """None for a group that only has offsets and never had members."""
 
     @property
     def state_name(self) -> str:
-        """The state in Kafka's spelling, as ListGroups and DescribeGroups tell it."""
+        """The state in Kafka's spelling, as ListGroups and DescribeGroups show it."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group has no members, so that its offsets may expire and it may be deleted."""
+        """Whether the group has no members: then its offsets may expire and it may be deleted."""
 
     def validate_offset_commit(
         self,
@@ -48,21 +48,21 @@ class Group(Protocol):
         transactional: bool,
         api_version: int,
     ) -> CommitCheck | None:
-        """Whether this member may commit now: everything, or what passes the check that comes back."""
+        """KafkaError if this member may not commit now; else a check for each partition, or None."""
 
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Whether this member may fetch now; members of classic groups always may."""
+        """KafkaError if this member may not fetch now; members of classic groups always may."""
 
     def validate_offset_delete(self) -> None:
-        """Whether offsets may be deleted by hand; those of subscribed topics are another question."""
+        """KafkaError if no offsets may be deleted; `is_subscribed_to` decides for each topic."""
 
     def validate_delete(self) -> None:
-        """Whether the group may be deleted as a whole."""
+        """KafkaError if the group may not be deleted."""
 
     def is_subscribed_to(self, topic: str) -> bool: ...
 
     def offset_expiry_base(self, commit_timestamp: int) -> int | None:
-        """The time from which the retention of an offset counts; None where it cannot expire now."""
+        """The time from which the retention of an offset counts; None if it cannot expire now."""
 
     def tombstones(self) -> list[NewRecord]:
-        """The records that delete the group, without those of its offsets."""
+        """The records that delete the group, without its offsets."""

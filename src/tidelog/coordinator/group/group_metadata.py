@@ -1,4 +1,4 @@
-"""Classic groups as records: what the log keeps of one, and a group made from what it kept."""
+"""Converts classic groups to their records and back."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tidelog.protocol.messages.group_records import GroupMetadataValue
 from tidelog.protocol.wire import ProtocolError
 
 if TYPE_CHECKING:
-    from tidelog.coordinator.group.classic_state import ClassicGroupState
+    from tidelog.coordinator.group.classic import ClassicGroup
 
 
-def group_metadata(group: ClassicGroupState, assignments: Mapping[str, bytes]) -> NewRecord:
-    """The group as it is now, with these assignments."""
+def group_metadata(group: ClassicGroup, assignments: Mapping[str, bytes]) -> NewRecord:
+    """The record of the group with these assignments."""
     members = [
         GroupMetadataValue.MemberMetadata(
             member_id=member.member_id,
@@ -45,7 +45,7 @@ def group_metadata(group: ClassicGroupState, assignments: Mapping[str, bytes]) -
 
 
 def new_group(group_id: str, now_ms: int) -> NewRecord:
-    """A group that was just made for its first member, so that it is known after a restart."""
+    """The first record of a new group, so that it exists after a restart."""
     value = GroupMetadataValue(protocol=None, leader=None, current_state_timestamp=now_ms)
     return NewRecord(group_key(group_id), group_value(value))
 
@@ -55,7 +55,7 @@ def group_tombstone(group_id: str) -> NewRecord:
 
 
 def restored_members(value: GroupMetadataValue) -> list[Member]:
-    """The members that a record tells of; older ones do not say how long a rebalance may take."""
+    """The members of a record; older versions have no rebalance timeout."""
     return [
         Member(
             member.member_id,
@@ -72,7 +72,7 @@ def restored_members(value: GroupMetadataValue) -> list[Member]:
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics that members subscribe to; None where one of them says so in a way of its own."""
+    """The subscribed topics of the members; None if one has metadata that cannot be decoded."""
     topics: set[str] = set()
     for subscription in subscriptions:
         try:

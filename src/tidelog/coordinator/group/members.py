@@ -1,6 +1,6 @@
-"""The members of a classic group: who they are, what they support, who leads and who is awaited.
+"""The members of a classic group: their protocols, the leader, and the members that are awaited.
 
-Plain bookkeeping without time: when something happens is decided by the group.
+Only data without deadlines: the group decides when something happens.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ NO_ASSIGNMENT = b""
 
 
 class Protocol(NamedTuple):
-    """A way to assign that a member supports, with what the leader has to know of the member for it."""
+    """A protocol that a member supports, with its metadata for the leader."""
 
     name: str
     metadata: bytes
 
 
 def protocols_of(request: JoinGroupRequest) -> list[Protocol]:
-    """What a member supports, in its order of preference; of a name given twice the first counts."""
+    """The protocols of a member, in its order of preference; of duplicates the first counts."""
     found: dict[str, Protocol] = {}
     for entry in request.protocols:
         found.setdefault(entry.name, Protocol(entry.name, bytes(entry.metadata)))
@@ -36,7 +36,7 @@ def protocols_of(request: JoinGroupRequest) -> list[Protocol]:
 
 
 def refused_join(code: int, member_id: str) -> JoinGroupResponse:
-    """The answer to a member that is in no generation."""
+    """The answer to a member without a generation."""
     return JoinGroupResponse(error_code=code, protocol_name=None, member_id=member_id)
 
 
@@ -50,16 +50,16 @@ class Member:
     rebalance_timeout_ms: int
     protocols: list[Protocol]
     assignment: bytes = NO_ASSIGNMENT
-    # Joined and has not been answered yet for the first time: a long join must not keep it for ever.
+    # Whether it waits for the answer to its first join, which has a time limit.
     is_new: bool = False
-    # When it is taken for gone, in seconds of the monotonic clock. A heartbeat changes nothing but this.
+    # When its session expires, in seconds of the monotonic clock. A heartbeat changes only this.
     deadline: float = NEVER
     awaiting_join: JoinDone | None = None
     awaiting_sync: SyncDone | None = None
 
     @property
     def keeps_waiting(self) -> bool:
-        """Whether it is excused from heartbeats, because it is the group that keeps it waiting."""
+        """Whether it waits for the group, and so need not send heartbeats."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -67,7 +67,7 @@ class Member:
 
 
 class Members:
-    """The members by id in the order in which they came, and what follows from them."""
+    """The members by id, in the order in which they joined."""
 
     __slots__ = (
         "_supported",
@@ -83,9 +83,9 @@ class Members:
         self.by_id: dict[str, Member] = {}
         self.static_ids: dict[str, str] = {}
         self.leader_id: str | None = None
-        # Ids that were handed out and not used yet, with the time until which they may be.
+        # Member ids that were given out and not used yet, with their deadlines.
         self.pending_joins: dict[str, float] = {}
-        # Members of the present generation that have not asked for their assignment yet.
+        # Members of the present generation that have not synced yet.
         self.pending_syncs: dict[str, None] = {}
         self.awaiting_join = 0
         self._supported: dict[str, int] = {}
@@ -118,7 +118,7 @@ class Members:
             self.awaiting_join += 1
 
     def remove(self, member_id: str) -> None:
-        """Forget a member; whoever answers its waits has done so before."""
+        """Remove a member; its waiting requests are answered already."""
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.pop(member_id, None)
         member = self.by_id.pop(member_id, None)
@@ -133,7 +133,7 @@ class Members:
             self.leader_id = next(iter(self.by_id), None)
 
     def rename(self, member: Member, new_id: str) -> None:
-        """A static member comes back under a new id and keeps its place, its lead and its assignment."""
+        """Replace the member id of a static member, which keeps its position, leadership and assignment."""
         old_id = member.member_id
         member.member_id = new_id
         self.by_id = {
@@ -148,7 +148,7 @@ class Members:
             self.pending_syncs[new_id] = None
 
     def set_awaiting_join(self, member: Member, done: JoinDone | None) -> JoinDone | None:
-        """Who waits for this member's join from now on; gives back who did until now."""
+        """Set the callback of the member's join; returns the former one."""
         before = member.awaiting_join
         self.awaiting_join += (done is not None) - (before is not None)
         member.awaiting_join = done
@@ -160,7 +160,7 @@ class Members:
         self._count(member, 1)
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is among those who joined; False where nobody has."""
+        """Choose a leader among the joined members; False if there is none."""
         leader = self.by_id.get(self.leader_id) if self.leader_id is not None else None
         if leader is not None and leader.awaiting_join is not None:
             return True
@@ -173,12 +173,12 @@ class Members:
     # -- protocols ---------------------------------------------------------------------------------
 
     def supports_any(self, names: Sequence[str]) -> bool:
-        """Whether one of these protocols is supported by every member."""
+        """Whether all members support one of these protocols."""
         size = len(self.by_id)
         return any(self._supported.get(name, 0) == size for name in names)
 
     def select_protocol(self) -> str:
-        """Of what all support, that which most of them like best."""
+        """The protocol that most members prefer, of those that all support."""
         size = len(self.by_id)
         votes = {name: 0 for name, count in self._supported.items() if count == size}
         for member in self.by_id.values():

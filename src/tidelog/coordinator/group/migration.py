@@ -1,9 +1,9 @@
-"""Groups that change their protocol while they are used: from classic to consumer and back.
+"""Converts running groups from the classic protocol to the consumer protocol and back (KIP-848).
 
-Upgrade: a classic group whose members are consumers becomes a consumer group when the first member of the
-new protocol joins; the others stay, as classic members of it. Downgrade: when the last member of the new
-protocol leaves, the rest become a classic group again. Both are one batch of records: the tombstones of the
-old group and the records of the new one.
+Upgrade: a classic group of consumers becomes a consumer group when the first member with the new protocol
+joins; the others stay as its classic members. Downgrade: when the last member with the new protocol leaves,
+the others become a classic group again. A conversion is one batch of records: the tombstones of the old group
+and the records of the new one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from tidelog.coordinator.group.classic_state import ClassicGroupState
+from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.consumer import ConsumerGroup, metadata_hash
 from tidelog.coordinator.group.consumer_decisions import Draft
 from tidelog.coordinator.group.consumer_events import (
@@ -50,7 +50,7 @@ class MigrationPolicy(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> MigrationPolicy:
-        """The policy of a name of `group.consumer.migration.policy`."""
+        """The policy for a value of `group.consumer.migration.policy`."""
         name = name.lower()
         return cls(name in ("upgrade", "bidirectional"), name in ("downgrade", "bidirectional"))
 
@@ -59,7 +59,7 @@ class MigrationPolicy(NamedTuple):
 
 
 def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """Versions that are newer than this broker begin like the newest that it knows."""
+    """Newer versions begin like the newest version that this broker knows."""
     return decode(ConsumerProtocolSubscription, _version(data), data, 2)[0]
 
 
@@ -91,7 +91,7 @@ def write_assignment(target: Target, cluster: ClusterState, subscription: bytes)
 # -- classic to consumer ---------------------------------------------------------------------------
 
 
-def check_upgrade(group: ClassicGroupState, policy: MigrationPolicy, max_size: int) -> None:
+def check_upgrade(group: ClassicGroup, policy: MigrationPolicy, max_size: int) -> None:
     if not policy.upgrade:
         raise GroupIdNotFound(
             f"the classic group {group.group_id} cannot become a consumer group: "
@@ -109,8 +109,8 @@ def check_upgrade(group: ClassicGroupState, policy: MigrationPolicy, max_size: i
         )
 
 
-def upgrade(draft: Draft, group: ClassicGroupState) -> None:
-    """Make the consumer group of a classic one: everybody keeps what they were assigned last."""
+def upgrade(draft: Draft, group: ClassicGroup) -> None:
+    """Convert a classic group to a consumer group: members keep their last assignment."""
     try:
         members = [_upgraded(member, group, draft.cluster) for member in group.members.by_id.values()]
     except ProtocolError as error:
@@ -129,8 +129,8 @@ def upgrade(draft: Draft, group: ClassicGroupState) -> None:
         draft.add(CurrentEvent(member.member_id, member.current))
 
 
-def _upgraded(member: OfClassicGroup, group: ClassicGroupState, cluster: ClusterState) -> Member:
-    # A group that has not got through its first rebalance has not chosen a protocol yet.
+def _upgraded(member: OfClassicGroup, group: ClassicGroup, cluster: ClusterState) -> Member:
+    # Before its first rebalance is complete, a group has no protocol.
     chosen = group.protocol if group.protocol is not None else member.protocols[0].name
     subscription = read_subscription(member.metadata(chosen))
     assigned: dict[bytes, dict[int, int]] = {}
@@ -161,7 +161,7 @@ def _upgraded(member: OfClassicGroup, group: ClassicGroupState, cluster: Cluster
 
 
 class Downgrade(NamedTuple):
-    """A consumer group as a classic one: its record, and the members with all that they support."""
+    """Convert a consumer group to a classic one: its record, and the members with all their protocols."""
 
     record: NewRecord
     members: Members
@@ -170,7 +170,7 @@ class Downgrade(NamedTuple):
 def may_downgrade(
     group: ConsumerGroup, leaving: Collection[str], policy: MigrationPolicy, max_size: int
 ) -> bool:
-    """Whether those who stay when these members leave all use the classic protocol, and may go on so."""
+    """Whether the group can become a classic one when these members leave: all others are classic."""
     staying = [member for member_id, member in group.members.items() if member_id not in leaving]
     return 0 < len(staying) <= max_size and policy.downgrade and all(member.is_classic for member in staying)
 

@@ -1,7 +1,7 @@
-"""The offsets that the groups of one shard have committed, and those that wait for their transaction's end.
+"""The committed offsets of the groups of a shard, and those in open transactions.
 
-Values are kept as they stand in the log and read when somebody asks: a million of them takes little memory
-and is loaded quickly. Everything changes by `replay` and `end_transaction` alone.
+Values are kept as bytes of the log and decoded when they are requested: a million of them takes little memory
+and is loaded quickly. Only `replay` and `end_transaction` change the state.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NOTHING: Mapping[PartitionKey, bytes] = MappingProxyType({})
 
 
 class PendingOffset(NamedTuple):
-    """An offset in an open transaction: where its record stands, and its value.
+    """An offset in an open transaction: the log offset of its record, and its value.
 
-    The value is None once the group has committed something newer: the transaction's end brings nothing,
-    but until then the offset is not stable.
+    The value is None if the group has committed a newer offset: then the end of the transaction changes
+    nothing, but until then the offset is unstable.
     """
 
     record_offset: int
@@ -37,7 +37,7 @@ class PendingOffset(NamedTuple):
 
 
 class Offsets:
-    """`groups` are those of the shard; `make_group` adds the group of a simple consumer to them."""
+    """`groups` has the groups of the shard; `make_group` adds the group of a simple consumer."""
 
     __slots__ = ("_committed", "_groups", "_make_group", "_names", "_open", "_pending", "count")
 
@@ -45,12 +45,12 @@ class Offsets:
         self._groups = groups
         self._make_group = make_group
         self._committed: dict[str, dict[PartitionKey, bytes]] = {}
-        # One object for a partition, however many groups have committed for it.
+        # One key object for a partition, shared by all groups.
         self._names: dict[PartitionKey, PartitionKey] = {}
         self._pending: dict[int, dict[str, dict[PartitionKey, PendingOffset]]] = {}
-        # The producers that have offsets of a group in an open transaction.
+        # Producers with offsets of a group in an open transaction.
         self._open: dict[str, set[int]] = {}
-        # How many offsets are committed, for the metrics.
+        # The number of committed offsets, for the metrics.
         self.count = 0
 
     # -- changing ------------------------------------------------------------------------------------
@@ -66,14 +66,14 @@ class Offsets:
         producer_id: int,
         producer_epoch: int,
     ) -> None:
-        """Take over a record of type 0 or 1, at `offset`; a producer id means that it is in a transaction."""
+        """Apply a record of type 0 or 1 at `offset`; with a producer id it is part of a transaction."""
         group_id, topic, partition = read_offset_key(key)
         name = (topic, partition)
         if value is None:
             self._delete(group_id, name)
             return
         if not is_plain_offset_value(value):
-            read_offset_value(value)  # whoever reads it later must not find that it is none
+            read_offset_value(value)  # a value that cannot be decoded is refused here, not when it is fetched
         if group_id not in self._groups:
             self._make_group(group_id)
         if producer_id < 0:
@@ -99,7 +99,7 @@ class Offsets:
         return self._names.setdefault(known, known)
 
     def _supersede(self, group_id: str, name: PartitionKey, record_offset: int) -> None:
-        """The newest record of an offset holds, in whatever order transactions end."""
+        """The newest record counts, in whatever order transactions end."""
         for producer_id in self._open[group_id]:
             pending = self._pending[producer_id][group_id]
             waiting = pending.get(name)
@@ -125,7 +125,7 @@ class Offsets:
             del self._open[group_id]
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
-        """What the producer has committed for groups holds from now on, or never was."""
+        """Commit or abort the offsets of the producer's transaction."""
         ended = self._pending.pop(producer_id, {})
         for group_id, pending in ended.items():
             self._close(group_id, producer_id)
@@ -135,10 +135,10 @@ class Offsets:
                         self._put(group_id, name, record_offset, value)
 
     def loaded(self) -> None:
-        """Nothing waits for the load."""
+        """Nothing to do after the load."""
 
     def unload(self) -> None:
-        """Nobody asks any more: let go of what was kept."""
+        """Free the memory: the partition is not led here any more."""
         for kept in (self._committed, self._names, self._pending, self._open):
             kept.clear()
         self.count = 0
@@ -147,11 +147,11 @@ class Offsets:
 
     @property
     def group_ids(self) -> Collection[str]:
-        """The groups that have committed offsets."""
+        """The groups with committed offsets."""
         return self._committed.keys()
 
     def of_group(self, group_id: str) -> Mapping[PartitionKey, bytes]:
-        """The values of what a group has committed, for `read_offset_value`."""
+        """The values of a group's committed offsets, for `read_offset_value`."""
         return self._committed.get(group_id, _NOTHING)
 
     def committed(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
@@ -159,7 +159,7 @@ class Offsets:
         return None if value is None else read_offset_value(value)
 
     def has_open_transactions(self, group_id: str) -> bool:
-        """Whether offsets of the group wait for the end of a transaction."""
+        """Whether the group has offsets in an open transaction."""
         return group_id in self._open
 
     def is_pending(self, group_id: str, name: PartitionKey) -> bool:
@@ -167,7 +167,7 @@ class Offsets:
         return producers is not None and any(name in self._pending[each][group_id] for each in producers)
 
     def pending(self) -> Iterator[tuple[int, str, PartitionKey, PendingOffset]]:
-        """Everything that waits: producer id, group, partition and offset."""
+        """All offsets in open transactions: producer id, group, partition and offset."""
         for producer_id, groups in self._pending.items():
             for group_id, waiting in groups.items():
                 for name, offset in waiting.items():
@@ -176,11 +176,11 @@ class Offsets:
     # -- deleting ------------------------------------------------------------------------------------
 
     def has_offset(self, group_id: str, name: PartitionKey) -> bool:
-        """Whether there is something that a tombstone would remove."""
+        """Whether a tombstone would delete an offset."""
         return name in self.of_group(group_id) or self.is_pending(group_id, name)
 
     def tombstones(self, group_id: str, most: int) -> list[NewRecord]:
-        """What deletes offsets of a group, at most so many, those in transactions too."""
+        """Tombstones of at most so many offsets of a group, including those in open transactions."""
         pending = (self._pending[producer_id][group_id] for producer_id in self._open.get(group_id, ()))
         names: dict[PartitionKey, None] = {}
         for name in chain(self.of_group(group_id), *pending):
@@ -190,9 +190,9 @@ class Offsets:
         return [tombstone(group_id, name) for name in names]
 
     def tombstones_of_topic(self, topic: str, topic_id: bytes) -> Iterator[list[NewRecord]]:
-        """What deletes the offsets of a topic that is gone: group by group, as much as there is in each.
+        """Tombstones of the offsets of a deleted topic, group by group.
 
-        An offset that names another id belongs to a newer topic of that name, and stays.
+        An offset with another topic id belongs to a newer topic of that name, and stays.
         """
         names = [name for name in self._names if name[0] == topic]
         for name in names:
@@ -219,5 +219,5 @@ def tombstone(group_id: str, name: PartitionKey) -> NewRecord:
 
 
 def _is_of(committed: CommittedOffset, topic_id: bytes) -> bool:
-    """Offsets of older brokers do not say which topic of their name they belong to."""
+    """Whether an offset belongs to the topic id; offsets of older brokers have no topic id."""
     return not any(committed.topic_id) or committed.topic_id == topic_id

@@ -1,4 +1,4 @@
-"""A request to commit offsets, in a transaction or not: which partitions exist, the records, the answer."""
+"""An OffsetCommit or TxnOffsetCommit request: its existing partitions, its records and its answer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ RequestPartition = (
 
 
 class Commit:
-    """One request to commit: the partitions that exist, and what is answered for each."""
+    """A request to commit offsets: its existing partitions, and the answer for each."""
 
     __slots__ = ("answers", "commit_timestamp", "expire_timestamp", "group_id", "wanted")
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.commit_timestamp = self.expire_timestamp = NO_TIMESTAMP
-        # By topic name or id, as the request has it. Partitions that do not exist are told first.
+        # By topic name or id, as in the request. Partitions that do not exist come first.
         self.answers: dict[str | bytes, list[tuple[int, int]]] = {}
         self.wanted: list[tuple[str | bytes, TopicState, RequestPartition]] = []
 
@@ -36,7 +36,7 @@ class Commit:
         partitions: Sequence[RequestPartition],
         error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ) -> None:
-        """Sort out the partitions that do not exist; `error` is for those of a topic that is unknown."""
+        """Add the partitions of a topic; those that do not exist get `error`."""
         for partition in partitions:
             if state is None:
                 self.answer(topic, partition.partition_index, error)
@@ -53,12 +53,12 @@ class Commit:
             answers.append((partition, code))
 
     def refuse(self, error: KafkaError) -> None:
-        """The same answer for everything that could have been committed."""
+        """Answer all remaining partitions with the same error."""
         for topic, _, partition in self.wanted:
             self.answer(topic, partition.partition_index, error.code)
 
     def records(self, longest_metadata: int, check: CommitCheck | None) -> tuple[list[NewRecord], list[int]]:
-        """What is to be appended, and the error code of each wanted partition."""
+        """The records to append, and the error code of each partition."""
         records: list[NewRecord] = []
         codes: list[int] = []
         for _, state, partition in self.wanted:

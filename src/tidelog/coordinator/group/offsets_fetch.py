@@ -1,4 +1,4 @@
-"""What is answered to those who fetch the offsets of a group: those they name, or all."""
+"""The answers of OffsetFetch: the requested offsets of a group, or all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tidelog.protocol.wire import ZERO_UUID
 
-# From these versions on: an error of the whole group has a place of its own; a request asks for several
-# groups; topics are named by id.
+# From these versions on: the answer has an error of the whole group; a request has several groups; topics
+# have ids.
 GROUP_ERRORS = 2
 SEVERAL_GROUPS = 8
 FETCHES_BY_TOPIC_ID = 10
@@ -29,7 +29,7 @@ FoundPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 
 
 class GroupFetch:
-    """One group of a request: what is told of the offsets that a shard has."""
+    """One group of a request, and its answer from the offsets of a shard."""
 
     __slots__ = ("_by_id", "_require_stable", "_snapshot", "_wanted")
 
@@ -42,14 +42,14 @@ class GroupFetch:
         self._require_stable = require_stable
 
     def answer(self, offsets: Offsets, group: Group | None) -> FoundGroup:
-        """The offsets; with the error alone where the member may not fetch now."""
+        """The offsets; or only the error if the member may not fetch now."""
         found = FoundGroup(group_id=self._wanted.group_id)
         try:
             if group is None:
                 raise GroupIdNotFound(f"there is no group {self._wanted.group_id}")
             group.validate_offset_fetch(self._wanted.member_id, self._wanted.member_epoch)
         except GroupIdNotFound:
-            offsets = Offsets((), lambda _: None)  # whoever asks is told that nothing is committed
+            offsets = Offsets((), lambda _: None)  # answered as if nothing was committed
         except KafkaError as error:
             return self.refusal(error)
         topics = self._wanted.topics
@@ -88,7 +88,7 @@ class GroupFetch:
                 topic_id = ZERO_UUID if state is None else state.topic_id
                 topic = topics[name[0]] = FoundTopic(name=name[0], topic_id=topic_id)
             topic.partitions.append(self._partition(offsets, name, topic.topic_id))
-        # A topic that is gone has no id that it could be named by.
+        # A deleted topic has no id for the answer.
         return [topic for topic in topics.values() if not self._by_id or topic.topic_id != ZERO_UUID]
 
     def _partition(self, offsets: Offsets, name: PartitionKey, topic_id: bytes) -> FoundPartition:
@@ -110,7 +110,7 @@ class GroupFetch:
 
 
 def _is_of_another_topic(committed: CommittedOffset, topic_id: bytes) -> bool:
-    """Whether a topic of that name was deleted and made anew since the commit."""
+    """Whether the topic was deleted and created again since the commit."""
     return committed.topic_id != topic_id and ZERO_UUID not in (committed.topic_id, topic_id)
 
 
@@ -136,9 +136,9 @@ def _without_offsets(topic: WantedTopic, code: int) -> FoundTopic:
 
 
 def wanted_groups(request: OffsetFetchRequest, version: int) -> list[WantedGroup]:
-    """The groups that a request asks for; before version 8 there is one.
+    """The groups of a request; before version 8 there is one.
 
-    All offsets of a group are told once, however often they are asked for: the answer is far larger.
+    A group that is requested several times is answered once: the answer is far larger than the request.
     """
     if version >= SEVERAL_GROUPS:
         whole: set[str] = set()
@@ -163,7 +163,7 @@ def wanted_groups(request: OffsetFetchRequest, version: int) -> list[WantedGroup
 
 
 class FetchAnswer:
-    """Collects what is found for each group, in the order of the request; then `done`."""
+    """Collects the answers of the groups in the order of the request, then calls `done`."""
 
     __slots__ = ("_done", "_found", "_missing", "_version", "_wanted")
 

@@ -1,7 +1,7 @@
-"""Committing, fetching and deleting the offsets of groups, as requests ask for it.
+"""GroupOffsets: commits, fetches and deletes the offsets of groups.
 
-What a request breaks is told for each partition, or for the group where nothing of it can be done; then
-nothing is changed. Answers to changes come when these are committed, as acks=all asks.
+Errors are answered for each partition, or for the whole group, of which then nothing is changed. A change is
+answered when it is committed, as with acks=all.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from tidelog.slices import Slices
 
-# From this version on OffsetCommit names topics by id, and so do the answers.
+# From this version on OffsetCommit and its answers have topic ids.
 COMMITS_BY_TOPIC_ID = 10
-# From this version on a commit to a group that nobody knows is GROUP_ID_NOT_FOUND.
+# From this version on a commit to an unknown group is answered with GROUP_ID_NOT_FOUND.
 COMMITS_NEED_GROUP = 9
-# Producers of older versions do not know COORDINATOR_LOAD_IN_PROGRESS.
+# Producers with older versions do not know COORDINATOR_LOAD_IN_PROGRESS.
 TXN_KNOWS_LOADING = 2
 
 
 class OffsetsShard(Shard, Protocol):
-    """What is needed of a shard."""
+    """What the service needs from a shard."""
 
     @property
     def partition(self) -> int: ...
@@ -67,13 +67,13 @@ class OffsetsShard(Shard, Protocol):
 S = TypeVar("S", bound=OffsetsShard)
 
 HeardFrom = Callable[[S, Group, str], None]
-"""Called with shard, group and member id: a member that commits is alive."""
+"""Called with shard, group and member id of a member that commits, which shows that it is alive."""
 
 
 class TransactionCheck(Protocol):
-    """Whether a transaction is open that the offsets of a partition belong to; `done` with the reason if not.
+    """Check that a group's partition is part of an open transaction; `done` gets the error if not.
 
-    From version 5 of TxnOffsetCommit on the partition is added to the transaction, where it is missing.
+    From version 5 of TxnOffsetCommit on, a missing partition is added to the transaction.
     """
 
     def __call__(
@@ -89,8 +89,8 @@ class TransactionCheck(Protocol):
 
 
 class GroupOffsets(Generic[S]):
-    """`heard_from` is told of members that commit. `check_transaction` is set by the transaction coordinator,
-    and asked before offsets are appended in a transaction."""
+    """`heard_from` is called for members that commit. The broker sets `check_transaction`, which is called
+    before offsets are appended in a transaction."""
 
     def __init__(
         self,
@@ -106,23 +106,23 @@ class GroupOffsets(Generic[S]):
         self._heard_from = heard_from
         self.check_transaction: TransactionCheck | None = None
         self._upkeep = OffsetsUpkeep(runtime, settings)
-        # Since the start, for the metrics: offsets committed and deleted by request.
+        # Offsets committed and deleted by requests since the start, for the metrics.
         self.commits = 0
         self.deletions = 0
 
     def start(self) -> None:
-        """Begin to look for offsets that are past their retention."""
+        """Start to remove expired offsets."""
         self._upkeep.start()
 
     def close(self) -> None:
         self._upkeep.close()
 
     def expire(self) -> None:
-        """Look for them once, now."""
+        """Remove expired offsets once, now."""
         self._upkeep.expire()
 
     def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
-        """Delete the offsets of topics, by name and id, that are gone."""
+        """Delete the offsets of deleted topics, by name and id."""
         self._upkeep.topics_deleted(topics)
 
     @property
@@ -132,7 +132,7 @@ class GroupOffsets(Generic[S]):
 
     @property
     def count(self) -> int:
-        """How many offsets are committed in the shards that are led here."""
+        """How many offsets are committed in the shards of this broker."""
         return sum(shard.offsets.count for shard in self._runtime.shards())
 
     # -- commit --------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class GroupOffsets(Generic[S]):
         generation = request.generation_id_or_member_epoch
         if group is None:
             if generation < 0:
-                return None  # a simple consumer, or an administrator: the record makes the group
+                return None  # a simple consumer or an administrator: the record creates the group
             if version >= COMMITS_NEED_GROUP:
                 raise GroupIdNotFound(f"there is no group {request.group_id}")
             raise IllegalGeneration(f"there is no group {request.group_id} with a generation {generation}")
@@ -285,7 +285,7 @@ class GroupOffsets(Generic[S]):
         done: Done,
         failed: Callable[[KafkaError], None],
     ) -> None:
-        """Ask whether the transaction is open before anything of it is written."""
+        """Check that the transaction is open before its offsets are written."""
         try:
             partition = self._runtime.partition_for(request.group_id)
             self._runtime.shard(partition)
@@ -323,7 +323,7 @@ class GroupOffsets(Generic[S]):
                 api_version=version,
             )
         except StaleMemberEpoch as error:
-            # Producers know no epochs of members.
+            # Producers do not know member epochs.
             raise IllegalGeneration(error.message) from None
         return None if check is None else _in_generations(check)
 
@@ -332,7 +332,7 @@ class GroupOffsets(Generic[S]):
     def fetch(
         self, request: OffsetFetchRequest, version: int, done: Callable[[OffsetFetchResponse], None]
     ) -> Slices[None]:
-        """Look up the groups in slices; `done` gets the answer when the last of them is found."""
+        """Collect the offsets of the groups in slices, then call `done` with the answer."""
         groups = wanted_groups(request, version)
         answer = FetchAnswer(groups, version, done)
         for slot, wanted in enumerate(groups):
@@ -410,7 +410,7 @@ def _in_generations(check: CommitCheck) -> CommitCheck:
 def _existing(
     snapshot: ClusterState, request: OffsetDeleteRequest, answers: dict[str, list[tuple[int, int]]]
 ) -> dict[str, list[int]]:
-    """The partitions that exist; the others are answered."""
+    """The existing partitions; the others get their error."""
     wanted: dict[str, list[int]] = {}
     for topic in request.topics:
         state = snapshot.topics.get(topic.name)
@@ -429,7 +429,7 @@ def _deletions(
     wanted: dict[str, list[int]],
     answers: dict[str, list[tuple[int, int]]],
 ) -> list[NewRecord]:
-    """The tombstones of what is there; those of subscribed topics are refused."""
+    """The tombstones of existing offsets; offsets of subscribed topics are refused."""
     found: dict[PartitionKey, None] = {}
     for topic, partitions in wanted.items():
         told = answers.setdefault(topic, [])

@@ -1,7 +1,7 @@
-"""Removes the offsets that nobody needs any more: those of deleted topics, and those past their retention.
+"""Removes the offsets of deleted topics, and expired offsets.
 
-A group whose offsets are all gone, and which has no members, goes with them. Everything is written as
-tombstones, in turns of a few milliseconds.
+A group without members is removed with its last offset. Tombstones are written in turns of a few
+milliseconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OffsetsUpkeep(Generic[S]):
         self.expirations = 0
 
     def start(self) -> None:
-        """Look for what is past its retention, every `offsets.retention.check.interval.ms`."""
+        """Remove expired offsets every `offsets.retention.check.interval.ms`."""
         if not self._is_closed:
             seconds = self._settings.offsets_retention_check_interval_ms / 1000
             self._timer = self._scheduler.schedule(seconds, lambda: self.expire(self.start))
@@ -53,7 +53,7 @@ class OffsetsUpkeep(Generic[S]):
     # -- expiry --------------------------------------------------------------------------------------
 
     def expire(self, done: Callable[[], None] = lambda: None) -> None:
-        """Go over all groups once."""
+        """Check all groups once."""
         self._go_on(self._expiry(), done)
 
     def _expiry(self) -> Iterator[None]:
@@ -77,7 +77,7 @@ class OffsetsUpkeep(Generic[S]):
     # -- topics that are gone --------------------------------------------------------------------------
 
     def topics_deleted(self, topics: Sequence[tuple[str, bytes]]) -> None:
-        """Names and ids of topics whose offsets mean nothing from now on."""
+        """Remove the offsets of deleted topics, by name and id."""
         self._go_on(self._deletion(topics), lambda: None)
 
     def _deletion(self, topics: Sequence[tuple[str, bytes]]) -> Iterator[None]:
@@ -102,7 +102,7 @@ class OffsetsUpkeep(Generic[S]):
 
 
 def expired(offsets: Offsets, group: Group, now: int, retention_ms: int) -> list[NewRecord]:
-    """The tombstones of a group's offsets that are past their retention."""
+    """The tombstones of a group's expired offsets."""
     found: list[NewRecord] = []
     has_transactions = offsets.has_open_transactions(group.group_id)
     subscribed: dict[str, bool] = {}
@@ -127,7 +127,7 @@ def _is_expired(committed: CommittedOffset, group: Group, now: int, retention_ms
 
 
 def _left(_: KafkaError) -> None:
-    """The partition is led elsewhere by now: its groups are looked after there."""
+    """Nothing to do: another broker leads the partition now."""
 
 
 def _tell(error: KafkaError | None) -> None:

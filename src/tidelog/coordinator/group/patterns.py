@@ -1,7 +1,7 @@
-"""Patterns that members subscribe with: RE2's syntax and promise, to match in time linear in the name.
+"""The patterns of subscriptions, in RE2's syntax: a match takes time linear in the length of the name.
 
-Neither a pattern nor the number of topics can hold up the loop for long: what a pattern may grow to when it
-is compiled is bounded, and topics are matched in steps with others' turns in between.
+Patterns cannot block the loop for long: the size of a compiled pattern is limited, and topics are matched in
+steps, in turns of the loop.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tidelog.errors import InvalidRegularExpression
 if TYPE_CHECKING:
     import re2
 
-# What RE2 may use for one pattern. A list of two thousand topic names fits; the worst that fits takes about
-# 6 ms to compile, and as long to match with a name of 249 characters (measured). With RE2's own limit of 8 MB
-# it is ten times that.
+# The memory limit of RE2 for one pattern. A list of two thousand topic names fits. The worst pattern that
+# fits takes about 6 ms to compile, and as long to match a name of 249 characters (measured). RE2's default
+# limit of 8 MB would allow ten times that.
 MAX_MEMORY = 1 << 20
 
 
 @lru_cache(maxsize=256)
 def compiled(pattern: str) -> re2._Regexp[str]:
-    """The pattern, ready to match; InvalidRegularExpression where it is none."""
+    """Compile a pattern; InvalidRegularExpression if that fails."""
     import re2
 
     options = re2.Options()
@@ -42,14 +42,14 @@ def check(pattern: str) -> None:
 
 
 def resolve(patterns: Iterable[str], names: Iterable[str], found: dict[str, set[str]]) -> Iterator[None]:
-    """Put the names that each pattern matches as a whole into `found`, one name in each step."""
+    """Add the names that each pattern matches in full to `found`, one name in each step."""
     ready = []
     for pattern in patterns:
         found[pattern] = set()
         try:
             ready.append((compiled(pattern), found[pattern]))
         except InvalidRegularExpression:
-            continue  # from a log that another coordinator has written: it matches nothing here
+            continue  # written by another coordinator: it matches nothing here
         yield
     for name in names:
         for expression, matched in ready:

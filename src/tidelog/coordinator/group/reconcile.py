@@ -1,9 +1,8 @@
-"""The way of one member of a consumer group from what it has to what it is meant to have.
+"""Reconciles a member of a consumer group: from its current assignment to its target assignment.
 
-A member gives up first and gets afterwards: it keeps its epoch until it has let go of what it is to lose
-(unrevoked partitions), and then has the target's epoch, with what others have let go of already; what they
-have not, it is to wait for (unreleased partitions). So nobody gets a partition that somebody else may still
-read.
+A member first revokes, then gets partitions. It keeps its epoch while it has unrevoked partitions. Then it
+gets the epoch of the target and the partitions that other members have released; it waits for the others
+(unreleased partitions). So no partition has two owners at a time.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from tidelog.coordinator.group.consumer_events import (
 from tidelog.errors import FencedMemberEpoch
 
 Reported = Mapping[bytes, Set[int]]
-"""The partitions that a member says it has, by topic id."""
+"""The owned partitions that a member reports, by topic id."""
 
 
 class Reconciler:
-    """What a step of a member depends on beside the member itself."""
+    """The input of a step beside the member itself."""
 
     __slots__ = ("_owners", "_reported", "_target", "_target_epoch", "_topic_ids")
 
@@ -36,7 +35,7 @@ class Reconciler:
         owners: Mapping[tuple[bytes, int], str],
         reported: Reported | None,
     ) -> None:
-        """`topic_ids` are the topics that the member is subscribed to; `reported` what it says it has."""
+        """`topic_ids` are the subscribed topics; `reported` the owned partitions in the heartbeat."""
         self._target_epoch = target_epoch
         self._target = target
         self._topic_ids = topic_ids
@@ -44,7 +43,7 @@ class Reconciler:
         self._reported = reported
 
     def step(self, member: Member, *, subscription_changed: bool) -> CurrentAssignment:
-        """What the member has next, which may be what it has now."""
+        """The member after the next step; the same member if nothing changes."""
         current = member.current
         if current.state is MemberState.STABLE:
             if current.epoch != self._target_epoch:
@@ -72,7 +71,7 @@ class Reconciler:
         )
 
     def _without_unsubscribed(self, current: CurrentAssignment) -> CurrentAssignment:
-        """Topics that the member no longer wants are taken from it at once, whatever the target says."""
+        """Revoke topics that the member has unsubscribed from at once, whatever the target is."""
         unwanted = {
             topic_id: partitions
             for topic_id, partitions in current.assigned.items()
@@ -109,7 +108,7 @@ class Reconciler:
             if loses := {partition: since for partition, since in mine.items() if partition not in target}:
                 revoking[topic_id] = loses
             for partition in target - mine.keys():
-                # What this member itself was to give up and has given up is free.
+                # Partitions that this member has just revoked are free.
                 if self._owners.get((topic_id, partition), member.member_id) == member.member_id:
                     new.setdefault(topic_id, []).append(partition)
                 else:

@@ -1,8 +1,8 @@
-"""The records of committed offsets and of classic groups in `__consumer_offsets`, in Kafka's own formats.
+"""The records of committed offsets and classic groups in `__consumer_offsets`, in Kafka's formats.
 
-Offsets are written as Kafka 4.3 does, which Kafka 3.9 reads too: version 4 with the topic's id, or version 1
-where the commit brought a retention time of its own. Every version that a broker ever wrote is read.
-What is done with each commit and with each record of a load goes by struct, not through the generated codec.
+Offsets are written as Kafka 4.3 does, which Kafka 3.9 reads too: in version 4 with the topic id, or in
+version 1 if the commit has a retention time. All versions that a broker ever wrote are read. Each commit and
+each record of a load uses struct instead of the generated codec, which is faster.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tidelog.protocol.messages.group_records import GroupMetadataKey, GroupMetad
 from tidelog.protocol.wire import ZERO_UUID, ProtocolError
 
 OFFSET_COMMIT = 1
-"""The type of keys of committed offsets; brokers of long ago wrote 0."""
+"""The type of the keys of committed offsets; very old brokers wrote 0."""
 
 GROUP_METADATA = 2
 
 GROUP_METADATA_VERSION = 3
-"""Of the value: the newest without tagged fields, which all brokers since 2.3 write."""
+"""The version of the value: the newest without tagged fields, which all brokers since 2.3 write."""
 
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
@@ -31,9 +31,9 @@ _LENGTH = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _TWO_INT64 = struct.Struct(">qq")
-# Version, offset and leader epoch: how values of version 3 and 4 begin.
+# Values of version 3 and 4 begin with version, offset and leader epoch.
 _HEAD = struct.Struct(">hqi")
-# Version and offset: how those of version 0 to 2 begin.
+# Values of version 0 to 2 begin with version and offset.
 _OLD_HEAD = struct.Struct(">hq")
 # One tagged field, number 0, of 16 bytes: the topic id.
 _TOPIC_ID_TAG = b"\x01\x00\x10"
@@ -46,7 +46,7 @@ _RETENTION_VERSION = 1
 
 
 class CommittedOffset(NamedTuple):
-    """What a group has committed for a partition. `expire_timestamp` is -1 unless the commit brought one."""
+    """The committed offset of a partition. `expire_timestamp` is -1 without a retention time."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -73,7 +73,7 @@ def offset_key(group_id: str, topic: str, partition: int) -> bytes:
 
 
 def read_offset_key(key: bytes) -> tuple[str, str, int]:
-    """Group, topic and partition of a key of type 0 or 1, which look alike."""
+    """Group, topic and partition of a key of type 0 or 1, which have the same format."""
     try:
         group_end = 4 + (key[2] << 8 | key[3])
         topic_end = group_end + 2 + (key[group_end] << 8 | key[group_end + 1])
@@ -123,7 +123,7 @@ def _compact_length(length: int) -> bytes:
 
 
 def read_offset_value(value: bytes) -> CommittedOffset:
-    """The value of a committed offset of any version; ProtocolError for what is none."""
+    """Decode the value of a committed offset of any version; ProtocolError if it is malformed."""
     if is_plain_offset_value(value):
         _, offset, leader_epoch = _HEAD.unpack_from(value)
         end = 14 + value[14]
@@ -150,7 +150,7 @@ def read_offset_value(value: bytes) -> CommittedOffset:
 
 
 def is_plain_offset_value(value: bytes) -> bool:
-    """Whether this is a value as `offset_value` writes it, with less than 127 bytes of metadata."""
+    """Whether `offset_value` could have written this value, with less than 127 bytes of metadata."""
     size = len(value)
     if size < 24 or value[1] != _NEWEST_OFFSET_VERSION or value[0] or not 0 < value[14] < 128:
         return False
@@ -161,7 +161,7 @@ def is_plain_offset_value(value: bytes) -> bool:
 
 
 def value_version(value: bytes) -> int:
-    """The version that stands before every stored value."""
+    """The version at the beginning of a value."""
     if len(value) < 2:
         raise ProtocolError(f"a value of {len(value)} bytes has no version")
     (version,) = _VERSION.unpack_from(value)

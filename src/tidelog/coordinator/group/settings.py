@@ -1,4 +1,4 @@
-"""The settings that groups obey, looked up at each use so that changes hold from then on."""
+"""The settings of groups, read at each use, so that a change holds at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tidelog.config.values import ConfigValue
 
-# Kafka's classes, by which files of Kafka 3.9 name them.
+# The class names in configuration files of Kafka 3.9.
 _ASSIGNORS = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
@@ -18,9 +18,9 @@ def _no_overrides(group_id: str) -> Mapping[str, str]:
 
 
 class GroupSettings:
-    """Typed names over the broker's settings; `value_of` gives the present value of one.
+    """Typed access to the broker's settings; `value_of` returns the present value of one.
 
-    `overrides_of` gives the settings that a group has of its own, by their names for groups.
+    `overrides_of` returns the settings that a group overrides, by their names for groups.
     """
 
     __slots__ = ("_overrides_of", "_value_of")
@@ -59,7 +59,7 @@ class GroupSettings:
     # -- consumer groups ---------------------------------------------------------------------------
 
     def _of_group(self, group_id: str, name: str) -> int:
-        """A group's own setting `name`, or the broker's, which is called group.`name`."""
+        """The group's setting `name`, by default the broker's setting group.`name`."""
         own = self._overrides_of(group_id).get(name)
         return int(own) if own is not None else self._int(f"group.{name}")
 
@@ -78,7 +78,7 @@ class GroupSettings:
 
     @property
     def consumer_assignors(self) -> Sequence[str]:
-        """The assignors that members may ask for; the first is for groups that ask for none."""
+        """The assignors that members may choose; the first is the default."""
         names = [_ASSIGNORS.get(name, name) for name in self._texts("group.consumer.assignors")]
         return names or list(_ASSIGNORS.values())
 

@@ -1,6 +1,6 @@
-"""The groups and offsets of one partition of `__consumer_offsets`, as its records tell them.
+"""The groups and offsets of one partition of `__consumer_offsets`.
 
-The type of a record stands in the first two bytes of its key, and says who replays it.
+The first two bytes of a key are the type of the record, which decides who replays it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ CONSUMER_TYPES = (3, 4, 5, 6, 7, 8, 16)
 
 
 class ShardGroups(Protocol):
-    """A kind of group: the service over all shards, which replays the records of its kind."""
+    """The service of one kind of groups in all shards, which replays the records of its kind."""
 
     def replay(self, shard: GroupShard, record_type: int, key: bytes, value: bytes | None) -> None: ...
 
     def loaded(self, shard: GroupShard) -> None:
-        """Every record was replayed: start the timers of the groups of this kind."""
+        """All records are replayed: start the timers of the groups of this kind."""
 
     def unload(self, shard: GroupShard) -> None:
-        """The partition is led elsewhere: stop timers, answer NOT_COORDINATOR to everyone who waits."""
+        """Another broker leads the partition: stop timers, answer waiting members with NOT_COORDINATOR."""
 
 
 class ShardClassicGroups(ShardGroups, Protocol):
@@ -65,7 +65,7 @@ class GroupShard:
         }
 
     def group_of_offsets(self, group_id: str) -> Group:
-        """The group that offsets are committed for; who only commits and never joins has an empty one."""
+        """The group of committed offsets; a simple consumer without members gets an empty one."""
         group = self.groups.get(group_id)
         return group if group is not None else self._classic.make(self, group_id)
 
@@ -92,7 +92,7 @@ class GroupShard:
             )
             return
         part = self._by_type.get(record_type)
-        if part is not None:  # those of share and streams groups stay in the log, for brokers that have them
+        if part is not None:  # other types, of share and streams groups, stay in the log
             part.replay(self, record_type, key, value)
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:

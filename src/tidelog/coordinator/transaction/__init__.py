@@ -1,1 +1,1 @@
-"""Transactions: their states, their markers, and the ids of their producers."""
+"""The transaction coordinator: states, markers and producer ids of transactions."""

@@ -1,7 +1,7 @@
-"""From a prepared transaction to a complete one: markers to every partition, then the last record.
+"""Completes a prepared transaction: writes a marker to each partition, then the last record.
 
-What fails for a while is tried again until it is written, this broker is no longer the coordinator, or the
-partition is gone.
+A marker that fails is retried until it is written, this broker is not the coordinator any more, or the
+partition is deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tidelog.coordinator.transaction")
 
-# How long a partition that could not be written gets to come back before it is tried again.
+# The wait before a partition that could not be written is tried again.
 RETRY_SECONDS = 0.1
 
 
@@ -41,7 +41,7 @@ class Completion:
         self._shard = shard
         self._transaction = transaction
         self._left: set[PartitionKey] = set(transaction.metadata.partitions)
-        self._sent = 0  # markers that are on their way
+        self._sent = 0  # markers that are being written
         self._timer: TimerHandle | None = None
         self._is_over = False
 
@@ -52,7 +52,7 @@ class Completion:
             self._send()
 
     def cancel(self) -> None:
-        """Somebody else completes it, or nobody does here."""
+        """Stop: this broker is not the coordinator of the transaction any more."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -91,7 +91,7 @@ class Completion:
         return False
 
     def _drop_deleted(self) -> None:
-        """A topic that was deleted needs no marker."""
+        """Remove the partitions of deleted topics: they need no marker."""
         topics = self._coordinator.metadata.snapshot.topics
         for topic, index in list(self._left):
             known = topics.get(topic)
@@ -104,7 +104,7 @@ class Completion:
         if error is None:
             self._left.discard(key)
         elif isinstance(error, InvalidProducerEpoch):
-            # A marker with a later epoch is there already: the transaction is over in this partition.
+            # A marker with a later epoch exists: the transaction has ended in this partition.
             log.warning("the marker of %s for %s-%d is not needed: %s", self._name, *key, error)
             self._left.discard(key)
         elif isinstance(error, TransactionCoordinatorFenced):
@@ -133,7 +133,7 @@ class Completion:
         if isinstance(error, NotCoordinator) or self._is_stale():
             self.cancel()
         elif self._transaction.metadata.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
-            self.cancel()  # it is in the log, and committed with what comes after it
+            self.cancel()  # it is in the log, and will be committed with the records after it
         else:
             log.info("the end of the transaction of %s is written again: %s", self._name, error)
             self._schedule(self._write_completion)

@@ -1,8 +1,8 @@
-"""Keeps the transactional ids of the partitions of `__transaction_state` that this broker leads.
+"""TransactionCoordinator: the transactional ids in this broker's partitions of `__transaction_state`.
 
-A step is decided by the state machine on what the log says, written, and answered when it is committed. The
-end of a transaction is answered once it is prepared; its markers and its completion follow by themselves,
-again and again until they are written, and after a restart from where the log left off.
+The state machine decides each step on the state in the log; the step is written, and answered when it is
+committed. EndTxn is answered when the transaction is prepared; markers and completion follow, with retries
+until they are written, also after a restart.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tidelog.partitions import PartitionKey
 log = logging.getLogger("tidelog.coordinator.transaction")
 
 TOPIC = "__transaction_state"
-# Tombstones of expired ids that are written together.
+# The most tombstones of expired ids that are written together.
 EXPIRED_TOGETHER = 500
 
 Failed = Callable[[KafkaError], None]
@@ -56,11 +56,11 @@ Failed = Callable[[KafkaError], None]
 
 class ProducerIdSource(Protocol):
     def request(self, done: Callable[[int], None], failed: Failed) -> None:
-        """Give an id that nobody else has ever got: at once where one is at hand."""
+        """A producer id that was never used before; at once if the present block has one."""
 
 
 class Initialized(NamedTuple):
-    """The answer to InitProducerId; `ongoing` is the transaction that was kept."""
+    """The answer to InitProducerId; `ongoing` is the prepared transaction that was kept."""
 
     producer: ProducerIdAndEpoch
     ongoing: ProducerIdAndEpoch | None = None
@@ -90,7 +90,7 @@ class TransactionCoordinator:
             append_timeout_ms=lambda: settings.append_timeout_ms,
             load_buffer_size=settings.load_buffer_size,
         )
-        # Transactions that are prepared and not yet complete, by their id.
+        # Transactions that are prepared and not complete, by transactional id.
         self.completions: dict[str, Completion] = {}
         self._is_started = False
         self._timers: list[TimerHandle] = []
@@ -98,7 +98,7 @@ class TransactionCoordinator:
     # -- life --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The partitions of this broker are led: end what was prepared before, and watch the time."""
+        """Complete the transactions that were prepared before the start, and start the timers."""
         self._is_started = True
         for shard in self.runtime.shards():
             self._resume(shard)
@@ -142,7 +142,7 @@ class TransactionCoordinator:
     def _run(
         self, transactional_id: str, operation: Callable[[TransactionShard], None], failed: Failed
     ) -> None:
-        """Decide on the state of an id; whatever rule is broken goes to `failed`."""
+        """Call `operation` with the state of an id; its KafkaError goes to `failed`."""
         if not transactional_id:
             failed(InvalidRequest("the transactional id is empty"))
             return
@@ -180,7 +180,7 @@ class TransactionCoordinator:
         keep_prepared: bool = False,
         new_producer_id: int = NO_PRODUCER_ID,
     ) -> None:
-        """A new epoch for the producer of an id; whoever had the one before is fenced."""
+        """Give the producer of an id a new epoch; a producer with an older epoch is fenced."""
         if transactional_id and enable_two_phase and not self.settings.two_phase_commit_enable:
             failed(TransactionalIdAuthorizationFailed("transaction.two.phase.commit.enable is false"))
             return
@@ -247,7 +247,7 @@ class TransactionCoordinator:
             new_producer_id=new_producer_id,
         )
         if transition is None:
-            # The client comes again until the transaction of the producer before it is aborted.
+            # The client retries until the transaction of the producer before it is aborted.
             self._fence(
                 shard,
                 transaction,
@@ -307,7 +307,7 @@ class TransactionCoordinator:
         partitions: frozenset[PartitionKey],
         done: Callable[[dict[PartitionKey, KafkaError]], None],
     ) -> None:
-        """Tell which of the partitions are not part of the transaction under way, and why."""
+        """The partitions that are not part of the ongoing transaction, with their errors."""
 
         def decide(shard: TransactionShard) -> None:
             done(self._known(shard, transactional_id).verify_partitions(producer_id, epoch, partitions))
@@ -317,9 +317,9 @@ class TransactionCoordinator:
     def is_part_now(
         self, transactional_id: str, producer_id: int, epoch: int, partition: PartitionKey
     ) -> bool:
-        """Whether a partition is known, in this turn of the loop, to be part of the transaction under way.
+        """Whether a partition is part of the ongoing transaction, as far as that is known without waiting.
 
-        Where it is not, `verify_partitions` waits, or says why.
+        If False, `verify_partitions` waits or returns the error.
         """
         try:
             shard = self.runtime.settled(self.partition_for(transactional_id))
@@ -344,7 +344,7 @@ class TransactionCoordinator:
         failed: Failed,
         new_producer_id: int = NO_PRODUCER_ID,
     ) -> None:
-        """Answered with the id and epoch of the next transaction, once the end is sure to come."""
+        """End a transaction; answers with the producer id and epoch of the next one, when it is prepared."""
 
         def again(producer_id_to_take: int) -> None:
             self.end_transaction(
@@ -399,7 +399,7 @@ class TransactionCoordinator:
         def not_written(error: KafkaError) -> None:
             failed(error)
             if transaction.metadata.state in PREPARED:
-                # It is in the log, only not known to be on the replicas: what follows is as sure as that.
+                # The record is in the log, but may not be replicated: the next step has the same guarantee.
                 self._complete(shard, transaction, after_backoff=True)
 
         self._write(shard, transaction, transition, written, not_written)
@@ -445,7 +445,7 @@ class TransactionCoordinator:
     def write_completion(
         self, shard: TransactionShard, transaction: Transaction, done: Callable[[], None], failed: Failed
     ) -> None:
-        """Every marker is written: for whoever completes a transaction."""
+        """All markers are written: write the completion."""
 
         def decide(_: TransactionShard) -> None:
             transition = transaction.complete(self.scheduler.clock.ms())
@@ -456,7 +456,7 @@ class TransactionCoordinator:
     # -- time --------------------------------------------------------------------------------------
 
     def abort_timed_out(self) -> None:
-        """Abort what took longer than its producer said, and fence that producer."""
+        """Abort transactions that exceed their timeout, and fence their producers."""
         now_ms = self.scheduler.clock.ms()
         for shard in list(self.runtime.shards()):
             overdue = [found for found in shard.ongoing.values() if found.is_timed_out(now_ms)]
@@ -479,7 +479,7 @@ class TransactionCoordinator:
         self.runtime.run(shard.partition, decide, failed)
 
     def remove_expired(self) -> None:
-        """Forget ids that nobody has used for `transactional.id.expiration.ms`."""
+        """Delete ids that were not used for `transactional.id.expiration.ms`."""
         for shard in list(self.runtime.shards()):
             self._remove_expired_of(shard)
 
@@ -490,7 +490,7 @@ class TransactionCoordinator:
             if transaction.is_expired(now_ms, expiration_ms):
                 expired.append(transaction)
                 if len(expired) == EXPIRED_TOGETHER:
-                    # The others have their turn when these are gone.
+                    # The next tombstones are written after these.
                     self.scheduler.schedule(0.0, lambda: self._remove_expired_of(shard))
                     break
         if not expired or shard.is_unloaded:
@@ -510,7 +510,7 @@ class TransactionCoordinator:
     # -- telling -----------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> Transaction:
-        """What is known of an id; raises the error to tell instead."""
+        """The state of an id. KafkaError if it is unknown or its partition is not loaded."""
         if not transactional_id:
             raise InvalidRequest("the transactional id is empty")
         shard = self.runtime.shard(self.partition_for(transactional_id))
@@ -520,7 +520,7 @@ class TransactionCoordinator:
         return transaction
 
     def transactions(self) -> list[Transaction]:
-        """Every id that this broker keeps."""
+        """All transactional ids of this broker."""
         return [
             transaction
             for shard in self.runtime.shards()

@@ -1,7 +1,7 @@
-"""Markers: the control records that end a transaction in each of its partitions.
+"""Transaction markers: the control records that end a transaction in each of its partitions.
 
-`MarkerChannel` is the border behind which it does not matter where a partition is led. `LocalMarkers` writes
-to those of this broker: markers that are given within one turn of the loop go to a partition together.
+`MarkerChannel` is the interface that hides which broker leads a partition. `LocalMarkers` writes to
+partitions of this broker; markers of one turn of the loop are written to a partition together.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MarkerChannel(Protocol):
 
 
 class GroupMarkers(Protocol):
-    """What group coordinators offer (runtime.CoordinatorRuntime): their offsets change with the marker."""
+    """The part of runtime.CoordinatorRuntime for markers in `__consumer_offsets`: they commit offsets."""
 
     def append_marker(
         self,

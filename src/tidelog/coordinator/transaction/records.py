@@ -1,4 +1,4 @@
-"""The records of `__transaction_state`: a transactional id and what is known of it, in Kafka's own format.
+"""The records of `__transaction_state`, in Kafka's format: the state of each transactional id.
 
 Values are written in version 1, as Kafka does from transaction.version 1 on; Kafka 3.9 reads it too.
 Versions 0 and 1 are read.
@@ -14,12 +14,12 @@ from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
 from tidelog.protocol.wire import write_tags, write_uvarint
 
-# The type of the record stands before its key, the version of the value before that.
+# A key begins with the type of the record, a value with its version.
 _TYPE = struct.pack(">h", 0)
 VALUE_VERSION = 1
 _INT16 = struct.Struct(">h")
 _INT64 = struct.Struct(">q")
-# Of a value: the version, producer id and epoch, time-out and state before the partitions, two times behind.
+# A value: version, producer id, epoch, timeout and state before the partitions, two timestamps after.
 _BEFORE, _TIMES = struct.Struct(">hqhib"), struct.Struct(">qq")
 _NULL = b"\0"
 
@@ -30,14 +30,14 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """The transactional id; None for records of a type that we do not know, which stay as they are."""
+    """The transactional id; None for a record of an unknown type, which stays as it is."""
     if key[:2] != _TYPE:
         return None
     return TransactionLogKey.decode(memoryview(key)[2:], 0).transactional_id
 
 
 def encode_value(metadata: Metadata) -> bytes:
-    """`TransactionLogValue` of these, by hand: each transaction writes three."""
+    """Encode a TransactionLogValue without the generated codec: each transaction writes three."""
     (
         producer_id, epoch, timeout_ms, state, partitions, start_ms, last_update_ms,
         previous_id, next_id, next_epoch, client_version,

@@ -1,4 +1,4 @@
-"""The settings that transactions obey, looked up at each use so that changes hold from then on."""
+"""The settings of transactions, read at each use, so that a change holds at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog.config.values import ConfigValue
 
 
 class TransactionSettings:
-    """Typed names over the broker's settings; `value_of` gives the present value of one."""
+    """Typed access to the broker's settings; `value_of` returns the present value of one."""
 
     __slots__ = ("_value_of",)
 

@@ -1,4 +1,4 @@
-"""The transactional ids of one partition of `__transaction_state`, as its records say."""
+"""The transactional ids of one partition of `__transaction_state`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger("tidelog.coordinator.transaction")
 
 
 class TransactionShard:
-    """Implements runtime.Shard. `on_loaded` is told when requests may come."""
+    """Implements runtime.Shard. `on_loaded` is called when the partition is loaded."""
 
     __slots__ = ("_on_loaded", "coordinator_epoch", "is_unloaded", "ongoing", "partition", "transactions")
 
@@ -20,10 +20,10 @@ class TransactionShard:
         self, partition: int, coordinator_epoch: int, on_loaded: Callable[[TransactionShard], None]
     ) -> None:
         self.partition = partition
-        # Stands in every marker, so that those of a coordinator that was replaced are refused.
+        # Part of every marker, so that markers of a replaced coordinator are refused.
         self.coordinator_epoch = coordinator_epoch
         self.transactions: dict[str, Transaction] = {}
-        # Those that may run out of time.
+        # Transactions that may time out.
         self.ongoing: dict[str, Transaction] = {}
         self.is_unloaded = False
         self._on_loaded = on_loaded
@@ -49,7 +49,7 @@ class TransactionShard:
         self.take(transactional_id, decode_value(value))
 
     def take(self, transactional_id: str, metadata: Metadata) -> None:
-        """What the last record of an id says."""
+        """Set the state of an id from its last record."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             transaction = self.transactions[transactional_id] = Transaction(transactional_id, metadata)
@@ -61,7 +61,7 @@ class TransactionShard:
             self.ongoing.pop(transactional_id, None)
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
-        """Nobody writes to this topic in a transaction."""
+        """No records of this topic are part of a transaction."""
 
     def loaded(self) -> None:
         self._on_loaded(self)

@@ -1,7 +1,7 @@
-"""The life of a transactional id as a pure state machine: what is asked and known in, the next state out.
+"""The state machine of a transactional id: takes a request and the present state, returns the next state.
 
-Nothing here writes or waits. A rule that is broken raises Kafka's error for it; a step that needs a producer
-id which nobody has reserved yet raises `NeedsProducerId` and is asked again with one.
+Nothing here writes or waits. A request that breaks a rule raises its KafkaError. A step that needs a new
+producer id raises `NeedsProducerId`, and the caller repeats it with one.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tidelog.partitions import PartitionKey
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 NO_TIME = -1
-# A producer never gets the last epoch, so that the coordinator can always fence it with one more.
+# A producer never gets the last epoch: the coordinator needs it to fence the producer.
 MAX_EPOCH = 32767
 LAST_CLIENT_EPOCH = MAX_EPOCH - 1
-# The time-out of a transaction that takes part in a two-phase commit: nobody aborts it but its owner.
+# The timeout of a transaction in a two-phase commit: only its owner aborts it.
 NO_TIMEOUT = 0x7FFFFFFF
 
-# What a client's requests show of the transaction protocol it speaks: with 2 every end bumps the epoch.
+# The transaction version of a client, from its requests: with 2 every end bumps the epoch.
 CLASSIC = 0
 EPOCH_BUMP = 2
 
 
 class State(IntEnum):
-    """The states, with the numbers that stand in the records."""
+    """The states, with their numbers in the records."""
 
     EMPTY = 0
     ONGOING = 1
@@ -47,7 +47,7 @@ class State(IntEnum):
 
     @property
     def title(self) -> str:
-        """The name that people and tools know."""
+        """The name in answers and tools."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
@@ -56,7 +56,7 @@ TITLES = {state.title: state for state in State}
 ENDED = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 PREPARED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 
-# From which states each one may be reached. PrepareEpochFence is never written: it is the state of an id
+# The states from which each one may be reached. PrepareEpochFence is never written: it is the state of an id
 # whose producer is being fenced until the abort of its transaction is in the log.
 VALID_PREVIOUS: dict[State, frozenset[State]] = {
     State.EMPTY: ENDED,
@@ -71,11 +71,11 @@ VALID_PREVIOUS: dict[State, frozenset[State]] = {
 
 
 class NeedsProducerId(Exception):
-    """The epochs of the producer id are used up: the step needs a new id."""
+    """The producer id has no epochs left: the step needs a new id."""
 
 
 class IllegalTransition(Exception):
-    """A step between two states that must not follow each other: a defect of ours, never a client's fault."""
+    """A transition that is not allowed: a defect of this broker, not of the client."""
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -84,10 +84,10 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """What the last record of a transactional id says.
+    """The last record of a transactional id.
 
-    `next_producer_id` and `next_producer_epoch` are what the client has been told to use from now on while
-    the transaction under way still has the older ones: after an epoch ran out, or over a kept prepared one.
+    `next_producer_id` and `next_producer_epoch` are what the client uses from now on, while the ongoing
+    transaction still has the older ones: the epochs were exhausted, or a prepared transaction was kept.
     """
 
     producer_id: int
@@ -104,14 +104,14 @@ class Metadata(NamedTuple):
 
     @property
     def latest(self) -> ProducerIdAndEpoch:
-        """The id and epoch that the rightful producer has."""
+        """The producer id and epoch of the current producer."""
         if self.state is State.ONGOING and self.next_producer_epoch != NO_EPOCH:
             return ProducerIdAndEpoch(self.next_producer_id, self.next_producer_epoch)
         return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
 
     @property
     def is_kept(self) -> bool:
-        """Whether a newer producer holds the transaction under way, to decide on it and nothing else."""
+        """Whether a newer producer may only commit or abort the ongoing, prepared transaction."""
         return self.state is State.ONGOING and self.next_producer_epoch != NO_EPOCH
 
     @property
@@ -120,18 +120,18 @@ class Metadata(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """The state to write, and the epoch before it that a retry of the same request may still name."""
+    """The state to write, and the previous epoch, which a retry of the same request may have."""
 
     metadata: Metadata
     last_producer_epoch: int = NO_EPOCH
 
 
 class Transaction:
-    """A transactional id: what its records say, and what only the present coordinator knows of it.
+    """A transactional id: the state in its records, and the state that only this coordinator has.
 
-    `pending` is the state of a record that is on its way into the log: until it is there, nothing else is
-    decided. `last_producer_epoch` is not in the records, as in Kafka: a retry of InitProducerId that meets a
-    new coordinator is fenced.
+    `pending` is the state of a record that is being written: until it is in the log, no other step is
+    decided. `last_producer_epoch` is not in the records, as in Kafka: after a change of the coordinator, a
+    retry of InitProducerId is fenced.
     """
 
     __slots__ = ("last_producer_epoch", "metadata", "pending", "transactional_id")
@@ -153,7 +153,7 @@ class Transaction:
         keep_prepared: bool = False,
         new_producer_id: int = NO_PRODUCER_ID,
     ) -> Transition | None:
-        """The state under a new epoch; None where the transaction under way has to be aborted first."""
+        """The state with a new epoch; None if the ongoing transaction has to be aborted first."""
         self._check_settled()
         self._check_expected(expected)
         known = self.metadata
@@ -172,13 +172,13 @@ class Transaction:
         if epoch == NO_EPOCH or expected.epoch == epoch:
             return self._to_empty(known.producer_id, epoch + 1, epoch, timeout_ms, now_ms)
         if expected.epoch == self.last_producer_epoch:
-            # The same request again: its first answer did not arrive. No other producer came in between,
+            # A retry: the client did not get the first answer. No other producer came in between,
             # or it would have cleared the last epoch.
             return self._to_empty(known.producer_id, epoch, self.last_producer_epoch, timeout_ms, now_ms)
         raise self._fenced(expected.epoch)
 
     def _check_expected(self, expected: ProducerIdAndEpoch | None) -> None:
-        """A producer that recovers names what it had: fence it unless that is, or just was, right."""
+        """Fence a producer that recovers with an id and epoch that are neither current nor the last ones."""
         known = self.metadata
         if (
             expected is None
@@ -190,7 +190,7 @@ class Transaction:
         raise self._fenced(expected.epoch)
 
     def _keep(self, expected: ProducerIdAndEpoch | None, now_ms: int, new_producer_id: int) -> Transition:
-        """A new epoch to decide with, over a transaction that goes on under the one it was written with."""
+        """A new epoch for the decision on a prepared transaction, which keeps the epoch of its records."""
         known = self.metadata
         latest = known.latest
         if expected is not None and expected.epoch != latest.epoch:
@@ -234,9 +234,9 @@ class Transaction:
         client_version: int,
         now_ms: int,
     ) -> Transition | None:
-        """The transaction with these partitions; None where it has them already."""
+        """The state with these partitions added; None if it has them already."""
         known = self.metadata
-        # First of all: over a change of the producer id the client may know the new one already.
+        # Checked first: after a change of the producer id the client may have the new one.
         self._check_settled()
         self._check_producer(producer_id, epoch)
         if known.is_kept:
@@ -260,7 +260,7 @@ class Transaction:
     def verify_partitions(
         self, producer_id: int, epoch: int, partitions: frozenset[PartitionKey]
     ) -> dict[PartitionKey, KafkaError]:
-        """Those of the partitions that the transaction does not have, with the error to tell."""
+        """The partitions that are not part of the transaction, with their errors."""
         self._check_producer(producer_id, epoch)
         if self.metadata.state in PREPARED:
             raise ConcurrentTransactions(f"a transaction of {self.transactional_id} is being completed")
@@ -290,7 +290,7 @@ class Transaction:
         now_ms: int,
         new_producer_id: int = NO_PRODUCER_ID,
     ) -> Transition | None:
-        """The transaction about to be committed or aborted; None where it is so already."""
+        """The prepared state for a commit or abort; None if the transaction has ended so already."""
         if client_version >= EPOCH_BUMP:
             return self._end_and_bump(producer_id, epoch, commit, now_ms, new_producer_id)
         known = self.metadata
@@ -311,7 +311,7 @@ class Transaction:
         self._check_settled()
         known = self.metadata
         latest = known.latest
-        # What the client knows where the answer to its last EndTxn, which gave it a new id, was lost.
+        # What a client has that did not get the answer to its last EndTxn, with a new id.
         over_new_id = (
             known.previous_producer_id == producer_id
             and epoch == LAST_CLIENT_EPOCH
@@ -319,7 +319,7 @@ class Transaction:
         )
         if producer_id not in (latest.producer_id, known.producer_id) and not over_new_id:
             raise self._wrong_id(producer_id)
-        # The present epoch ends the present transaction, the one before it repeats the end of the last one.
+        # The present epoch ends the present transaction; the epoch before is a retry of the last end.
         is_repeated = (
             known.state in ENDED
             and known.state is not State.EMPTY
@@ -332,7 +332,7 @@ class Transaction:
             return None
         if commit and known.state is not State.ONGOING:
             raise self._nothing_to(commit)
-        # A client may not know whether a partition was added: it may abort also where there is nothing.
+        # A client may not know whether a partition was added: it may abort an empty transaction.
         return self._prepare(commit, EPOCH_BUMP, now_ms, new_producer_id=new_producer_id)
 
     def _check_repeated_end(self, commit: bool) -> None:
@@ -340,7 +340,7 @@ class Transaction:
             raise self._nothing_to(commit)
 
     def fence(self, now_ms: int, server_version: int = EPOCH_BUMP) -> Transition:
-        """The transaction under way about to be aborted, and its producer left behind with an old epoch."""
+        """The prepared abort of the ongoing transaction, with a new epoch that fences its producer."""
         self._check_settled()
         if self.metadata.state is not State.ONGOING:
             raise self._nothing_to(False)
@@ -357,15 +357,15 @@ class Transaction:
     ) -> Transition:
         """PrepareCommit or PrepareAbort.
 
-        Markers bear the producer id that the records were written with, and the epoch of this state, which
-        with version 2 is above every epoch that a client was told.
+        Markers have the producer id of the records and the epoch of this state, which with version 2 is above
+        every epoch that a client has got.
         """
         known = self.metadata
         latest = known.latest
         next_id, next_epoch = NO_PRODUCER_ID, NO_EPOCH
         bump = version >= EPOCH_BUMP or is_fence
         if latest.producer_id != known.producer_id:
-            # Kept over a change of the id: the old id is fenced with its last epoch, the new one goes on.
+            # The id changes: the old id is fenced with its last epoch, the client continues with the new one.
             epoch = known.producer_epoch + 1 if bump else known.producer_epoch
             next_id, next_epoch = latest.producer_id, latest.epoch + 1 if bump else latest.epoch
             if bump and is_exhausted(latest.epoch) and not is_fence:
@@ -397,7 +397,7 @@ class Transaction:
     # -- after the end -----------------------------------------------------------------------------
 
     def complete(self, now_ms: int) -> Transition:
-        """Every marker is written: the transaction is over, and the producer has its next id and epoch."""
+        """The completed state, after all markers are written, with the next id and epoch of the producer."""
         known = self.metadata
         producer_id, epoch = known.producer_id, known.producer_epoch
         if known.next_producer_id != NO_PRODUCER_ID:
@@ -435,7 +435,7 @@ class Transaction:
     # -- the pieces --------------------------------------------------------------------------------
 
     def _check_settled(self) -> None:
-        """Until a step is in the log, and an end has its markers, the client has to come again."""
+        """ConcurrentTransactions, and the client retries, while a step or the markers are being written."""
         if self.pending is not None:
             raise ConcurrentTransactions(f"{self.transactional_id} is changing to {self.pending.title}")
         if self.metadata.state in PREPARED:
@@ -465,12 +465,12 @@ class Transaction:
 
 
 def is_exhausted(epoch: int) -> bool:
-    """Whether a producer with this epoch can get no higher one under the same id."""
+    """Whether a producer id has no higher epoch left."""
     return epoch >= LAST_CLIENT_EPOCH
 
 
 def check_transition(before: Metadata, after: Metadata) -> None:
-    """What holds for every step, whoever asked for it."""
+    """Check the rules of every step."""
     if before.state not in VALID_PREVIOUS[after.state]:
         raise IllegalTransition(f"{before.state.title} does not go to {after.state.title}")
     if after.producer_id < 0 or not 0 <= after.producer_epoch <= MAX_EPOCH:

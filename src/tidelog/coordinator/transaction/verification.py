@@ -1,8 +1,8 @@
-"""Before the first batch of a transaction is appended to a partition: is the partition part of it?
+"""TransactionVerification: checks that a partition is part of a transaction before its first batch (KIP-890).
 
-Older clients have added it with AddPartitionsToTxn, and the coordinator is asked to confirm that; newer ones
-leave it to the broker, which adds it here. Batches that follow need no question: the log knows the
-transaction by then. What comes back guards the append (storage.producer_state.Verification).
+An older client has added the partition with AddPartitionsToTxn, and the coordinator confirms it; for a newer
+client the broker adds it here. Later batches need no check: the log has the transaction by then. The result
+is the guard of the append (Verification in storage/producer_state_manager.py).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tidelog.errors import (
     TransactionAbortable,
 )
 from tidelog.partitions import PartitionKey
-from tidelog.storage.producer_state import Verification
+from tidelog.storage.producer_state_manager import Verification
 
-# From these versions on a request adds the partition, or its client understands TRANSACTION_ABORTABLE.
+# Versions from which on a request adds the partition, and its client knows TRANSACTION_ABORTABLE.
 PRODUCE_ADDS, PRODUCE_KNOWS_ABORTABLE = 12, 11
 OFFSETS_ADD, OFFSETS_KNOW_ABORTABLE = 5, 4
 
@@ -55,9 +55,9 @@ class TransactionVerification:
         version: int,
         done: Callable[[Errors, Guards], None],
     ) -> None:
-        """Verify, or add, the partitions of a produce request, given the base sequence for each.
+        """Verify or add the partitions of a produce request, with the base sequence of each.
 
-        `done` is called with what is to be told instead of an append, and with the guards of the appends.
+        `done` is called with the errors of partitions that must not be appended to, and the guards of others.
         """
         adds = version >= PRODUCE_ADDS
         if not adds and not self._settings.partition_verification_enable:
@@ -67,7 +67,7 @@ class TransactionVerification:
 
         def checked(errors: Errors, guards: Guards) -> None:
             if adds and any(isinstance(error, ConcurrentTransactions) for error in errors.values()):
-                # The transaction before it is about to be complete: to send the batches again costs more.
+                # The transaction before is nearly complete: waiting costs less than a retry.
                 waited_ms = self._scheduler.clock.ms() - began_ms
                 if waited_ms < self._settings.add_partitions_retry_max_ms:
                     self._scheduler.schedule(self._settings.add_partitions_retry_ms / 1000, ask)
@@ -96,9 +96,9 @@ class TransactionVerification:
         partition: Partition,
         version: int,
     ) -> Verification | None:
-        """The guard of one append, where it can be had in this turn of the loop.
+        """The guard of one append, if it is available without waiting.
 
-        None where it cannot, or where the batch is refused: `check_produce` then waits, or says why.
+        None if it is not, or if the batch is refused: `check_produce` then waits or returns the error.
         """
         if version < PRODUCE_ADDS:
             if not self._settings.partition_verification_enable:
@@ -133,7 +133,7 @@ class TransactionVerification:
         version: int,
         done: Callable[[KafkaError | None], None],
     ) -> None:
-        """The same for the partition of `__consumer_offsets` that a group's offsets go to."""
+        """The same for the partition of `__consumer_offsets` with a group's offsets."""
         adds = version >= OFFSETS_ADD
         if not adds and not self._settings.partition_verification_enable:
             done(None)
@@ -211,7 +211,7 @@ def _for_clients(error: KafkaError, knows_abortable: bool) -> KafkaError:
 
 
 def _for_producers(error: KafkaError, adds: bool) -> KafkaError:
-    """A producer would not know what to do about a coordinator: it is told to send the batch again."""
+    """Producers do not handle coordinator errors: they get one that lets them send the batch again."""
     passing = isinstance(error, CoordinatorLoadInProgress | CoordinatorNotAvailable | NotCoordinator)
     if passing or (isinstance(error, ConcurrentTransactions) and not adds):
         return NotEnoughReplicas(f"the transaction could not be verified yet: {error.message}")

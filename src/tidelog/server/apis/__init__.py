@@ -1,7 +1,7 @@
 """The APIs that this broker answers, one module per family.
 
-Each module opens with what it serves and ends with its `APIS`; the table of served versions is made
-from those and from nowhere else.
+The docstring of each module describes its APIs, and its last lines list them in `APIS`. The table of served
+versions comes from these lists alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an API is to the router: its key, the versions it serves and the function that answers."""
+"""An API as the router sees it: its key, the served versions and the handler."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tidelog.protocol.message import Message
 from tidelog.slices import Slices
 
-# A handler gives its answer, makes it in slices (a generator), promises it (a coroutine), or has answered
-# through the request itself (None).
+# A handler returns its answer, a generator that makes the answer in slices, or a coroutine. It returns None
+# if it answers through the request itself.
 Answer = Message | Slices[Message | None] | Coroutine[None, None, Message] | None
 Handler = Callable[..., Answer]
 
@@ -19,11 +19,11 @@ class Api:
     key: int
     min_version: int
     max_version: int
-    # Called with (services, request, body); a raw one with (services, request), the body left undecoded.
-    # What a raw one returns is work that answers the request in slices, or None.
+    # Called with (services, request, body). A raw handler gets (services, request) and reads the body itself;
+    # it returns None or a generator that answers the request in slices.
     handle: Handler
     raw: bool = False
-    # The lowest version to announce, where that is not the lowest that is served.
+    # The lowest version in ApiVersions, if it differs from the lowest served version.
     announced_min_version: int | None = None
 
     def serves(self, version: int) -> bool:

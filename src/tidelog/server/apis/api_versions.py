@@ -1,9 +1,10 @@
-"""ApiVersions (18) v0-4: which APIs and versions this broker serves, and the features it has.
+"""ApiVersions (18) v0-4: the served APIs and versions, and the features of this broker.
 
-- A version that is too new is answered as v0 with UNSUPPORTED_VERSION and the range of ApiVersions alone,
-  so that a newer client learns how to ask.
-- v3 brings the client's name and version; ones that are empty or have odd characters are INVALID_REQUEST.
-- v3 tells the finalized features. v4 may name a feature whose lowest version is 0, v3 may not.
+- A request of a newer version gets UNSUPPORTED_VERSION in v0, with the versions of ApiVersions alone: the
+  client then asks again in a version that the broker serves.
+- v3 has the name and version of the client's software. An empty one, or one with other characters than
+  letters, digits, "-" and ".", is INVALID_REQUEST.
+- v3 answers with the finalized features. Features whose lowest version is 0 are in v4 only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """DescribeCluster (60) v0-2 and DescribeLogDirs (35) v1-5.
 
-- DescribeCluster v1 tells brokers and controllers apart; controllers have no endpoint of their own here:
-  MISMATCHED_ENDPOINT_TYPE, and an unknown type is UNSUPPORTED_ENDPOINT_TYPE.
-- DescribeLogDirs tells for each folder its partitions, those on their way into it (is_future_key), their
-  sizes and (v4) the room on its disk; a folder that failed is told with KAFKA_STORAGE_ERROR.
+- DescribeCluster v1 has an endpoint type. Controllers have no endpoints here: they are
+  MISMATCHED_ENDPOINT_TYPE. An unknown type is UNSUPPORTED_ENDPOINT_TYPE.
+- DescribeLogDirs lists the replicas and future replicas (is_future_key) of each log folder with their sizes,
+  and from v4 on the total and usable bytes of its disk. An offline folder is KAFKA_STORAGE_ERROR.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def describe_log_dirs(
     if body.topics is not None:
         wanted = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
     results = []
-    for folder in services.logs.folder_use():
+    for folder in services.logs.describe_log_dirs():
         result = DescribeLogDirsResponse.DescribeLogDirsResult(log_dir=folder.path)
         if folder.offline is not None:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR

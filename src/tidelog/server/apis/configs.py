@@ -1,14 +1,14 @@
 """DescribeConfigs (32) v1-4, AlterConfigs (33) v0-2, IncrementalAlterConfigs (44) v0-1 and
 ListConfigResources (74) v0-1.
 
-- Resources: TOPIC 2, BROKER 4 (an empty name stands for all brokers), BROKER_LOGGER 8 (log levels; only
-  incremental changes), GROUP 32 (whether the group is there or not, within the broker's bounds). Settings of
-  client metrics (16) are not served: INVALID_REQUEST.
-- DescribeConfigs v1 tells where a value comes from and what stands behind it, v3 type and documentation.
-  Secrets are never told.
-- AlterConfigs replaces all settings of a resource, IncrementalAlterConfigs changes those that it names;
-  a resource that is named twice is INVALID_REQUEST for both.
-- ListConfigResources v0 lists client metrics (there are none), v1 the resources of the types that are named.
+- Resources: TOPIC 2, BROKER 4 (an empty name means all brokers), BROKER_LOGGER 8 (log levels; only
+  incremental changes) and GROUP 32 (the group need not exist; the broker's settings limit the values).
+  CLIENT_METRICS 16 is not served: INVALID_REQUEST.
+- DescribeConfigs v1 answers with the source and the synonyms of a value, v3 with its type and documentation.
+  Values of sensitive settings are null.
+- AlterConfigs replaces all settings of a resource, IncrementalAlterConfigs changes the named settings.
+  In both, a resource that occurs twice is INVALID_REQUEST.
+- ListConfigResources v0 lists client metrics (there are none), v1 the resources of the requested types.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def describe_configs(
     services: Services, request: Request, body: DescribeConfigsRequest
 ) -> Slices[DescribeConfigsResponse]:
     results = []
-    # The same question asked a thousand times is answered once: the answer is far larger than the question.
+    # A resource that occurs several times is described once: the description is far larger than the name.
     once = {
         (resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())): resource
         for resource in body.resources
@@ -64,7 +64,7 @@ def describe_configs(
             entries = _entries(services, resource, body.include_documentation)
         except KafkaError as error:
             result.error_code = error.code
-            # An unknown topic is told without a text, as Kafka does.
+            # As in Kafka, the error of an unknown topic has no message.
             result.error_message = "" if isinstance(error, UnknownTopicOrPartition) else error.message
         else:
             result.configs = [_described(entry, body.include_synonyms) for entry in entries]
@@ -78,7 +78,7 @@ def _entries(
 ) -> Sequence[ConfigEntry]:
     dynamic = services.dynamic_config
     kind, name, names = resource.resource_type, resource.resource_name, resource.configuration_keys
-    # An empty list of names means all of them, as in Kafka.
+    # As in Kafka, an empty list of names means all settings.
     names = names or None
     if kind == TOPIC:
         check_topic_name(name)
@@ -100,7 +100,7 @@ def _entries(
 
 
 def _check_broker(services: Services, name: str) -> None:
-    """Settings of a broker are told and changed by that broker."""
+    """Raise InvalidRequest unless the resource is this broker: other brokers have settings of their own."""
     if name != str(services.broker_id):
         what = "is not a broker id" if not name.isdecimal() else f"is not this broker, {services.broker_id}"
         raise InvalidRequest(f"resource {name!r} {what}")

@@ -1,17 +1,18 @@
 """ConsumerGroupHeartbeat (68) v0-1 and ConsumerGroupDescribe (69) v0-1: the broker assigns the partitions.
 
-ConsumerGroupHeartbeat is all that a member ever sends:
-- with epoch 0 it joins and tells everything (INVALID_REQUEST otherwise): its rebalance time-out, the topics
-  or, from v1 on, the pattern it subscribes to (RE2's syntax, INVALID_REGULAR_EXPRESSION), and no partitions.
-  From v1 on it brings its own member id, before the broker makes one; an empty classic group, or one of
-  consumers, becomes a consumer group then, as far as `group.consumer.migration.policy` allows it;
-- with its epoch it goes on, telling what has changed and, when it has let go of partitions, what it has;
-  another epoch is FENCED_MEMBER_EPOCH, save the one before, where the answer may have been lost;
-- with epoch -1 it leaves, with -2 a static member leaves for a while. An instance id that is in use is
-  UNRELEASED_INSTANCE_ID for who joins with it, FENCED_INSTANCE_ID for who had it;
-- the answer brings the assignment when that has changed, or was asked for by telling everything.
-ConsumerGroupDescribe tells state, epochs, members with what they have and what they are to have; a group that
-is not there or is a classic one is GROUP_ID_NOT_FOUND. v1 adds which protocol a member uses.
+A member joins, goes on and leaves with ConsumerGroupHeartbeat:
+- With epoch 0 it joins. It sends its rebalance time-out, an empty list of partitions, and its topics or, from
+  v1 on, a pattern in RE2's syntax; otherwise the heartbeat is INVALID_REQUEST. A wrong pattern is
+  INVALID_REGULAR_EXPRESSION. In v0 the broker makes the member id, from v1 on the client does. A classic
+  group that is empty, or has consumers as members, becomes a consumer group if
+  `group.consumer.migration.policy` allows it.
+- With its own epoch it goes on. It sends changed fields, and its partitions after it revoked some. Another
+  epoch is FENCED_MEMBER_EPOCH. The previous epoch is valid too: the last answer may be lost.
+- With epoch -1 it leaves. With -2 a static member leaves for a while. A member that joins with an instance
+  id in use gets UNRELEASED_INSTANCE_ID; a member whose instance id was taken over gets FENCED_INSTANCE_ID.
+- The answer has the assignment if it changed, or if the member sent all fields.
+ConsumerGroupDescribe answers with the state, the epochs, and the members with their current and target
+assignments. An unknown or classic group is GROUP_ID_NOT_FOUND. v1 adds the protocol of each member.
 """
 
 from __future__ import annotations

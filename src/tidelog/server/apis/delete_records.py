@@ -1,8 +1,8 @@
 """DeleteRecords (21) v0-2: moves the log start offset of partitions forward.
 
-The offset -1 stands for the high watermark; anything else above it or below 0 is OFFSET_OUT_OF_RANGE.
-The answer carries the low watermark and comes when every replica has followed, or with
-REQUEST_TIMED_OUT. Topics that are neither deleted from nor compacted by age are POLICY_VIOLATION.
+The offset -1 means the high watermark. Other offsets below 0 or above the high watermark are
+OFFSET_OUT_OF_RANGE. The answer has the low watermark, and waits until every replica has deleted the records
+(REQUEST_TIMED_OUT). Topics whose cleanup.policy has no delete are POLICY_VIOLATION.
 """
 
 from __future__ import annotations

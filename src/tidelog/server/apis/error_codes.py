@@ -1,4 +1,4 @@
-"""Which error codes an answer carries: found by the places that its declaration gives them."""
+"""Finds the error codes in an answer, by the fields of its message class."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from tidelog.protocol.message import Message
 from tidelog.protocol.schema import Struct
 
-# Where a struct holds error codes: its own fields of that name, and the fields that lead to more of them.
+# The error codes of a struct: its own error_code fields, and the fields (and whether each is an array) of
+# structs that have some.
 Places = tuple[tuple[str, ...], tuple[tuple[str, bool], ...]]
 
 
 class ErrorCodes:
-    """Walks answers; the way through a message class is worked out once."""
+    """Finds error codes in answers, and remembers the fields of each message class."""
 
     def __init__(self) -> None:
         self._places: dict[type[Struct], Places] = {}
@@ -22,7 +23,7 @@ class ErrorCodes:
         return filter(None, self.every(answer))
 
     def every(self, answer: Message) -> Iterator[int]:
-        """Every error code in the answer, NONE as well."""
+        """Every error code in the answer, including NONE."""
         return self._walk(answer)
 
     def _walk(self, struct: Struct) -> Iterator[int]:

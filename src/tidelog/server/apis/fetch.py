@@ -1,15 +1,16 @@
 """Fetch (1) v4-18: records of partitions, as slices of the log files.
 
-- `min_bytes` and `max_wait_ms`: the answer waits in the purgatory until enough has come or time is over.
-- `max_bytes` of request and partition: the first batch always comes whole, so that a reader gets on.
-- v7 sessions: an incremental answer tells only what changed. A session that is left without partitions ends;
-  a request that the next one of its session overtakes gets INVALID_FETCH_SESSION_EPOCH.
-- v12 checks the last fetched epoch and tells where the logs part. v13 names topics by id. v15 moves the
-  replica id.
-- read_committed ends at the last stable offset and lists the aborted transactions; an isolation level that
-  there is not is UNKNOWN_SERVER_ERROR, as Kafka has it, below v13 also for each partition.
-- A topic that a session found by its id and that is gone is UNKNOWN_TOPIC_OR_PARTITION, one that was made
-  anew INCONSISTENT_TOPIC_ID; an id that was never known is UNKNOWN_TOPIC_ID.
+- `min_bytes` and `max_wait_ms`: the answer waits in the purgatory for enough bytes or the end of the time.
+- `max_bytes` of the request and of each partition: the first batch is always complete, so that consumers make
+  progress.
+- v7 has fetch sessions: an incremental answer has only changed partitions. A session without partitions ends.
+  A waiting request gets INVALID_FETCH_SESSION_EPOCH when the next request of its session comes.
+- v12 checks the last fetched epoch and answers with the epoch and end offset where the logs diverge. v13
+  names topics by id. v15 moves the replica id.
+- read_committed ends at the last stable offset and lists the aborted transactions. As in Kafka, an unknown
+  isolation level is UNKNOWN_SERVER_ERROR, below v13 also for each partition.
+- In a session, a topic id is UNKNOWN_TOPIC_OR_PARTITION after its topic was deleted, and
+  INCONSISTENT_TOPIC_ID after a new topic took the name. An id that was never known is UNKNOWN_TOPIC_ID.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tidelog.slices import Slices
 EMPTY = b""
 
 IN_ONE_GO = 1_000
-"""More partitions than this are handled in slices, between the requests of others."""
+"""A request with more partitions is handled in slices, between other requests."""
 
 
 def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
@@ -94,10 +95,10 @@ def _fetch_many(
     params: FetchParams,
     done: Callable[[list[FetchedPartition]], None],
 ) -> Slices[None]:
-    """Set apart in slices what is unknown here, of which anyone may name any number, and read the rest."""
+    """Find the unknown partitions in slices, as a client may send any number of them, and read the others."""
     unknown = yield from services.fetcher.unknown_of(context.due())
     if len(unknown) <= IN_ONE_GO:
-        unknown = {}  # few enough to wait with, and to look for again when the wait is over
+        unknown = {}  # so few may wait in the purgatory, and the fetcher looks for them again after the wait
     if not services.fetcher.fetch(context, params, done, partial(services.failed, request), unknown):
         request.waiting()
 
@@ -128,7 +129,7 @@ def _refused(body: FetchRequest, by_id: bool) -> FetchResponse:
 def _answer(
     services: Services, request: Request, context: FetchContext, answers: list[FetchedPartition]
 ) -> None:
-    """Count what is answered, write it in the version that was asked for and send it."""
+    """Update the metrics, then encode the answer in the request's version and send it."""
     if len(answers) > IN_ONE_GO:
         services.respond(request, _answer_in_slices(services, request, context, answers))
         return

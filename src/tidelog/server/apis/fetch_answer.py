@@ -1,7 +1,7 @@
-"""The answer to a Fetch, written straight from what was read: bytes, and the file slices between them.
+"""Encodes the answer to a Fetch: bytes, and between them slices of the log files.
 
-It is what the generated writer makes of a `FetchResponse`, without the objects in between. Partitions of one
-topic that follow each other stand under one entry of that topic, as in Kafka.
+The encoding is that of a `FetchResponse`, without the objects. As in Kafka, consecutive partitions of a topic
+share one entry of the topic.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def writer_for(version: int) -> FetchAnswerWriter:
 
 
 class FetchAnswerWriter:
-    """Writes answers of one version."""
+    """Encodes answers of one version."""
 
     __slots__ = (
         "_fields",
@@ -60,14 +60,14 @@ class FetchAnswerWriter:
         # Partition, error, high watermark, last stable offset, log start offset.
         fields = ">ihqqq" if self._has_log_start else ">ihqq"
         self._fields = struct.Struct(fields).pack
-        # The same with a list of transactions that is null or empty, and the preferred replica behind it.
+        # The same fields, a null or empty list of transactions, and the preferred replica.
         count = "b" if self._flexible else "i"
         self._plain = struct.Struct(fields + count + ("i" if self._has_preferred_replica else "")).pack
 
     def write(
         self, header: bytes, error: int, session_id: int, answers: list[FetchedPartition]
     ) -> list[Part]:
-        """The parts of an answer behind the response header."""
+        """The parts of an answer, with the response header in front."""
         parts: list[Part] = []
         out = [header, self._head(error, session_id)]
         runs = _runs(answers)
@@ -85,7 +85,7 @@ class FetchAnswerWriter:
     def write_in_slices(
         self, header: bytes, error: int, session_id: int, answers: list[FetchedPartition]
     ) -> Slices[list[Part]]:
-        """The same for many partitions, between the requests of others."""
+        """`write` for many partitions, in slices between other requests."""
         parts: list[Part] = []
         out = [header, self._head(error, session_id)]
         runs = _runs(answers)
@@ -103,7 +103,7 @@ class FetchAnswerWriter:
         return parts
 
     def _add(self, answers: list[FetchedPartition], out: list[bytes], parts: list[Part]) -> None:
-        """Add partitions; `out` has what is not yet a part."""
+        """Add partitions to `parts`; `out` holds the bytes after the last part."""
         for answer in answers:
             records = answer.records
             out.append(self._partition(answer, 0 if records is None else records.size))
@@ -119,7 +119,7 @@ class FetchAnswerWriter:
             out.append(NO_TAGS)
 
     def _head(self, error: int, session_id: int) -> bytes:
-        """Throttle time, and from the version with sessions on the error and the session."""
+        """The throttle time and, in versions with sessions, the error and the session id."""
         if self._has_session:
             return struct.pack(">ihi", 0, error, session_id)
         return COUNT.pack(0)
@@ -134,7 +134,7 @@ class FetchAnswerWriter:
         return (write_uvarint(len(name) + 1) if self._flexible else SHORT.pack(len(name))) + name
 
     def _partition(self, answer: FetchedPartition, size: int) -> bytes:
-        """Everything of a partition up to its records, their size included."""
+        """The fields of a partition before its records, including the size of the records."""
         index = answer.wanted.partition
         code = 0 if answer.error is None else answer.error.code
         aborted = answer.aborted
@@ -159,7 +159,7 @@ class FetchAnswerWriter:
 
 
 def _runs(answers: list[FetchedPartition]) -> list[list[FetchedPartition]]:
-    """The answers by topic, in their order: a topic that comes again later is a run of its own."""
+    """The answers in order, in runs of one topic. A topic that occurs again later starts another run."""
     runs: list[list[FetchedPartition]] = []
     topic: str | bytes | None = None
     for answer in answers:

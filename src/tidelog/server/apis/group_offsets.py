@@ -1,19 +1,19 @@
 """OffsetCommit (8) v2-10, OffsetFetch (9) v1-10, TxnOffsetCommit (28) v0-5 and OffsetDelete (47) v0.
 
-OffsetCommit keeps how far a group has read, and answers when that is committed:
-- a topic or partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID from v10 on,
-  which names topics by id; metadata beyond `offset.metadata.max.bytes` is OFFSET_METADATA_TOO_LARGE; the
-  other partitions of the request are committed;
-- whoever is not a member of the group, or of an older generation or epoch, changes nothing. A group that
-  nobody knows is a simple consumer's where the generation is negative, else GROUP_ID_NOT_FOUND
-  (ILLEGAL_GENERATION before v9); its id may be empty;
-- v2-4 may bring a retention time, which holds for these offsets instead of `offsets.retention.minutes`.
-OffsetFetch answers -1 for what was never committed. v2 asks for all topics with null, v7 with require_stable
-refuses offsets that wait for the end of a transaction (UNSTABLE_OFFSET_COMMIT), v8 asks for several groups,
-v9 names the member, v10 names topics by id.
-TxnOffsetCommit is OffsetCommit within a transaction: what it commits holds when that is committed. v3 names
-the member; v5 adds the partition of the offsets to the transaction by itself.
-OffsetDelete removes offsets: those of topics that members subscribe to are GROUP_SUBSCRIBED_TO_TOPIC.
+OffsetCommit commits the offsets of a group, and answers when they are committed:
+- An unknown topic or partition is UNKNOWN_TOPIC_OR_PARTITION. v10 names topics by id: an unknown id is
+  UNKNOWN_TOPIC_ID. Metadata longer than `offset.metadata.max.bytes` is OFFSET_METADATA_TOO_LARGE. The other
+  partitions of the request are committed.
+- Only members commit, and only with their current generation or epoch. An unknown group with a negative
+  generation is a simple consumer; its id may be empty. With another generation an unknown group is
+  GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before v9).
+- v2-4 may have a retention time, which replaces `offsets.retention.minutes` for these offsets.
+OffsetFetch answers -1 for a partition without a committed offset. v2 fetches all topics with null. v7 has
+require_stable: an offset in an open transaction is UNSTABLE_OFFSET_COMMIT. v8 fetches the offsets of several
+groups, v9 names the member, v10 names topics by id.
+TxnOffsetCommit commits offsets in a transaction: they count once the transaction is committed. v3 names the
+member. v5 adds the partition of the offsets topic to the transaction.
+OffsetDelete deletes offsets. A topic with subscribed members is GROUP_SUBSCRIBED_TO_TOPIC.
 """
 
 from __future__ import annotations

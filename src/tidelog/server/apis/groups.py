@@ -1,18 +1,19 @@
 """FindCoordinator (10) v0-6, JoinGroup (11) v0-9, Heartbeat (12) v0-4, LeaveGroup (13) v0-5,
 SyncGroup (14) v0-5, DescribeGroups (15) v0-6, ListGroups (16) v0-5 and DeleteGroups (42) v0-2.
 
-- FindCoordinator: v1 finds those of transactional ids too, v4 many at once, v6 is for share groups, which are
-  not served (INVALID_REQUEST). The first who asks for a kind has its topic made, and waits for it.
-- JoinGroup: waits until every member has joined. v0 has no rebalance time-out of its own. From v4 on a member
-  without an id gets one and joins again with it (MEMBER_ID_REQUIRED), v5 brings static members, v7 tells the
-  protocol type, v8 takes a reason for the log, v9 tells a static leader not to assign.
-- SyncGroup: waits for the leader's assignment, and until that is written. v5 names type and protocol, which
-  have to be the group's (INCONSISTENT_GROUP_PROTOCOL).
+- FindCoordinator: v1 adds the coordinators of transactional ids. v4 takes many keys. v6 is for share groups,
+  which are not served (INVALID_REQUEST). The first request of a key type creates the internal topic of the
+  coordinators, and waits for it.
+- JoinGroup: waits until every member has joined. v0 uses the session time-out as rebalance time-out. From v4
+  on a member without an id gets one with MEMBER_ID_REQUIRED, and joins again with it. v5 adds static members,
+  v7 the protocol type in the answer, v8 a reason for the log, v9 skip_assignment for static leaders.
+- SyncGroup: waits for the leader's assignment, and until it is written. v5 has the protocol type and name. If
+  the group has others, the answer is INCONSISTENT_GROUP_PROTOCOL.
 - Heartbeat: REBALANCE_IN_PROGRESS asks the member to join again.
-- LeaveGroup: v3 takes many members, each with an error of its own; v5 a reason for each.
-- DescribeGroups: classic groups. A group that is not there is Dead; from v6 on also GROUP_ID_NOT_FOUND.
-- ListGroups: groups of every kind. v4 takes states to look for and v5 kinds, in upper or lower case.
-- DeleteGroups: only groups without members (NON_EMPTY_GROUP), with their offsets.
+- LeaveGroup: v3 takes many members, and answers with an error for each; v5 takes a reason for each.
+- DescribeGroups: classic groups. An unknown group has the state Dead, and from v6 on GROUP_ID_NOT_FOUND.
+- ListGroups: groups of every type. v4 filters by state, v5 by type; upper and lower case are equal.
+- DeleteGroups: deletes groups without members (NON_EMPTY_GROUP) and their offsets.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ TELLS_NOT_FOUND = 6
 NAMES_PROTOCOL = 5
 NOT_ASKED_FOR = -(2**31)
 KEYS_PER_TURN = 500
-"""After so many keys of a request others come first."""
+"""After so many keys of a request, other requests get a turn."""
 
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""Read, delete, describe and the two about settings: what everyone may do where nobody is restricted."""
+"""Read, delete, describe, describe configs and alter configs: without an authorizer all are allowed."""
 
 
-# -- who coordinates -----------------------------------------------------------------------------------
+# -- FindCoordinator -----------------------------------------------------------------------------------
 
 
 async def find_coordinator(
@@ -117,7 +118,7 @@ async def _leader_of(services: Services, listener: str, key_type: int, key: str)
 
 
 def _topic_of(services: Services, key_type: int) -> NewTopic:
-    """The topic of a kind of coordinator, as it is made where it is missing."""
+    """The internal topic of a key type, with the settings to create it."""
     config = services.config
     if key_type == GROUP_KEY:
         settings = services.groups.settings
@@ -198,7 +199,7 @@ def leave_group(services: Services, request: Request, body: LeaveGroupRequest) -
 
 
 def client_host(request: Request) -> str:
-    """The address of the client as Java writes it: a slash where the name would be, and nothing shortened."""
+    """The client's address in Java's format: a slash in front, and IPv6 with all eight groups."""
     host = request.channel.peer.rpartition(":")[0].strip("[]")
     if ":" in host:
         import ipaddress

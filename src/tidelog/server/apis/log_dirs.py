@@ -1,9 +1,10 @@
-"""AlterReplicaLogDirs (34) v1-2: moves partitions to other folders of log.dirs while they are used.
+"""AlterReplicaLogDirs (34) v1-2: moves partitions to other folders of log.dirs while clients use them.
 
-- The answer says that the move began, not that it is done: DescribeLogDirs tells of future replicas.
-- The present folder as target gives a move up. A folder that is not in log.dirs to the letter is
-  LOG_DIR_NOT_FOUND, one that is offline (or any being so) KAFKA_STORAGE_ERROR.
-- A partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION, and will be made in that folder.
+- The answer comes when the move begins. DescribeLogDirs shows its progress as a future replica.
+- A move to the current folder cancels a running move. The path has to be spelled as in log.dirs
+  (LOG_DIR_NOT_FOUND). While any log folder is offline, a new move is KAFKA_STORAGE_ERROR.
+- A partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION. If it is created later, the broker puts it
+  into that folder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tidelog.slices import Slices
 def alter_replica_log_dirs(
     services: Services, request: Request, body: AlterReplicaLogDirsRequest
 ) -> Slices[AlterReplicaLogDirsResponse]:
-    wanted: dict[PartitionKey, str] = {}  # of a partition that is named twice the last counts
+    wanted: dict[PartitionKey, str] = {}  # the last folder of a partition counts
     for folder in body.dirs:
         for topic in folder.topics:
             for index in topic.partitions:

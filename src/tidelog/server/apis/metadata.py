@@ -1,13 +1,13 @@
-"""Metadata (3) v0-13 and DescribeTopicPartitions (75) v0: brokers, topics and who leads what.
+"""Metadata (3) v0-13 and DescribeTopicPartitions (75) v0: brokers, topics and the leaders of partitions.
 
-- No list of topics (v0: an empty one) means all; an empty one (v1) means none.
-- Topics by id (v10 has the field, v12 may use it): an unknown id is UNKNOWN_TOPIC_ID; an id together with a
-  name goes by the id. An id or no name in v10 and v11 is INVALID_REQUEST for the whole request.
-- A topic that is not there is created when broker and request (v4) allow it; the first answer is then
-  UNKNOWN_TOPIC_OR_PARTITION and the client asks again. Bad names are INVALID_TOPIC_EXCEPTION.
-- v8 tells the operations that the client may do, where it asks.
-DescribeTopicPartitions gives the same in pages: at most `response_partition_limit` partitions, at least one,
-and a cursor for the next page. A cursor on a topic that is not asked for, or on a partition below 0, is
+- A null list of topics means all topics, an empty list means none. In v0 an empty list means all.
+- Topics by id: v10 has the field, v12 may use it. An unknown id is UNKNOWN_TOPIC_ID. If a topic has an id and
+  a name, the id counts. In v10 and v11 an id or a null name is INVALID_REQUEST for the whole request.
+- An unknown topic is created if the broker and the request (v4) allow it. The answer is
+  UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. An invalid name is INVALID_TOPIC_EXCEPTION.
+- v8 answers with the authorized operations, if the client asks for them.
+DescribeTopicPartitions describes topics in pages of `response_partition_limit` partitions, at least one, with
+a cursor for the next page. A cursor with a negative partition, or with a topic that is not requested, is
 INVALID_REQUEST for every topic.
 """
 
@@ -27,9 +27,9 @@ from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 
-# Without an authorizer everybody may do everything: one bit per operation that the resource knows
-# (read, write, create, delete, alter, describe, describe configs, alter configs for topics;
-# create, cluster action, describe configs, alter configs, idempotent write, alter, describe for the cluster).
+# Without an authorizer every operation is allowed; each operation of a resource has one bit.
+# Topics: read, write, create, delete, alter, describe, describe configs, alter configs.
+# Cluster: create, cluster action, describe configs, alter configs, idempotent write, alter, describe.
 TOPIC_OPERATIONS = 3576
 CLUSTER_OPERATIONS = 8096
 NOT_ASKED_FOR = -2147483648
@@ -43,7 +43,7 @@ def metadata(services: Services, request: Request, body: MetadataRequest) -> Sli
     if wanted is None or (request.api_version == 0 and not wanted):
         topics = yield from mapped(lambda topic: _describe(topic, body, request), state.topics.values())
     else:
-        # One that is named twice is described once, as Kafka does.
+        # As in Kafka, a topic that occurs twice is described once.
         once = {(topic.name, topic.topic_id): topic for topic in wanted}
         topics = yield from mapped(lambda topic: _find(services, state, topic, body, request), once.values())
     return MetadataResponse(
@@ -155,7 +155,7 @@ def describe_topic_partitions(
             first_partition = cursor.partition_index
     limit = max(1, min(body.response_partition_limit, services.config.max_request_partition_size_limit))
     answer = DescribeTopicPartitionsResponse()
-    # Kafka puts topics that it does not know before those that it describes.
+    # As in Kafka, the unknown topics come first.
     unknown = [name for name in names if name not in state.topics]
     answer.topics = yield from mapped(_unknown, unknown)
     for name in names:

@@ -1,15 +1,15 @@
 """ListOffsets (2) v1-11 and OffsetForLeaderEpoch (23) v2-4.
 
-ListOffsets answers with an offset for a time, or for one of the special times:
-- -1 the end (the last stable offset for read_committed), -2 the start, -3 the record with the largest
-  timestamp (v7), -4 the start of the local log (v8), -5 the end of the tiered log (v9; there is none: -1),
-  -6 the earliest offset not yet tiered (v11; -1 as well); other negative times, or one that is newer than
-  the request's version, are UNSUPPORTED_VERSION;
-- a partition that is named twice is INVALID_REQUEST; an isolation level that there is not is
-  UNKNOWN_SERVER_ERROR, as Kafka has it.
-OffsetForLeaderEpoch answers with the end offset of an epoch, for followers and consumers that check
-whether their position is still part of the log.
-In both a current leader epoch below -1, which stands for none, is older than any: FENCED_LEADER_EPOCH.
+ListOffsets answers with the offset of a timestamp, or of a special timestamp:
+- -1 is the end of the log (the last stable offset for read_committed), -2 its start, -3 the record with the
+  largest timestamp (v7), -4 the start of the local log (v8), -5 the end of the tiered log (v9), -6 the
+  earliest offset that is not yet tiered (v11). There is no tiered log: -5 and -6 answer -1. Other negative
+  timestamps, or one of a later version, are UNSUPPORTED_VERSION.
+- A partition that occurs twice is INVALID_REQUEST. As in Kafka, an unknown isolation level is
+  UNKNOWN_SERVER_ERROR.
+OffsetForLeaderEpoch answers with the end offset of an epoch. Followers and consumers check with it whether
+their position is still part of the log.
+In both, a current leader epoch of -1 means none, and a lower one is FENCED_LEADER_EPOCH.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from tidelog.protocol.offset_specs import (
 from tidelog.server.apis.api import Answer, Api
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
-from tidelog.storage.epochs import NO_EPOCH
+from tidelog.storage.leader_epoch_file_cache import NO_EPOCH
 from tidelog.storage.log import Log
 from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 CONSUMER = -1
 DEBUGGING_CONSUMER = -2
 
-# For lookups by time.
+# Lookups by timestamp let other requests run after this time.
 SECONDS_A_TURN = 0.005
 
 Found = tuple[int, int, int]  # timestamp, offset, leader epoch
@@ -86,7 +86,7 @@ def _reads_records(timestamp: int) -> bool:
 async def _list_by_time(
     scheduler: Scheduler, lookups: Lookups, answer: ListOffsetsResponse
 ) -> ListOffsetsResponse:
-    """A lookup by time unpacks a batch or two of every partition: others have their turns in between."""
+    """Run the lookups, and let other requests run in between: each lookup may decompress a batch or two."""
     clock = scheduler.clock
     turn_ends = clock.monotonic() + SECONDS_A_TURN
     for lookup in lookups:
@@ -99,7 +99,7 @@ async def _list_by_time(
 
 
 async def _when_cached(scheduler: Scheduler, lookup: Callable[[CachedReads], None]) -> None:
-    """Look up, as often as something has to come from the disk first."""
+    """Run the lookup; if it misses bytes in the page cache, read them from the disk and run it again."""
     reads = CACHED
     while True:
         try:
@@ -123,9 +123,9 @@ async def _brought_in(scheduler: Scheduler, cold: NotCached, reads: CachedReads)
 def _lookups(
     services: Services, request: Request, body: ListOffsetsRequest, answer: ListOffsetsResponse
 ) -> Lookups:
-    """Calls that fill in the answer, one for each partition; a call that raises NotCached may be repeated.
+    """One call for each partition, which adds its result to the answer, and None before each topic.
 
-    None where a topic begins: one without partitions takes time as well.
+    A call that raises NotCached may be repeated. The None counts the work for a topic without partitions.
     """
     named = Counter(
         (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions

@@ -1,18 +1,19 @@
 """Produce (0) v3-13: appends one batch to each named partition.
 
-- v0-2 are announced, because old librdkafka takes their absence for a broker without compression, but a
-  request of them closes the connection.
-- acks 0 is answered with nothing (an error closes the connection), 1 when the leader has the batch, -1 when
-  the high watermark has passed it; others are INVALID_REQUIRED_ACKS.
-- A partition that is named more than once gets the last of its batches, and one answer.
-- v7 allows zstd. v8 tells which records were refused. v13 names topics by id.
-- Transactional batches without a transactional id are TRANSACTIONAL_ID_AUTHORIZATION_FAILED, those of more
-  than one producer INVALID_PRODUCER_ID_MAPPING. The first batch of a transaction for a partition has to be
-  part of it: before v12 the producer has added the partition (or it is INVALID_TXN_STATE, from v11 on
-  TRANSACTION_ABORTABLE), from v12 on the broker adds it.
+- ApiVersions lists v0-2, because old librdkafka compresses only if they are there. A request of v0-2 closes
+  the connection.
+- acks=0 gets no answer, and an error closes the connection. acks=1 answers when the leader has the batch,
+  acks=-1 when the high watermark has passed it. Other values are INVALID_REQUIRED_ACKS.
+- If a partition occurs more than once, its last batch is appended, and the answer has the partition once.
+- v7 allows zstd. v8 answers with the refused records. v13 names topics by id.
+- Transactional batches without a transactional id are TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Batches of more
+  than one producer are INVALID_PRODUCER_ID_MAPPING.
+- A transaction has to contain the partition of a transactional batch. From v12 on the broker adds the
+  partition. Before v12 the producer adds it first; otherwise the batch is INVALID_TXN_STATE, in v11
+  TRANSACTION_ABORTABLE.
 
-The small request with one batch for one partition is what a broker does most, and has a short way
-(small_produce.py). Frames of 64 KB and more are checked and written by a worker.
+Most requests are small, with one batch for one partition: small_produce.py is their fast path. A worker
+checks and writes frames of 64 KB and more.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
 from tidelog.slices import Slices
 from tidelog.storage.append import AppendOrigin
-from tidelog.storage.producer_state import Verification
+from tidelog.storage.producer_state_manager import Verification
 
 log = logging.getLogger("tidelog.server.apis.produce")
 
-# Where a batch keeps the low byte of its attributes, which has the flags.
+# The position in a batch of the low byte of its attributes, which has the flags.
 ATTRIBUTES = 22
-# Where it keeps its producer: id, epoch and base sequence.
+# The position in a batch of producer id, producer epoch and base sequence.
 PRODUCER, _PRODUCER = 43, struct.Struct(">qhi")
 # Kafka's own tools write to internal topics under this client id.
 ADMIN_CLIENT_ID = "__admin_client"
-# These are told without the log start offset: they are found before the log is looked at.
+# These errors occur before the log is used: their answers have no log start offset.
 _BEFORE_THE_LOG = (
     UnknownTopicOrPartition,
     UnknownTopicId,
@@ -73,7 +74,7 @@ _BEFORE_THE_LOG = (
     NotOneBatch,
 )
 
-# The answer says why: the limit of a batch that is too large, the rule of a topic, what the disk said.
+# The answer to these errors has a message, for example the size limit of a batch or the error of the disk.
 _EXPLAINED = (
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -85,7 +86,7 @@ _EXPLAINED = (
 Slot = tuple[str | bytes, int]
 
 IN_ONE_GO = 1_000
-"""More partitions than this are handled in slices, between the requests of others."""
+"""A request with more partitions is handled in slices, between other requests."""
 
 
 def produce(services: Services, request: Request) -> Slices[None] | None:
@@ -111,9 +112,9 @@ def _produce_any(
     timeout_ms: int,
     topics: list[tuple[str | bytes, list[tuple[int, int, int]]]],
 ) -> Slices[None]:
-    """Any number of topics and partitions, of any size."""
+    """Append the batches of any number of partitions, of any size."""
     buffer = request.keep()
-    # As in Kafka the last batch counts where a partition is named more than once.
+    # As in Kafka, the last batch of a partition counts.
     batches: dict[Slot, memoryview] = {}
     for topic, partitions in topics:
         for index, start, end in partitions:
@@ -125,7 +126,7 @@ def _produce_any(
         entries.append((_target(services, request, topic, index, acks), data))
         yield
     del batches
-    # Only this is kept while the answer waits for the disk or for replicas: the frame's memory goes back.
+    # While the answer waits for the disk or for replicas, only the targets stay in memory, not the frame.
     targets: list[tuple[Partition | KafkaError, int]] = []
     is_heavy = len(buffer) >= HEAVY_BYTES
 
@@ -253,7 +254,7 @@ def send(
         if failed is None:
             request.respond_nothing()
         else:
-            # Without an answer only a closed connection tells the producer to look for the leader anew.
+            # With acks=0 there is no answer: the closed connection makes the producer look for the leader.
             request.close_connection(f"a produce with acks=0 failed: {failed!r}")
         return
     answer = ProduceResponse()

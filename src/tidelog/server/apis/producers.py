@@ -1,4 +1,4 @@
-"""DescribeProducers (61) v0: what the leader of a partition remembers of each producer."""
+"""DescribeProducers (61) v0: the producer state in the leader's log of a partition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog.slices import Slices, mapped
 def describe_producers(
     services: Services, request: Request, body: DescribeProducersRequest
 ) -> Slices[DescribeProducersResponse]:
-    # A partition that is named twice is described once: its answer is far larger than its name.
+    # A partition that occurs twice is described once: the description is far larger than the name.
     once: dict[str, dict[int, None]] = {}
     for topic in body.topics:
         once.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))

@@ -1,14 +1,12 @@
 """ElectLeaders (43) v0-2, AlterPartitionReassignments (45) v0-1, ListPartitionReassignments (46) v0.
 
-- One broker holds every partition, so there is nobody to elect or to move to; the answers are those that
-  a cluster with one broker gives.
-- ElectLeaders: ELECTION_NOT_NEEDED for a partition that is led. One without a leader, whose log is not to
-  be had, is PREFERRED_LEADER_NOT_AVAILABLE, in an unclean election ELIGIBLE_LEADERS_NOT_AVAILABLE. An
-  election of all partitions names only those that it failed for. An unknown kind is INVALID_REQUEST.
-- AlterPartitionReassignments: the replicas that a partition has give a move that is done at once; no
-  replicas, one twice or a broker that is not there are INVALID_REPLICA_ASSIGNMENT. Stopping a move is
-  NO_REASSIGNMENT_IN_PROGRESS.
-- ListPartitionReassignments: nothing, also for topics that do not exist.
+- One broker has every partition, so it answers like a Kafka cluster of one broker.
+- ElectLeaders: a partition with a leader is ELECTION_NOT_NEEDED. A partition without a leader, whose log is
+  offline, is PREFERRED_LEADER_NOT_AVAILABLE, in an unclean election ELIGIBLE_LEADERS_NOT_AVAILABLE. An
+  election of all partitions answers with the failed ones only. An unknown type is INVALID_REQUEST.
+- AlterPartitionReassignments: a reassignment to the current replicas succeeds at once. Other replicas, none,
+  one twice or an unknown broker are INVALID_REPLICA_ASSIGNMENT. Cancelling is NO_REASSIGNMENT_IN_PROGRESS.
+- ListPartitionReassignments: the answer is empty, also for topics that do not exist.
 """
 
 from __future__ import annotations

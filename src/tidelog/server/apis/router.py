@@ -1,4 +1,4 @@
-"""From a request to its handler, and from the handler's answer to the bytes on the wire."""
+"""The router: decodes requests, calls their handlers, and encodes and sends the answers."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from tidelog.slices import SliceRunner, Slices
 log = logging.getLogger("tidelog.server.apis")
 
 SMALL_BYTES: Final = 4096
-"""A request up to this size is read in one go: however small its elements, a few thousand are the most."""
+"""A request up to this size is decoded in one go: it has a few thousand elements at most."""
 
 
 class Router:
-    """Dispatches by API key; the one place where an exception becomes an answer or a closed connection."""
+    """Dispatches requests by API key, and turns exceptions into answers or closed connections."""
 
     def __init__(self, services: Services, apis: dict[int, Api]) -> None:
         self._services = services
         self._apis = apis
         self._tasks: set[asyncio.Task[None]] = set()
-        # The readers of the versions that clients have used so far, by key and version in one number.
+        # The decoders of the versions that clients have used so far; API key and version make one number.
         self._readers: dict[int, Reader[Message]] = {}
         self._error_codes = ErrorCodes()
         self._slices = SliceRunner()
 
     def versions(self, api_key: int) -> tuple[int, int] | None:
-        """The versions that are served of an API, for the network to refuse the others."""
+        """The served versions of an API; the network refuses other versions."""
         api = self._apis.get(api_key)
         return None if api is None else (api.min_version, api.max_version)
 
@@ -74,7 +74,7 @@ class Router:
             self._promise(request, answer)
 
     def _handle_large(self, api: Api, request: Request) -> Slices[None]:
-        """Read a request that may have many elements, and answer it, in slices."""
+        """Decode and answer a request that may have many elements, in slices."""
         reader = sliced_decoder_for(API[request.api_key].request, request.api_version)
         try:
             body, _ = yield from reader(request.keep(), request.body_start)
@@ -99,7 +99,7 @@ class Router:
             yield from self._respond_in_slices(request, answer)
 
     def _ended(self, request: Request, work: Slices[None]) -> Slices[None]:
-        """The work on a request; its errors become the answer, and a peer that went away ends it."""
+        """Run the work on a request: an error becomes the answer, a closed connection ends the work."""
         try:
             for _ in work:
                 yield
@@ -123,11 +123,11 @@ class Router:
         if reader is None:
             info = API[request.api_key]
             if not api.serves(request.api_version):
-                # An ApiVersions that is too new: its handler answers from the header alone.
+                # An ApiVersions request of a newer version: the handler needs only its header.
                 return info.request()
             reader = decoder_for(info.request, request.api_version)
             self._readers[request.api_key << 16 | request.api_version] = reader
-        # Bytes behind the body are passed over, as Kafka does.
+        # As in Kafka, bytes after the body are ignored.
         return reader(request.buffer, request.body_start)[0]
 
     async def _finish(self, request: Request, answer: Coroutine[None, None, Message]) -> None:
@@ -137,14 +137,14 @@ class Router:
             self.failed(request, error)
 
     def respond(self, request: Request, answer: Message | Slices[Message] | Slices[None]) -> None:
-        """Encode the answer in the version that was asked for and send it.
+        """Encode the answer in the version of the request and send it.
 
-        It may be made in slices, and those may as well send it themselves.
+        A generator makes the answer in slices. If it returns None, it has sent the answer itself.
         """
         if isinstance(answer, Generator):
             self._slices.start(self._ended(request, self._make_answer(request, answer)))
         elif request.size > SMALL_BYTES and not self._apis[request.api_key].raw:
-            # The answer may well have as many elements. A raw handler knows how many it has.
+            # The answer may have as many elements as the request. Raw handlers count elements themselves.
             self._slices.start(self._ended(request, self._respond_in_slices(request, answer)))
         else:
             self._respond_now(request, answer)
@@ -156,7 +156,7 @@ class Router:
         for code in self._error_codes.of(answer):
             request.count_error(code)
         header = response_header(request.api_key, version, request.correlation_id)
-        # The parts that are not bytes are file slices: our messages hold no other kind.
+        # Parts are bytes or file slices: messages hold no other kind.
         request.respond(cast("list[Part]", encode_parts(answer, version, header)))
 
     def _respond_in_slices(self, request: Request, answer: Message) -> Slices[None]:
@@ -170,7 +170,7 @@ class Router:
         request.respond(cast("list[Part]", parts))
 
     def failed(self, request: Request, error: Exception) -> None:
-        """Answer with the error where the API has a place for it, else close the connection."""
+        """Answer with the error code if the response has a field for it, else close the connection."""
         info = API[request.api_key]
         if not isinstance(error, KafkaError):
             log.error(
@@ -181,7 +181,7 @@ class Router:
                 exc_info=error,
             )
         if request.done:
-            return  # answered before it failed
+            return  # the handler had answered before it failed
         answer = info.response()
         if not hasattr(answer, "error_code"):
             request.close_connection(f"{info.name} failed: {error}")
@@ -190,7 +190,7 @@ class Router:
         self._respond_now(request, answer)
 
     def describe(self, request: Request, parts: Sequence[Part] | None) -> str:
-        """The body of a request, or of its answer where parts are given, for the trace log; no secrets."""
+        """The body of a request, or of its answer if there are parts, without secrets, for the trace log."""
         from tidelog.protocol.json import Redaction, to_json
 
         version = request.api_version
@@ -199,7 +199,7 @@ class Router:
         try:
             body = self._body(request) if parts is None else self._answer_body(request, parts)
         except ProtocolError:
-            # The reason is told where the request is refused; here it could quote a secret.
+            # The reason could quote a secret. The handling of the request logs it.
             return "malformed"
         return "none" if body is None else str(to_json(body, version, Redaction(_is_secret)))
 
@@ -208,7 +208,7 @@ class Router:
         return reader(request.buffer, request.body_start)[0]
 
     def _answer_body(self, request: Request, parts: Sequence[Part]) -> Message | None:
-        """The answer that parts, the length before them, make; None where they are not the whole of one."""
+        """Decode an answer, with its length in front; None if it has file slices or is incomplete."""
         if not all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
             return None
         frame = b"".join(cast("Sequence[bytes]", parts))
@@ -219,7 +219,7 @@ class Router:
         return decoder_for(API[key].response, version)(frame, start)[0]
 
     async def drain(self) -> None:
-        """Wait for the answers that are still being made."""
+        """Wait for the answers that handlers are still making."""
         await self._slices.drain()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
@@ -227,7 +227,7 @@ class Router:
 
 
 def _is_secret(setting: str) -> bool:
-    """Whether the value of a setting is hidden; what nobody knows may well be a password."""
+    """Whether the value of a setting is secret; an unknown setting may be a password."""
     from tidelog.server.config.broker import key_of
     from tidelog.server.config.topic import topic_definition
 

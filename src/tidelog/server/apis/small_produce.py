@@ -1,8 +1,8 @@
-"""The short way of Produce: one small batch for one partition, appended and answered in one turn of the loop.
+"""The fast path of Produce: one small batch for one partition, appended and answered in one turn of the loop.
 
-It takes a request from its frame alone. The batches of one turn share a write for each partition, and are
-answered in the order of their requests. What is out of the ordinary is left to `produce`: several partitions,
-a batch that breaks a rule, a partition that has to wait for a worker, for replicas or for a flush.
+It reads the request from its frame alone. The batches of one turn share one write for each partition, and get
+their responses in the order of their requests. `produce` handles every other request: several partitions, a
+batch that breaks a rule, a partition that has to wait for a worker, for replicas or for a flush.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
 from tidelog.cluster.replica_manager import AppendOutcome, HostedTopic
 from tidelog.errors import KafkaError, UnknownServerError
-from tidelog.network.request import Taken
+from tidelog.network.request import FastRequest
 from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.check import CheckedBatch
 from tidelog.records.loops import parse_one_batch, produce_response
 from tidelog.server.apis.produce import count, count_failed, send
 from tidelog.server.services import Services
 from tidelog.storage.append import DuplicateBatch
-from tidelog.storage.producer_state import Verification
+from tidelog.storage.producer_state_manager import Verification
 
 log = logging.getLogger("tidelog.server.apis.produce")
 
@@ -28,7 +28,7 @@ log = logging.getLogger("tidelog.server.apis.produce")
 JOINED_BYTES = 4096
 
 # The request, its acks, the topic as it was named, the topic, the partition, and the batch.
-SmallProduce = tuple[Taken, int, str | bytes, HostedTopic, Partition, CheckedBatch]
+SmallProduce = tuple[FastRequest, int, str | bytes, HostedTopic, Partition, CheckedBatch]
 
 
 class SmallProduces:
@@ -39,10 +39,10 @@ class SmallProduces:
         self._replicas = services.replicas
         self._ms = services.clock.ms
         self._taken: list[SmallProduce] = []  # the end of this turn appends their batches
-        self._now_ms = 0  # when the first of them came
+        self._now_ms = 0  # the time of the first of these requests
 
-    def take(self, taken: Taken, frame: memoryview, body_start: int) -> bool:
-        """Append the batch, if it is one of the ordinary ones; it is written and answered in this turn."""
+    def take(self, taken: FastRequest, frame: memoryview, body_start: int) -> bool:
+        """Append and answer the batch in this turn; False if `produce` has to handle the request."""
         channel, entry, _, size, _, _ = taken
         version = entry.api_version
         if size >= HEAVY_BYTES or (found := parse_one_batch(frame, body_start, version)) is None:
@@ -72,26 +72,26 @@ class SmallProduces:
                 if guard is None:
                     return False
         produce = (taken, acks, topic, hosted, partition, batch)
-        if guard is None and batch.size <= JOINED_BYTES and (self._taken or channel.has_company):
+        if guard is None and batch.size <= JOINED_BYTES and (self._taken or channel.has_other_requests):
             partition.append_in_turn(batch)
-            channel.taken()
+            channel.defer_response()
             if not self._taken:
                 channel.context.loop.call_soon_in_turn(self.end_turn)
             self._taken.append(produce)
             return True
         if self._taken:
-            self.end_turn()  # what came before is written before
+            self.end_turn()  # write earlier batches first
             if not partition.can_append_in_turn(acks):
                 return False
         try:
             result = partition.append_now(batch, now_ms, guard)
         except KafkaError as error:
-            channel.taken()
+            channel.defer_response()
             self._refuse(produce, error)
         else:
             count(self._services, hosted, batch.last_offset_delta + 1, batch.size)
             base_offset, _, log_append_time, log_start_offset, _ = result
-            channel.answer_now(taken, _answer(produce, base_offset, log_append_time, log_start_offset))
+            channel.send_now(taken, _answer(produce, base_offset, log_append_time, log_start_offset))
         return True
 
     def _guard(
@@ -107,7 +107,7 @@ class SmallProduces:
         )
 
     def end_turn(self) -> None:
-        """Append what was taken, partition by partition, then answer in the order of the requests."""
+        """Append the batches by partition, then answer in the order of the requests."""
         all_taken, self._taken = self._taken, []
         ends: dict[Partition, _End] = {}
         for _, _, _, hosted, partition, _ in all_taken:
@@ -135,7 +135,7 @@ class SmallProduces:
             end.produces += 1
             end.records += batch[3] + 1
             end.size += batch[1]
-            taken[0].answer_taken(taken, answer)
+            taken[0].send_deferred(taken, answer)
         for partition, end in ends.items():
             try:
                 count(self._services, end.hosted, end.records, end.size, end.produces)
@@ -155,7 +155,7 @@ class SmallProduces:
 
 
 class _End:
-    """What the end of a turn has made of the batches of one partition, and what all their answers say."""
+    """The result of appending the batches of one partition at the end of a turn."""
 
     __slots__ = ("failure", "hosted", "log_start", "outcomes", "produces", "records", "size", "stamps")
 

@@ -1,11 +1,11 @@
 """CreateTopics (19) v2-7, DeleteTopics (20) v1-6 and CreatePartitions (37) v0-3.
 
-- CreateTopics: -1 for partitions and replicas takes the broker's defaults; assignments by hand come without
-  the numbers; `validate_only` checks and makes nothing. v5 answers with the settings, v7 with the id.
-  A topic that is named twice is INVALID_REQUEST.
-- DeleteTopics: v6 takes ids; both or neither of name and id is INVALID_REQUEST.
-- CreatePartitions: the new total, never fewer than there are (INVALID_PARTITIONS).
-A change is answered when it is durable in the tree and the partitions are led, or gone.
+- CreateTopics: -1 partitions or replicas mean the broker's defaults. With manual assignments both have to be
+  -1. `validate_only` checks and creates nothing. v5 answers with the settings, v7 with the topic id. A topic
+  that occurs twice is INVALID_REQUEST.
+- DeleteTopics: v6 takes topic ids. A topic with both name and id, or with neither, is INVALID_REQUEST.
+- CreatePartitions: takes the new number of partitions. A smaller number is INVALID_PARTITIONS.
+The answer to a change comes when it is durable in the tree, and the partitions have leaders or are deleted.
 """
 
 from __future__ import annotations

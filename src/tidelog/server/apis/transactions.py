@@ -1,17 +1,19 @@
 """InitProducerId (22) v0-5 (v6), AddPartitionsToTxn (24) v0-5, AddOffsetsToTxn (25) v0-4, EndTxn (26) v0-5,
 WriteTxnMarkers (27) v1-2, DescribeTransactions (65) v0 and ListTransactions (66) v0-2.
 
-- InitProducerId without a transactional id gives a new producer id, epoch 0. With one, the epoch is raised
-  and whoever had the one before is fenced; a transaction that was open is aborted, and the answer is
-  CONCURRENT_TRANSACTIONS until that is done. v3 brings the id and epoch that the producer had (one without
-  the other is INVALID_REQUEST). v6, announced with transaction.two.phase.commit.enable, has Enable2Pc (no
-  time-out) and KeepPreparedTxn (the open transaction stays, and its id and epoch are told).
-- AddPartitionsToTxn adds all partitions or none: where one is unknown, the others are
-  OPERATION_NOT_ATTEMPTED. v4 and later come from brokers, for several ids at once, or only to verify.
-- EndTxn is answered when the end is sure to come. v5 raises the epoch with every end and tells it.
-- PRODUCER_FENCED is told as INVALID_PRODUCER_EPOCH to clients that do not know it: before v4 of
-  InitProducerId, before v2 of the others.
-- WriteTxnMarkers ends transactions of producers in partitions that are led here.
+- InitProducerId without a transactional id gives a new producer id with epoch 0. With one, it raises the
+  epoch, which fences producers with the previous epoch. It aborts an open transaction, and answers
+  CONCURRENT_TRANSACTIONS until the abort is done. v3 has the current id and epoch of the producer; one
+  without the other is INVALID_REQUEST. v6 is served with transaction.two.phase.commit.enable. It has
+  Enable2Pc (the transaction has no time-out) and KeepPreparedTxn (the open transaction stays, and the answer
+  has its producer id and epoch).
+- AddPartitionsToTxn adds all partitions or none: if one is unknown, the others are
+  OPERATION_NOT_ATTEMPTED. Brokers send v4 and later, for several ids at once, or only to verify.
+- EndTxn answers when the decision to commit or abort is durable. v5 raises the epoch with every end, and
+  answers with the new epoch.
+- Clients before v4 of InitProducerId, and before v2 of the other APIs, do not know PRODUCER_FENCED: they get
+  INVALID_PRODUCER_EPOCH.
+- WriteTxnMarkers ends transactions of producers in partitions that this broker leads.
 - ListTransactions filters by state, producer id, duration (v1) and a pattern of the id (v2, RE2).
 """
 
@@ -69,7 +71,7 @@ _TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 
 # From these versions on clients know PRODUCER_FENCED.
 INIT_KNOWS_FENCED, OTHERS_KNOW_FENCED = 4, 2
-# Requests of these versions come from clients that expect a new epoch with every end.
+# From EndTxn v5 on clients expect a new epoch with every end. Brokers send AddPartitionsToTxn v4 and later.
 END_BUMPS, ADD_COMES_FROM_BROKERS = 5, 4
 
 
@@ -129,7 +131,7 @@ def init_producer_id(services: Services, request: Request, body: InitProducerIdR
         request.waiting()
 
 
-# -- adding ----------------------------------------------------------------------------------------
+# -- AddPartitionsToTxn and AddOffsetsToTxn --------------------------------------------------------
 
 
 def add_partitions_to_txn(services: Services, request: Request, body: AddPartitionsToTxnRequest) -> Answer:
@@ -249,7 +251,7 @@ def add_offsets_to_txn(services: Services, request: Request, body: AddOffsetsToT
         request.waiting()
 
 
-# -- ending ----------------------------------------------------------------------------------------
+# -- EndTxn and WriteTxnMarkers --------------------------------------------------------------------
 
 
 def end_txn(services: Services, request: Request, body: EndTxnRequest) -> None:
@@ -334,7 +336,7 @@ def _marker_result(
     )
 
 
-# -- telling ---------------------------------------------------------------------------------------
+# -- DescribeTransactions and ListTransactions -----------------------------------------------------
 
 
 def describe_transactions(
@@ -401,7 +403,7 @@ def list_transactions(
 
 
 def _pattern(pattern: str | None) -> Callable[[str], bool]:
-    """Whether a transactional id as a whole is what a client's pattern asks for."""
+    """A function that tests whether a whole transactional id matches the pattern."""
     if not pattern:
         return lambda _: True
     expression = compiled(pattern)

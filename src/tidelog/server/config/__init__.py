@@ -1,1 +1,1 @@
-"""The broker's and the topics' settings: what they are, where a value comes from, and how they change."""
+"""The settings of the broker, topics and groups: definitions, values with their sources, and changes."""

@@ -1,7 +1,7 @@
-"""The broker's settings with their values: from a file, from the command line, and changed while running.
+"""The settings of a broker: from a file, from the command line, and from changes while it runs.
 
-A served setting is an attribute named like it (`config.socket_request_max_bytes`); every setting is
-`config["its.name"]`. Attributes of settings that Kafka changes while running change in place.
+A served setting is an attribute (`config.socket_request_max_bytes`). Every setting is an item
+(`config["socket.request.max.bytes"]`). The attributes change when the settings change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def internal_topic_settings() -> tuple[str, ...]:
 
 
 def key_of(name: str) -> ConfigKey | None:
-    """The key of a setting, also where it is given for one listener (`listener.name.NAME.SETTING`)."""
+    """The key of a setting, also with the prefix of a listener (`listener.name.NAME.SETTING`)."""
     return broker_definition().get(base_name(name))
 
 
@@ -56,7 +56,7 @@ def base_name(name: str) -> str:
 
 
 class BrokerConfig:
-    # Served settings, set from the table; resolved ones (log_retention_ms ...) are never None.
+    # Served settings, from the table. Resolved settings such as log_retention_ms are never None.
     add_partitions_to_txn_retry_backoff_max_ms: int
     add_partitions_to_txn_retry_backoff_ms: int
     advertised_listeners: tuple[str, ...] | None
@@ -177,7 +177,7 @@ class BrokerConfig:
     transaction_two_phase_commit_enable: bool
     transactional_id_expiration_ms: int
 
-    # Made of several settings.
+    # Derived from several settings.
     data_dirs: tuple[str, ...]
     endpoints: tuple[Endpoint, ...]
     advertised_endpoints: tuple[Endpoint, ...]
@@ -185,12 +185,12 @@ class BrokerConfig:
     connections_per_ip: dict[str, int]
 
     def __init__(self, static: Mapping[str, str]) -> None:
-        """`static` is what was given at start; raises ConfigError where the broker cannot run with it."""
+        """`static` has the settings of the start. Raises ConfigError if the broker cannot run with them."""
         self.definition = broker_definition()
         self.warnings: list[str] = []
         self.notes: list[str] = []
         self.revision = (
-            0  # counts how often values changed, so that others know when what they derived is stale
+            0  # counts changes of values: derived values of an older revision are out of date
         )
         self._static = dict(static)
         self._defaults: dict[str, str] = {}
@@ -207,12 +207,12 @@ class BrokerConfig:
 
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
-        """The settings of a properties file, if there is one, and over them those of the command line."""
+        """The settings of a properties file, if any, and of the command line, which takes precedence."""
         static = read_properties(path) if path is not None else {}
         return cls(static | dict(overrides or {}))
 
     def __getitem__(self, name: str) -> ConfigValue:
-        """The value of any known setting, or of one given for a listener."""
+        """The value of a known setting, also with the prefix of a listener."""
         if name in self._values:
             return self._values[name]
         key = key_of(name)
@@ -222,7 +222,7 @@ class BrokerConfig:
         return key.parse(text if text is not None else self.text(key.name))
 
     def text(self, name: str) -> str | None:
-        """The value as it was written, from whoever has the last word; None when nobody gave one."""
+        """The text of the value that takes precedence; None if there is no value."""
         for layer, _ in self._layers():
             if name in layer:
                 return layer[name]
@@ -257,7 +257,7 @@ class BrokerConfig:
         if node is None and broker is not None:
             return
         if node is not None and broker is not None and node.strip() != broker.strip():
-            raise ConfigError("node.id", node, f"has to be that of broker.id, which is {broker}")
+            raise ConfigError("node.id", node, f"has to be equal to broker.id, which is {broker}")
         if node is not None:
             self._static["broker.id"] = node
 
@@ -268,12 +268,12 @@ class BrokerConfig:
                 self._defaults[name] = "1"
                 lowered.append(name)
             elif self.definition[name].parse(given) != 1:
-                raise ConfigError(name, given, "one broker can give 1")
+                raise ConfigError(name, given, "has to be 1, as there is one broker")
         if lowered:
             self.notes.append(f"1 instead of Kafka's default, as there is one broker: {', '.join(lowered)}")
 
     def _review_static(self) -> None:
-        """Checks every value that was given, and collects a line for each one that changes nothing."""
+        """Check the values of the start, and add a warning for each setting that changes nothing."""
         for name, text in sorted(self._static.items()):
             key = key_of(name)
             if key is None:
@@ -292,14 +292,14 @@ class BrokerConfig:
                 self.warnings.append(f"{name}={text} keeps records for ever, as -1 does: write -1")
 
     def assume_broker_id(self, broker_id: int) -> None:
-        """The id that was generated, or found in the log folder, where none was given."""
+        """Set the broker id that was generated or found in the log folder."""
         self._static["broker.id"] = self._static["node.id"] = str(broker_id)
         self._refresh()
 
     # Values -----------------------------------------------------------------------------------------
 
     def resolved_text(self, name: str) -> tuple[str | None, ConfigSource]:
-        """The value of a setting in ms, or of the one that stands in for it, in ms too; and its source."""
+        """The text and source of a setting or, without a value, of its first synonym; times are in ms."""
         key = self.definition[name]
         for candidate in (name, *key.synonyms):
             if (text := self.text(candidate)) is None:
@@ -308,12 +308,12 @@ class BrokerConfig:
             if unit != 1:
                 text = str(int(text) * unit)
             if name == "log.retention.ms" and int(text) < 0:
-                text = "-1"  # every negative time means for ever
+                text = "-1"  # negative times mean for ever
             return text, self.source(candidate)
         return None, ConfigSource.DEFAULT
 
     def _refresh(self) -> None:
-        """Parses everything anew; called at start and when settings change. All or nothing."""
+        """Parse all settings, at start and after changes. If one is invalid, no attribute changes."""
         values = {name: key.parse(self.text(name)) for name, key in self.definition.items()}
         attributes = {key.attribute: values[name] for name, key in self.definition.items() if key.served}
         for name in ("log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms"):
@@ -344,7 +344,7 @@ class BrokerConfig:
         )
 
     def listener_limit(self, listener: str, name: str) -> int | None:
-        """A limit given for one listener alone (`listener.name.NAME.max.connections`), or None."""
+        """The limit of one listener (`listener.name.NAME.max.connections`), or None."""
         text = self.text(f"{LISTENER_PREFIX}{listener.lower()}.{name}")
         value = self.definition[name].parse(text)
         return value if isinstance(value, int) else None
@@ -352,7 +352,7 @@ class BrokerConfig:
     # Changes while running --------------------------------------------------------------------------
 
     def on_change(self, observer: Callable[[frozenset[str]], None]) -> None:
-        """`observer` is called with the names whose value has changed, after the attributes have."""
+        """Call `observer` with the names of changed settings, after the attributes changed."""
         self._observers.append(observer)
 
     def dynamic(self, *, cluster_default: bool) -> dict[str, str]:
@@ -361,9 +361,9 @@ class BrokerConfig:
     def set_dynamic(
         self, *, broker: Mapping[str, str] | None = None, cluster_default: Mapping[str, str] | None = None
     ) -> frozenset[str]:
-        """Takes over what is stored for this broker or for all; returns the names whose value changed.
+        """Apply the stored settings of this broker or of all brokers; returns the names of changed settings.
 
-        What is stored must not stop the broker: bad values are left out with a line.
+        Leaves out invalid values and logs them, so that stored settings never stop the broker.
         """
         before = (self._dynamic, self._dynamic_default)
         names = set(self._dynamic) | set(self._dynamic_default)
@@ -377,7 +377,7 @@ class BrokerConfig:
         try:
             self._refresh()
         except ConfigError as error:
-            log.error("changed settings are left out: %s", error)
+            log.error("stored settings are ignored: %s", error)
             self._dynamic, self._dynamic_default = before
             self._refresh()
             return frozenset()
@@ -392,7 +392,7 @@ class BrokerConfig:
         return changed
 
     def with_dynamic(self, properties: Mapping[str, str], *, cluster_default: bool) -> BrokerConfig:
-        """A copy as it would be with these settings, for checking them; raises ConfigError."""
+        """A copy with these settings. Raises ConfigError if they are invalid."""
         trial = BrokerConfig(self._static)
         trial._dynamic = dict(self._dynamic)
         trial._dynamic_default = dict(self._dynamic_default)
@@ -406,7 +406,7 @@ class BrokerConfig:
     # For DescribeConfigs ----------------------------------------------------------------------------
 
     def synonyms(self, name: str) -> list[Synonym]:
-        """Every value that stands behind a setting, the one that holds first."""
+        """The synonyms of a setting; the value in effect comes first."""
         key = key_of(name)
         names: tuple[str, ...] = (name,)
         if key is not None:
@@ -418,7 +418,7 @@ class BrokerConfig:
         for candidate in names:
             if (text := self.default(candidate)) is not None:
                 found.append(Synonym(candidate, None if hidden else text, ConfigSource.DEFAULT))
-        # A stand-in alone does not show: the setting itself has no value then.
+        # As in Kafka, a setting without a value of its own does not show its synonyms.
         while found and found[0].name != name:
             del found[0]
         return found
@@ -426,7 +426,7 @@ class BrokerConfig:
     def describe(
         self, names: Iterable[str] | None = None, *, documentation: bool = False
     ) -> list[ConfigEntry]:
-        """The settings of this broker: all, or those of `names` that are known or set."""
+        """The settings of this broker: all, or the known or set ones of `names`."""
         given = {name for layer, _ in self._layers() for name in layer}
         listed = {name for name, key in self.definition.items() if _listed(key)} | given
         chosen = listed if names is None else listed & set(names)
@@ -435,7 +435,7 @@ class BrokerConfig:
     def describe_default(
         self, names: Iterable[str] | None = None, *, documentation: bool = False
     ) -> list[ConfigEntry]:
-        """The settings that were changed for all brokers."""
+        """The settings that are stored for all brokers."""
         wanted = set(self._dynamic_default) if names is None else set(self._dynamic_default) & set(names)
         entries = []
         for name in sorted(wanted):
@@ -453,7 +453,7 @@ class BrokerConfig:
         key = key_of(name)
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
         if key is None:
-            # Kafka treats what it does not know as a secret.
+            # As in Kafka, an unknown setting is secret.
             return ConfigEntry(name, None, source, read_only=True, sensitive=True, synonyms=synonyms)
         doc = None
         if documentation:
@@ -485,7 +485,7 @@ def _usable(properties: Mapping[str, str]) -> dict[str, str]:
                 key.parse(text)
             usable[name] = text
         except ConfigError as error:
-            log.error("a changed setting is left out: %s", error)
+            log.error("a stored setting is ignored: %s", error)
     return usable
 
 
@@ -509,11 +509,11 @@ def _check_dirs(dirs: tuple[str, ...]) -> None:
     if not dirs:
         raise ConfigError("log.dirs", "", "at least one folder is needed")
     if len(set(dirs)) != len(dirs):
-        raise ConfigError("log.dirs", ",".join(dirs), "a folder is there twice")
+        raise ConfigError("log.dirs", ",".join(dirs), "a folder occurs twice")
 
 
 def _check_together(values: Mapping[str, ConfigValue]) -> None:
-    """Rules over more than one setting, and those over resolved values."""
+    """Check rules of several settings, and rules of resolved values."""
 
     def number(attribute: str) -> int:
         value = values[attribute]

@@ -1,190 +1,182 @@
-"""What each broker setting does, in our words.
+"""The documentation of the served broker settings, in our words.
 
-A line that is indented belongs to the setting above it. Loaded only when somebody asks for documentation.
+An indented line continues the text above it. Only DescribeConfigs with documentation and
+`tidelog config-docs` import this module.
 """
 
 from __future__ import annotations
 
 SERVED = """\
-add.partitions.to.txn.retry.backoff.max.ms: The longest the broker keeps trying to add a partition to a
-  transaction on its own.
-add.partitions.to.txn.retry.backoff.ms: How long it waits between two of these attempts.
-advertised.listeners: The addresses that clients are told to connect to, as NAME://host:port, for when they
-  differ from those the broker binds. Left out, the listeners themselves are told.
-auto.create.topics.enable: Whether asking for the metadata of a topic that does not exist creates it, when
-  the client allows that.
+add.partitions.to.txn.retry.backoff.max.ms: How long the broker retries to add a partition to a transaction.
+add.partitions.to.txn.retry.backoff.ms: How long the broker waits between two attempts to add a partition to a
+  transaction.
+advertised.listeners: The addresses for clients, as NAME://host:port, if they differ from the addresses that
+  the broker binds. Without this setting clients get the addresses of listeners.
+auto.create.topics.enable: Whether a metadata request creates topics that do not exist, if the client allows
+  it.
 broker.id: The number of this broker; -1 generates one on the first start and keeps it in the log folder.
 broker.id.generation.enable: Whether a broker without a number may generate one.
-broker.rack: The place this broker stands in, told to clients with the metadata.
-compression.gzip.level: How hard gzip works where the broker compresses: 9 is smallest and slowest, -1
-  leaves it to the library.
-compression.lz4.level: How hard lz4 works where the broker compresses; higher is smaller and slower.
-compression.type: The codec batches are stored with. `producer` keeps them as they were sent, `uncompressed`
-  unpacks them, and another codec packs them anew.
-compression.zstd.level: How hard zstd works where the broker compresses; negative levels are faster than
-  fast.
-connections.max.idle.ms: A connection without a request for this long is closed.
-controller.listener.names: Listeners of a KRaft controller. They are left out, with a line at start, so that
-  a file written for KRaft can be used.
-default.replication.factor: Replicas of a topic that is created without saying how many. One broker can hold
-  one.
+broker.rack: The rack of this broker. Clients get it with the metadata.
+compression.gzip.level: The level of gzip if the broker compresses: 9 is smallest and slowest, -1 is the
+  library's default.
+compression.lz4.level: The level of lz4 if the broker compresses; higher is smaller and slower.
+compression.type: The codec of stored batches. `producer` keeps the codec of the producer, `uncompressed`
+  stores batches without compression. Other values compress every batch with that codec.
+compression.zstd.level: The level of zstd if the broker compresses; higher is smaller and slower, and negative
+  levels are the fastest.
+connections.max.idle.ms: The broker closes a connection without requests after this time.
+controller.listener.names: Listeners of a KRaft controller. The broker leaves them out and logs a line at
+  start, so that it can use a file for KRaft.
+default.replication.factor: Replicas of a new topic whose creator gives no number. One broker can hold one.
 delete.topic.enable: Whether clients may delete topics.
-fetch.max.bytes: The most bytes of records in the answer to a fetch, whatever the client asks for; a first
-  batch larger than that is sent all the same.
-group.consumer.assignment.interval.ms: How long a consumer group's assignment rests before it is computed
-  again.
-group.consumer.assignors: The ways partitions can be dealt out in consumer groups; the first is the default.
-group.consumer.heartbeat.interval.ms: How often members of a consumer group report.
-group.consumer.max.assignment.interval.ms: The longest rest between assignments that a group may ask for.
+fetch.max.bytes: The upper limit of records in the answer to a fetch, also if the client asks for more. A
+  larger first batch is sent nevertheless.
+group.consumer.assignment.interval.ms: The shortest time between two assignments of a consumer group.
+group.consumer.assignors: The assignors of consumer groups; the first is the default.
+group.consumer.heartbeat.interval.ms: How often members of a consumer group send heartbeats.
+group.consumer.max.assignment.interval.ms: The longest assignment interval that a consumer group may ask for.
 group.consumer.max.heartbeat.interval.ms: The longest heartbeat interval that a consumer group may ask for.
 group.consumer.max.session.timeout.ms: The longest session that a consumer group may ask for.
-group.consumer.max.size: Members that a consumer group may have.
-group.consumer.migration.policy: Which way groups may move between the classic and the consumer protocol.
-group.consumer.min.assignment.interval.ms: The shortest rest between assignments that a group may ask for.
+group.consumer.max.size: The largest number of members of a consumer group.
+group.consumer.migration.policy: Whether groups may change from the classic to the consumer protocol
+  (UPGRADE), back (DOWNGRADE), both ways (BIDIRECTIONAL) or not at all (DISABLED).
+group.consumer.min.assignment.interval.ms: The shortest assignment interval that a consumer group may ask for.
 group.consumer.min.heartbeat.interval.ms: The shortest heartbeat interval that a consumer group may ask for.
 group.consumer.min.session.timeout.ms: The shortest session that a consumer group may ask for.
-group.consumer.session.timeout.ms: A member of a consumer group that is silent for this long is removed.
-group.coordinator.rebalance.protocols: The group protocols that clients may use; without `consumer`, consumer
-  groups are refused. Classic groups always can be used, share and streams groups never.
+group.consumer.session.timeout.ms: A consumer group removes a member without heartbeats after this time.
+group.coordinator.rebalance.protocols: The group protocols that clients may use. Without `consumer`, the
+  broker refuses consumer groups. It always serves classic groups, and never share and streams groups.
 group.initial.rebalance.delay.ms: How long a new group waits for more members before its first assignment.
 group.max.session.timeout.ms: The longest session that a member of a classic group may ask for.
-group.max.size: Members that a classic group may have.
+group.max.size: The largest number of members of a classic group.
 group.min.session.timeout.ms: The shortest session that a member of a classic group may ask for.
-inter.broker.listener.name: The listener other brokers would use; it has to be one of the advertised ones.
-listener.security.protocol.map: Which protocol a listener's name stands for, as NAME:PROTOCOL pairs. Only
-  PLAINTEXT listeners are served.
-listeners: Where the broker listens, as NAME://host:port; an empty host means every interface, port 0 lets
-  the system choose. Ours is the loopback address, so that nothing is open before somebody decides it.
-log.cleaner.backoff.ms: How long the cleaner rests when it finds nothing to compact.
-log.cleaner.dedupe.buffer.size: Memory for the map of keys, 24 bytes each, shared by the logs that are
-  compacted at a time. Where the keys of a log do not fit, it takes several passes.
-log.cleaner.delete.retention.ms: How long a tombstone stays after compaction, so that readers have time to
-  see it.
-log.cleaner.enable: Whether compaction runs at all.
-log.cleaner.io.buffer.load.factor: How full the map of keys may get: fuller takes more keys in a pass, and
-  longer to find them.
-log.cleaner.io.buffer.size: Memory for the cleaner's reads and writes, shared by its threads.
-log.cleaner.io.max.bytes.per.second: Bytes a second that the cleaner may read and write together.
-log.cleaner.max.compaction.lag.ms: The longest a record of a compacted topic may wait to be compacted.
-log.cleaner.min.cleanable.ratio: The share of a log that has to be uncompacted before the cleaner takes it
-  up.
-log.cleaner.min.compaction.lag.ms: How long a record of a compacted topic is left alone at least.
-log.cleaner.threads: Logs that are compacted at a time, each by short pieces of work in the threads of
-  num.io.threads; 0 compacts none.
-log.cleanup.policy: What happens to old segments of topics that do not say: `delete` drops them by age and
-  size, `compact` keeps the last record of each key, and both can be combined. Compaction itself is not
-  served, so compacted topics grow.
-log.dir: The folder for data where log.dirs is not given. Ours lies below the folder the broker is started
-  in.
-log.dirs: The folders for data, separated by commas; a new partition goes to the one with the fewest.
-log.flush.interval.messages: After this many records in a partition its file is forced to disk before the
-  producer is answered. The default leaves it to the operating system.
-log.flush.interval.ms: How long a record may wait in memory before it is forced to disk; left out,
+inter.broker.listener.name: The listener for other brokers; it has to be an advertised listener.
+listener.security.protocol.map: The protocols of the listeners, as NAME:PROTOCOL pairs. Only PLAINTEXT
+  listeners are served.
+listeners: The addresses that the broker binds, as NAME://host:port. An empty host means every interface; with
+  port 0 the system chooses the port. The default is the loopback address: other machines cannot connect.
+log.cleaner.backoff.ms: How long the cleaner waits when it finds nothing to compact.
+log.cleaner.dedupe.buffer.size: Memory for the map of keys, 24 bytes for each key. Logs that are compacted at
+  the same time share it. If the keys of a log do not fit, compaction takes several passes.
+log.cleaner.delete.retention.ms: How long compaction keeps a tombstone, so that consumers have time to read
+  it.
+log.cleaner.enable: Whether the broker compacts logs at all.
+log.cleaner.io.buffer.load.factor: How full the map of keys may get. With a larger factor a pass takes more
+  keys, and finds each more slowly.
+log.cleaner.io.buffer.size: Memory for reads and writes of the cleaner; its threads share it.
+log.cleaner.io.max.bytes.per.second: Bytes that the cleaner may read and write in a second.
+log.cleaner.max.compaction.lag.ms: The longest time until a record of a compacted topic is compacted.
+log.cleaner.min.cleanable.ratio: The uncompacted share of a log at which the cleaner compacts it.
+log.cleaner.min.compaction.lag.ms: The shortest time until a record of a compacted topic is compacted.
+log.cleaner.threads: The number of logs that the broker compacts at the same time, each by short pieces of
+  work in the threads of num.io.threads; with 0 it compacts none.
+log.cleanup.policy: The default of cleanup.policy: `delete` deletes old segments by age and size, `compact`
+  keeps the last record of each key. A topic can have both.
+log.dir: The data folder, if log.dirs is not set. The default is below the folder in which the broker starts.
+log.dirs: The data folders, separated by commas. A new partition goes to the folder with the fewest
+  partitions.
+log.flush.interval.messages: After this many records the broker flushes the file of a partition to disk,
+  before it answers the producer. With the default the operating system decides.
+log.flush.interval.ms: The longest time until a record is flushed to disk. Without this setting
   log.flush.scheduler.interval.ms counts.
-log.flush.offset.checkpoint.interval.ms: How often the broker notes up to which offset its logs are safely
-  on disk, which bounds the work after a crash.
-log.flush.scheduler.interval.ms: How often the broker looks for logs that are due to be flushed.
-log.flush.start.offset.checkpoint.interval.ms: How often the broker notes where its logs start, so that
+log.flush.offset.checkpoint.interval.ms: How often the broker writes its recovery points, which limit the work
+  after a crash.
+log.flush.scheduler.interval.ms: How often the broker looks for logs to flush.
+log.flush.start.offset.checkpoint.interval.ms: How often the broker writes the log start offsets, so that
   deleted records stay deleted after a crash.
-log.index.interval.bytes: Bytes of log between two entries of its offset index: fewer means finer lookups
-  and larger indexes.
-log.index.size.max.bytes: The size an index may grow to before its segment is closed.
-log.message.timestamp.after.max.ms: How far in the future a record's own timestamp may lie before the batch
-  is refused.
-log.message.timestamp.before.max.ms: How far in the past a record's own timestamp may lie before the batch
-  is refused.
-log.message.timestamp.type: Whether records carry the time their producer gave (`CreateTime`) or the time of
-  their arrival (`LogAppendTime`).
-log.retention.bytes: The bytes a partition may keep before its oldest segments are dropped; -1 sets no
-  bound.
-log.retention.check.interval.ms: How often the broker looks for segments that are too old or too many.
-log.retention.hours: Hours that records are kept; log.retention.minutes and log.retention.ms go before it.
-log.retention.minutes: Minutes that records are kept; log.retention.ms goes before it.
-log.retention.ms: Milliseconds that records are kept before their segment is dropped; -1 keeps them for
-  ever.
-log.roll.hours: Hours after which a segment is closed even if it is not full; log.roll.ms goes before it.
-log.roll.jitter.hours: Hours by which closing a segment is put off at random; log.roll.jitter.ms goes before
-  it.
-log.roll.jitter.ms: Milliseconds by which closing a segment is put off at random, so that not all partitions
-  do it at once.
-log.roll.ms: Milliseconds after which a segment is closed even if it is not full, so that retention can drop
-  it.
-log.segment.bytes: The size at which a segment is closed and a new one begun.
-log.segment.delete.delay.ms: How long the files of a dropped segment stay, renamed, for those who are still
-  reading them.
-max.connection.creation.rate: New connections accepted in a second; those above it wait. Can be given for
-  one listener with its prefix.
-max.connections: Connections that may be open at once; above it the longest idle one is closed. Can be given
-  for one listener with its prefix.
-max.connections.per.ip: Connections that may be open at once from one address.
-max.connections.per.ip.overrides: Other limits for named hosts, as host:count pairs.
-max.incremental.fetch.session.cache.slots: How many incremental fetch sessions the broker remembers; clients
-  without one fetch in full.
-max.request.partition.size.limit: The most partitions one answer to DescribeTopicPartitions holds.
-message.max.bytes: The largest batch of records a topic takes unless it says otherwise, measured as it is
-  stored.
-metrics.listener: host:port at which the metrics can be read over HTTP in Prometheus' format. Off when left
-  out.
-min.insync.replicas: How many replicas have to be in sync for a produce with acks=all; with one broker, more
-  than 1 refuses them all.
+log.index.interval.bytes: Bytes of log between two entries of its offset index. With fewer bytes lookups are
+  finer and indexes larger.
+log.index.size.max.bytes: The size of an index at which the broker rolls its segment.
+log.message.timestamp.after.max.ms: The broker refuses batches with a timestamp farther in the future.
+log.message.timestamp.before.max.ms: The broker refuses batches with a timestamp farther in the past.
+log.message.timestamp.type: Whether records have the timestamp of their producer (`CreateTime`) or of their
+  arrival (`LogAppendTime`).
+log.retention.bytes: The size of a partition above which the broker deletes its oldest segments; -1 means no
+  limit.
+log.retention.check.interval.ms: How often the broker looks for segments that retention deletes.
+log.retention.hours: Hours until the broker deletes records; log.retention.minutes and log.retention.ms take
+  precedence.
+log.retention.minutes: Minutes until the broker deletes records; log.retention.ms takes precedence.
+log.retention.ms: Milliseconds until the broker deletes records, segment by segment; -1 keeps them for ever.
+log.roll.hours: Hours after which the broker rolls a segment, even if it is not full; log.roll.ms takes
+  precedence.
+log.roll.jitter.hours: Hours of random delay before a segment is rolled; log.roll.jitter.ms takes precedence.
+log.roll.jitter.ms: Milliseconds of random delay before a segment is rolled, so that partitions roll at
+  different times.
+log.roll.ms: Milliseconds after which the broker rolls a segment, even if it is not full, so that retention
+  can delete it.
+log.segment.bytes: The size at which the broker closes a segment and begins a new one.
+log.segment.delete.delay.ms: How long the renamed files of a deleted segment stay, for consumers that still
+  read them.
+max.connection.creation.rate: New connections in a second; further connections wait. A listener can have its
+  own rate, with its prefix.
+max.connections: The largest number of open connections; above it the broker closes the longest idle one. A
+  listener can have its own limit, with its prefix.
+max.connections.per.ip: The largest number of open connections from one address.
+max.connections.per.ip.overrides: Other limits for single hosts, as host:count pairs.
+max.incremental.fetch.session.cache.slots: The number of incremental fetch sessions; clients without a session
+  send full fetches.
+max.request.partition.size.limit: The largest number of partitions in an answer to DescribeTopicPartitions.
+message.max.bytes: The size of the largest stored batch, for topics without max.message.bytes.
+metrics.listener: host:port of the metrics over HTTP, in Prometheus' format. Without it there is no such
+  listener.
+min.insync.replicas: The number of in-sync replicas that a produce with acks=all needs. With one broker, more
+  than 1 refuses every such produce.
 node.id: KRaft's name for broker.id.
-num.io.threads: Threads for work that would block the event loop, such as forcing files to disk and
-  compressing, and as many for reading data that is outside the page cache. Requests themselves are handled on
-  the loop.
-num.partitions: Partitions of a topic that is created without saying how many.
-num.recovery.threads.per.data.dir: Threads that open logs at start and repair them after a crash, for each
-  data folder.
-num.replica.alter.log.dirs.threads: Partitions that move between data folders at a time, each by short
-  pieces of work in the threads of num.io.threads; left out, as many as there are folders.
-offset.metadata.max.bytes: The longest text that may come with a committed offset.
+num.io.threads: Threads for work that would block the event loop, such as flushing and compressing, and as
+  many threads for reads outside the page cache. The loop itself handles the requests.
+num.partitions: Partitions of a new topic whose creator gives no number.
+num.recovery.threads.per.data.dir: Threads for each data folder that open logs at start and recover them after
+  a crash.
+num.replica.alter.log.dirs.threads: The number of partitions that move between data folders at the same time,
+  each by short pieces of work in the threads of num.io.threads; by default the number of folders.
+offset.metadata.max.bytes: The longest metadata of a committed offset.
 offsets.commit.timeout.ms: How long a commit may wait for its replicas.
-offsets.load.buffer.size: Bytes read at once when a coordinator loads its groups.
-offsets.retention.check.interval.ms: How often committed offsets are looked through for stale ones.
-offsets.retention.minutes: How long the offsets of a group without members are kept.
-offsets.topic.num.partitions: Partitions of the topic that keeps the groups' offsets; they cannot be changed
-  once it exists.
-offsets.topic.replication.factor: Replicas of the topic that keeps the groups' offsets. One broker gives 1,
-  and a larger number is refused.
-offsets.topic.segment.bytes: The segment size of that topic: small ones are compacted and loaded sooner.
-producer.id.expiration.ms: How long a partition remembers an idempotent producer that is silent.
-queued.max.request.bytes: Memory for requests that are being received or handled; when it is used up,
-  sockets are not read. -1 sets no bound.
-queued.max.requests: Requests that may be in progress at once; beyond it, sockets are not read.
-replica.alter.log.dirs.io.max.bytes.per.second: Bytes a second that all partitions moving between data
-  folders may copy together; 0 lets the moves stand still, and left out there is no bound.
-replica.high.watermark.checkpoint.interval.ms: How often the high watermarks are written to disk.
-reserved.broker.max.id: The largest number an operator gives by hand; generated ones start above it.
-share.coordinator.state.topic.min.isr: In-sync replicas that the topic of the share groups' state needs. One
-  broker gives 1.
-share.coordinator.state.topic.replication.factor: Replicas of the topic of the share groups' state. One
-  broker gives 1.
-socket.listen.backlog.size: Connections that the system holds for a listener until the broker accepts them.
-socket.receive.buffer.bytes: The receive buffer of a client's socket; -1 lets the system size it by
-  what the connection carries.
-socket.request.max.bytes: The largest request; a connection that announces a larger one is closed.
-socket.send.buffer.bytes: The send buffer of a client's socket; -1 lets the system size it by what
-  the connection carries.
-tidelog.batch.unpacked.max.bytes: What one compressed batch may unpack to; a batch that holds more is
-  refused before the memory is spent.
-tidelog.log.level: The level from which the broker's log lines are written.
+offsets.load.buffer.size: Bytes that a group coordinator reads at once when it loads its groups.
+offsets.retention.check.interval.ms: How often the broker looks for expired offsets.
+offsets.retention.minutes: How long the broker keeps the offsets of a group without members.
+offsets.topic.num.partitions: Partitions of the offsets topic; the number cannot change later.
+offsets.topic.replication.factor: Replicas of the offsets topic. One broker can hold 1; the broker refuses a
+  larger number.
+offsets.topic.segment.bytes: The segment size of the offsets topic: small segments are compacted and loaded
+  sooner.
+producer.id.expiration.ms: How long a partition keeps the state of a producer that sends nothing.
+queued.max.request.bytes: Memory for received requests. When it is used up, the broker stops reading from
+  sockets. -1 means no limit.
+queued.max.requests: The largest number of requests in progress. At the limit the broker stops reading from
+  sockets.
+replica.alter.log.dirs.io.max.bytes.per.second: Bytes that all moves between data folders together may copy in
+  a second; 0 pauses the moves. Without this setting there is no limit.
+replica.high.watermark.checkpoint.interval.ms: How often the broker writes the high watermarks to disk.
+reserved.broker.max.id: The largest broker.id that an operator sets; generated numbers are larger.
+share.coordinator.state.topic.min.isr: In-sync replicas that the state topic of share groups needs. One broker
+  can hold 1.
+share.coordinator.state.topic.replication.factor: Replicas of the state topic of share groups. One broker can
+  hold 1.
+socket.listen.backlog.size: Connections of a listener that may wait until the broker accepts them.
+socket.receive.buffer.bytes: The receive buffer of a client's socket; with -1 the system adapts the size.
+socket.request.max.bytes: The largest request; the broker closes a connection with a larger one.
+socket.send.buffer.bytes: The send buffer of a client's socket; with -1 the system adapts the size.
+tidelog.batch.unpacked.max.bytes: The largest decompressed size of a batch. The broker refuses a larger batch
+  before it uses the memory.
+tidelog.log.level: The lowest level of log lines that the broker prints.
 tidelog.log.levels: Levels for parts of the broker, as part:LEVEL pairs; a part is a package such as network
   or storage.
-transaction.abort.timed.out.transaction.cleanup.interval.ms: How often transactions that took too long are
-  looked for and aborted.
-transaction.max.timeout.ms: The longest a producer may ask for to finish a transaction.
-transaction.partition.verification.enable: Whether a partition asks the coordinator if a transaction is
-  really open before it takes records of it.
-transaction.remove.expired.transaction.cleanup.interval.ms: How often forgotten transactional ids are looked
-  for.
-transaction.state.log.load.buffer.size: Bytes read at once when a transaction coordinator loads its state.
-transaction.state.log.min.isr: In-sync replicas that the topic of the transactions' state needs. One broker
-  gives 1.
-transaction.state.log.num.partitions: Partitions of the topic of the transactions' state; they cannot be
-  changed once it exists.
-transaction.state.log.replication.factor: Replicas of the topic of the transactions' state. One broker gives
-  1.
-transaction.state.log.segment.bytes: The segment size of the topic of the transactions' state.
-transaction.two.phase.commit.enable: Whether producers may take part in a two-phase commit that outlasts
-  every time-out.
-transactional.id.expiration.ms: How long an unused transactional id is remembered.
+transaction.abort.timed.out.transaction.cleanup.interval.ms: How often the broker looks for timed-out
+  transactions and aborts them.
+transaction.max.timeout.ms: The longest transaction time-out that a producer may ask for.
+transaction.partition.verification.enable: Whether the broker verifies with the transaction coordinator that a
+  transaction contains a partition, before it appends records of the transaction to the partition.
+transaction.remove.expired.transaction.cleanup.interval.ms: How often the broker looks for expired
+  transactional ids.
+transaction.state.log.load.buffer.size: Bytes that a transaction coordinator reads at once when it loads its
+  state.
+transaction.state.log.min.isr: In-sync replicas that the transaction state topic needs. One broker can hold 1.
+transaction.state.log.num.partitions: Partitions of the transaction state topic; the number cannot change
+  later.
+transaction.state.log.replication.factor: Replicas of the transaction state topic. One broker can hold 1.
+transaction.state.log.segment.bytes: The segment size of the transaction state topic.
+transaction.two.phase.commit.enable: Whether producers may use two-phase commits, whose transactions have no
+  time-out.
+transactional.id.expiration.ms: How long the coordinator keeps an unused transactional id.
 """

@@ -1,6 +1,7 @@
-"""What each broker setting means that we do not serve, in our words.
+"""The documentation of the broker settings that are not served, in our words.
 
-A line that is indented belongs to the setting above it. Loaded only when somebody asks for documentation.
+An indented line continues the text above it. Only DescribeConfigs with documentation and
+`tidelog config-docs` import this module.
 """
 
 from __future__ import annotations
@@ -11,24 +12,23 @@ alter.config.policy.kraft.compatibility.enable: Whether a policy for changed set
   KRaft shows them.
 alter.log.dirs.replication.quota.window.num: Windows over which the rate of moves between data folders is
   measured.
-alter.log.dirs.replication.quota.window.size.seconds: Length of one such window.
+alter.log.dirs.replication.quota.window.size.seconds: Length of a window of the rate of moves between data
+  folders.
 authorizer.class.name: The class that decides who may do what.
-auto.include.jmx.reporter: Whether metrics are also shown over JMX without asking for it.
-auto.leader.rebalance.enable: Whether leadership goes back to the preferred replicas by itself.
-background.threads: Threads for chores such as deleting files. Here a scheduler on the event loop does them.
-broker.heartbeat.interval.ms: How often a broker tells the KRaft controller that it lives.
-broker.session.timeout.ms: After how long without that the controller gives the broker up.
+auto.include.jmx.reporter: Whether JMX shows the metrics if metric.reporters does not name its reporter.
+auto.leader.rebalance.enable: Whether the controller gives leadership back to the preferred replicas.
+background.threads: Threads for work such as deleting files. Here a scheduler on the event loop does it.
+broker.heartbeat.interval.ms: How often a broker sends heartbeats to the KRaft controller.
+broker.session.timeout.ms: How long without heartbeats the KRaft controller keeps a broker.
 client.quota.callback.class: The class that decides which quota a client has.
 config.providers: Sources that settings can refer to for their values.
-connection.failed.authentication.delay.ms: How long a connection stays open after its login failed, to slow
-  guessing down.
-connections.max.reauth.ms: How long a login is good for before the client has to repeat it; 0 means for
-  ever.
-control.plane.listener.name: The listener that the controller's requests would come in at, apart from those
-  of clients.
-controlled.shutdown.enable: Whether a broker hands its leaderships over before it stops.
-controlled.shutdown.max.retries: How often a broker asks again to hand its leaderships over.
-controlled.shutdown.retry.backoff.ms: How long it waits before it asks again.
+connection.failed.authentication.delay.ms: How long a connection stays open after a failed login, which slows
+  down guessing.
+connections.max.reauth.ms: How long a login is valid until the client has to repeat it; 0 means for ever.
+control.plane.listener.name: The listener for requests of the controller, separate from clients.
+controlled.shutdown.enable: Whether a broker gives up its leaderships before it stops.
+controlled.shutdown.max.retries: How often a broker retries to give up its leaderships.
+controlled.shutdown.retry.backoff.ms: How long a broker waits before it retries to give up its leaderships.
 controller.quorum.append.linger.ms: How long the quorum's leader collects writes before it stores them.
 controller.quorum.auto.join.enable: Whether a controller adds itself to the quorum.
 controller.quorum.bootstrap.servers: Addresses at which the quorum can be found.
@@ -36,240 +36,241 @@ controller.quorum.election.backoff.max.ms: The longest wait between two election
 controller.quorum.election.timeout.ms: How long a candidate waits for votes.
 controller.quorum.fetch.max.bytes: Bytes of metadata that one fetch in the quorum asks for.
 controller.quorum.fetch.snapshot.max.bytes: Bytes of a metadata snapshot that one fetch asks for.
-controller.quorum.fetch.timeout.ms: After how long without hearing from the leader a voter starts an
+controller.quorum.fetch.timeout.ms: How long a voter waits for an answer from the leader before it starts an
   election.
 controller.quorum.request.timeout.ms: How long a request in the quorum may take.
 controller.quorum.retry.backoff.ms: How long to wait before a request in the quorum is sent again.
 controller.quorum.voters: The controllers that vote, as id@host:port.
 controller.quota.window.num: Windows over which the rate of topic changes is measured.
-controller.quota.window.size.seconds: Length of one such window.
+controller.quota.window.size.seconds: Length of a window of the rate of topic changes.
 controller.socket.timeout.ms: How long a controller waits for a broker's answer.
-cordoned.log.dirs: Data folders that get no new partitions; * stands for all of them.
+cordoned.log.dirs: Data folders that get no new partitions; * means all.
 create.topic.policy.class.name: The class that may refuse new topics.
 delegation.token.expiry.check.interval.ms: How often expired tokens are removed.
-delegation.token.expiry.time.ms: How long a token is good for before it has to be renewed.
+delegation.token.expiry.time.ms: How long a token is valid until it has to be renewed.
 delegation.token.master.key: The old name of delegation.token.secret.key.
-delegation.token.max.lifetime.ms: How long a token can be renewed for at all.
-delegation.token.secret.key: The key that tokens are made and checked with; the same on all brokers.
+delegation.token.max.lifetime.ms: How long a token can be renewed.
+delegation.token.secret.key: The key that signs tokens; the same on all brokers.
 delete.records.purgatory.purge.interval.requests: After how many finished delete-records requests the
-  waiting list is tidied.
+  purgatory is purged.
 early.start.listeners: Listeners that open before access control is ready.
 eligible.leader.replicas.enable: Whether the controller keeps a list of replicas that left the in-sync set
-  and may still lead without loss.
-fetch.purgatory.purge.interval.requests: After how many finished fetches the list of waiting ones is tidied.
-follower.fetch.last.tiered.offset.enable: Whether a new follower starts at what is not yet in the remote
-  tier.
+  and can still become leader without loss.
+fetch.purgatory.purge.interval.requests: After how many finished fetches the purgatory is purged.
+follower.fetch.last.tiered.offset.enable: Whether a new follower starts at the first offset that is not yet in
+  the remote tier.
 follower.replication.throttled.rate: Bytes a second that this broker fetches as a follower of throttled
   replicas.
-group.coordinator.append.linger.ms: How long a group coordinator collects writes; -1 adapts it to the load.
+group.coordinator.append.linger.ms: How long a group coordinator collects writes; -1 adapts the time to the
+  load.
 group.coordinator.background.threads: Threads for a coordinator's slow work, such as assignments and
   patterns.
 group.coordinator.cached.buffer.max.bytes: The largest write buffer that a coordinator keeps for the next
   write.
 group.coordinator.threads: Threads that run group coordinators.
-group.share.assignment.interval.ms: How long a share group's assignment rests before it is computed again.
-group.share.assignors: The ways partitions can be dealt out in share groups.
-group.share.delivery.count.limit: How often a record is handed out before it is given up.
-group.share.heartbeat.interval.ms: How often members of a share group report.
-group.share.max.assignment.interval.ms: The longest rest between assignments that a share group may ask for.
+group.share.assignment.interval.ms: The shortest time between two assignments of a share group.
+group.share.assignors: The assignors of share groups.
+group.share.delivery.count.limit: How often a record is delivered before it is archived.
+group.share.heartbeat.interval.ms: How often members of a share group send heartbeats.
+group.share.max.assignment.interval.ms: The longest assignment interval that a share group may ask for.
 group.share.max.delivery.count.limit: The most deliveries of a record that a share group may ask for.
-group.share.max.groups: Share groups that may exist.
+group.share.max.groups: The largest number of share groups.
 group.share.max.heartbeat.interval.ms: The longest heartbeat interval that a share group may ask for.
 group.share.max.partition.max.record.locks: The most locked records in a partition that a share group may
   ask for.
 group.share.max.record.lock.duration.ms: The longest lock on a record that a share group may ask for.
 group.share.max.session.timeout.ms: The longest session that a share group may ask for.
-group.share.max.share.sessions: Share sessions that a broker remembers.
-group.share.max.size: Members that a share group may have.
-group.share.min.assignment.interval.ms: The shortest rest between assignments that a share group may ask
-  for.
+group.share.max.share.sessions: The largest number of share sessions of a broker.
+group.share.max.size: The largest number of members of a share group.
+group.share.min.assignment.interval.ms: The shortest assignment interval that a share group may ask for.
 group.share.min.delivery.count.limit: The fewest deliveries of a record that a share group may ask for.
 group.share.min.heartbeat.interval.ms: The shortest heartbeat interval that a share group may ask for.
 group.share.min.partition.max.record.locks: The fewest locked records in a partition that a share group may
   ask for.
 group.share.min.record.lock.duration.ms: The shortest lock on a record that a share group may ask for.
 group.share.min.session.timeout.ms: The shortest session that a share group may ask for.
-group.share.partition.max.record.locks: Records of a partition that may be handed out and not yet settled.
-group.share.record.lock.duration.ms: How long a member has a record to itself.
-group.share.session.timeout.ms: A member of a share group that is silent for this long is removed.
-group.streams.assignment.interval.ms: How long a streams group's assignment rests before it is computed
-  again.
-group.streams.heartbeat.interval.ms: How often members of a streams group report.
+group.share.partition.max.record.locks: The largest number of locked records of a partition: delivered, and
+  not yet acknowledged.
+group.share.record.lock.duration.ms: How long a record is locked for the member that got it.
+group.share.session.timeout.ms: A share group removes a member without heartbeats after this time.
+group.streams.assignment.interval.ms: The shortest time between two assignments of a streams group.
+group.streams.heartbeat.interval.ms: How often members of a streams group send heartbeats.
 group.streams.initial.rebalance.delay.ms: How long a new streams group waits for more members.
-group.streams.max.assignment.interval.ms: The longest rest between assignments that a streams group may ask
-  for.
+group.streams.max.assignment.interval.ms: The longest assignment interval that a streams group may ask for.
 group.streams.max.heartbeat.interval.ms: The longest heartbeat interval that a streams group may ask for.
 group.streams.max.session.timeout.ms: The longest session that a streams group may ask for.
-group.streams.max.size: Members that a streams group may have.
+group.streams.max.size: The largest number of members of a streams group.
 group.streams.max.standby.replicas: The most standby copies of a task that a streams group may ask for.
-group.streams.min.assignment.interval.ms: The shortest rest between assignments that a streams group may ask
-  for.
+group.streams.min.assignment.interval.ms: The shortest assignment interval that a streams group may ask for.
 group.streams.min.heartbeat.interval.ms: The shortest heartbeat interval that a streams group may ask for.
 group.streams.min.session.timeout.ms: The shortest session that a streams group may ask for.
 group.streams.num.standby.replicas: Standby copies of each task in a streams group.
-group.streams.session.timeout.ms: A member of a streams group that is silent for this long is removed.
+group.streams.session.timeout.ms: A streams group removes a member without heartbeats after this time.
 initial.broker.registration.timeout.ms: How long a starting broker tries to register with the controller.
-inter.broker.protocol.version: The version of Kafka whose requests brokers send each other, held back during
+inter.broker.protocol.version: The version of the requests between brokers; it stays at the old version during
   an upgrade.
 kafka.metrics.polling.interval.secs: How often the reporters of kafka.metrics.reporters are called.
-kafka.metrics.reporters: Classes that report the older kind of metrics.
-leader.imbalance.check.interval.seconds: How often the controller looks for brokers that lead too little.
-leader.imbalance.per.broker.percentage: The share of leaderships away from the preferred replica that is
-  tolerated on a broker.
+kafka.metrics.reporters: Classes that report the metrics of the older library.
+leader.imbalance.check.interval.seconds: How often the controller looks for brokers that do not lead their
+  preferred partitions.
+leader.imbalance.per.broker.percentage: The share of preferred partitions of a broker that other brokers may
+  lead before the controller gives them back.
 leader.replication.throttled.rate: Bytes a second that this broker sends to followers of throttled replicas.
 log.dir.failure.timeout.ms: A broker that cannot report a broken data folder within this time stops.
 log.local.retention.bytes: Bytes of a tiered partition that stay on local disks; -2 takes
   log.retention.bytes.
-log.local.retention.ms: How long a tiered partition's segments stay on local disks; -2 takes
+log.local.retention.ms: How long segments of a tiered partition stay on local disks; -2 takes
   log.retention.ms.
-log.message.downconversion.enable: Whether records are rewritten in an older format for clients that know no
-  other.
-log.message.format.version: The version of Kafka whose record format is written.
-log.message.timestamp.difference.max.ms: How far a record's timestamp may be from the broker's clock, in
-  either direction.
-log.preallocate: Whether a new segment's file gets its full size at once.
+log.message.downconversion.enable: Whether the broker converts records to an older format for old clients.
+log.message.format.version: The version of Kafka whose record format the broker writes.
+log.message.timestamp.difference.max.ms: The largest difference between the timestamp of a record and the
+  broker's clock, in either direction.
+log.preallocate: Whether the file of a new segment gets its full size at once.
 metadata.log.dir: The folder of KRaft's metadata log.
 metadata.log.max.record.bytes.between.snapshots: Bytes of metadata after which a snapshot is taken.
 metadata.log.max.snapshot.interval.ms: Time after which a snapshot of the metadata is taken.
 metadata.log.segment.bytes: The size of a segment of the metadata log.
 metadata.log.segment.ms: Time after which a segment of the metadata log is closed.
-metadata.max.idle.interval.ms: How often an idle controller writes to the metadata log, to show that it
-  lives.
+metadata.max.idle.interval.ms: How often an idle controller writes a record without content to the metadata
+  log.
 metadata.max.retention.bytes: Bytes of metadata log and snapshots that are kept.
 metadata.max.retention.ms: How long metadata log and snapshots are kept.
 metric.reporters: Classes that report metrics.
 metrics.num.samples: Samples that a rate is computed over.
 metrics.recording.level: How detailed the recorded metrics are.
-metrics.sample.window.ms: Length of one such sample.
+metrics.sample.window.ms: Length of a sample.
 num.network.threads: Threads that read requests and write answers, for each listener. Here the event loop
   does both.
 num.replica.fetchers: Fetchers for each leader that a broker follows.
-offsets.commit.required.acks: Replicas that have to have a commit before it is answered.
-offsets.topic.compression.codec: The codec of the topic that keeps the groups' offsets.
+offsets.commit.required.acks: Replicas that need a commit before the coordinator answers it.
+offsets.topic.compression.codec: The codec of the offsets topic.
 password.encoder.cipher.algorithm: The cipher for passwords that are stored as settings.
-password.encoder.iterations: How often the key for that is stretched.
-password.encoder.key.length: How long that key is.
-password.encoder.keyfactory.algorithm: How that key is made.
-password.encoder.old.secret: The secret before the last change, to read what was stored with it.
-password.encoder.secret: The secret that stored passwords are encrypted with.
-principal.builder.class: The class that makes a user of what a connection shows.
-process.roles: What a KRaft process is: broker, controller or both. This one is a broker that keeps its own
-  metadata.
-producer.purgatory.purge.interval.requests: After how many finished produce requests the list of waiting
-  ones is tidied.
-quota.window.num: Windows over which a client's rates are measured.
-quota.window.size.seconds: Length of one such window.
+password.encoder.iterations: Iterations that derive the key for stored passwords.
+password.encoder.key.length: The length of the key for stored passwords.
+password.encoder.keyfactory.algorithm: The algorithm that derives the key for stored passwords.
+password.encoder.old.secret: The previous password.encoder.secret, which decrypts older passwords.
+password.encoder.secret: The secret that encrypts stored passwords.
+principal.builder.class: The class that makes the principal of a connection.
+process.roles: The roles of a KRaft process: broker, controller or both. This process is a broker that keeps
+  its own metadata.
+producer.purgatory.purge.interval.requests: After how many finished produce requests the purgatory is purged.
+quota.window.num: Windows over which the rates of a client are measured.
+quota.window.size.seconds: Length of a window of the rates of a client.
 remote.fetch.max.wait.ms: How long a fetch may wait for the remote tier.
 remote.list.offsets.request.timeout.ms: How long a lookup of offsets may wait for the remote tier.
 remote.log.index.file.cache.total.size.bytes: Disk space for indexes fetched from the remote tier.
 remote.log.manager.copier.thread.pool.size: Threads that copy segments to the remote tier.
-remote.log.manager.copy.max.bytes.per.second: Bytes a second that are copied to the remote tier.
-remote.log.manager.copy.quota.window.num: Windows over which that rate is measured.
-remote.log.manager.copy.quota.window.size.seconds: Length of one such window.
+remote.log.manager.copy.max.bytes.per.second: Bytes that are copied to the remote tier in a second.
+remote.log.manager.copy.quota.window.num: Windows over which the rate of remote copies is measured.
+remote.log.manager.copy.quota.window.size.seconds: Length of a window of the rate of remote copies.
 remote.log.manager.expiration.thread.pool.size: Threads that delete old segments from the remote tier.
-remote.log.manager.fetch.max.bytes.per.second: Bytes a second that are fetched from the remote tier.
+remote.log.manager.fetch.max.bytes.per.second: Bytes that are fetched from the remote tier in a second.
 remote.log.manager.fetch.quota.window.num: Windows over which the rate of remote fetches is measured.
-remote.log.manager.fetch.quota.window.size.seconds: Length of one such window.
-remote.log.manager.follower.thread.pool.size: Threads that follow what leaders have put into the remote
-  tier.
-remote.log.manager.task.interval.ms: How often copying, expiring and following are run.
-remote.log.manager.thread.pool.size: Threads for the remote tier's scheduled work.
-remote.log.metadata.custom.metadata.max.bytes: What a storage plug-in may note about a segment.
+remote.log.manager.fetch.quota.window.size.seconds: Length of a window of the rate of remote fetches.
+remote.log.manager.follower.thread.pool.size: Threads of followers that read the metadata of remote segments.
+remote.log.manager.task.interval.ms: How often the tasks for remote segments run.
+remote.log.manager.thread.pool.size: Threads for scheduled work of the remote tier.
+remote.log.metadata.custom.metadata.max.bytes: The largest metadata of a storage plug-in for a segment.
 remote.log.metadata.manager.class.name: The class that keeps the list of remote segments.
-remote.log.metadata.manager.class.path: Where that class is loaded from.
-remote.log.metadata.manager.impl.prefix: The prefix of settings that are handed to that class.
-remote.log.metadata.manager.listener.name: The listener that class connects to.
+remote.log.metadata.manager.class.path: The path of the class that keeps the list of remote segments.
+remote.log.metadata.manager.impl.prefix: The prefix of settings for the class that keeps the list of remote
+  segments.
+remote.log.metadata.manager.listener.name: The listener to which the class that keeps the list of remote
+  segments connects.
 remote.log.reader.max.pending.tasks: Remote reads that may wait in the queue.
 remote.log.reader.threads: Threads that read from the remote tier.
 remote.log.storage.manager.class.name: The class that stores segments remotely.
-remote.log.storage.manager.class.path: Where that class is loaded from.
-remote.log.storage.manager.impl.prefix: The prefix of settings that are handed to that class.
-remote.log.storage.system.enable: Whether segments can be moved to a remote tier at all.
+remote.log.storage.manager.class.path: The path of the class that stores segments remotely.
+remote.log.storage.manager.impl.prefix: The prefix of settings for the class that stores segments remotely.
+remote.log.storage.system.enable: Whether segments can go to a remote tier at all.
 replica.fetch.backoff.ms: How long a follower waits after a failed fetch.
 replica.fetch.max.bytes: Bytes that a follower asks for from each partition.
 replica.fetch.min.bytes: Bytes that a leader collects before it answers a follower.
 replica.fetch.response.max.bytes: Bytes that a follower asks for in one answer.
-replica.fetch.wait.max.ms: How long a leader may keep a follower waiting for new records.
+replica.fetch.wait.max.ms: How long a leader waits for new records before it answers a follower.
 replica.lag.time.max.ms: A follower that has not caught up for this long leaves the in-sync set.
 replica.selector.class: The class that picks the replica a consumer reads from.
 replica.socket.receive.buffer.bytes: The receive buffer of a follower's connection.
 replica.socket.timeout.ms: How long a follower waits for an answer from its leader.
 replication.quota.window.num: Windows over which the rate of throttled replicas is measured.
-replication.quota.window.size.seconds: Length of one such window.
-request.timeout.ms: How long a broker waits for the answer to a request of its own.
+replication.quota.window.size.seconds: Length of a window of the rate of throttled replicas.
+request.timeout.ms: How long a broker waits for the answer to a request that it sends.
 sasl.client.callback.handler.class: The class that supplies a client's credentials.
-sasl.enabled.mechanisms: The ways to log in that the broker offers.
+sasl.enabled.mechanisms: The SASL mechanisms of the broker.
 sasl.jaas.config: The login modules and their options, as one text.
 sasl.kerberos.kinit.cmd: The command that renews Kerberos tickets.
-sasl.kerberos.min.time.before.relogin: How long the renewing thread sleeps at least.
+sasl.kerberos.min.time.before.relogin: The shortest sleep of the thread that renews tickets.
 sasl.kerberos.principal.to.local.rules: Rules that make a short user name of a Kerberos principal.
 sasl.kerberos.service.name: The Kerberos name of the broker's service.
 sasl.kerberos.ticket.renew.jitter: The random part of the time until a ticket is renewed.
 sasl.kerberos.ticket.renew.window.factor: The share of a ticket's life after which it is renewed.
-sasl.login.callback.handler.class: The class that supplies what a login needs.
+sasl.login.callback.handler.class: The class that supplies the credentials of a login.
 sasl.login.class: The class that logs in.
 sasl.login.connect.timeout.ms: How long to try to reach a login provider.
 sasl.login.read.timeout.ms: How long to wait for a login provider's answer.
 sasl.login.refresh.buffer.seconds: Time that should be left on a credential when it is renewed.
 sasl.login.refresh.min.period.seconds: The shortest time between two renewals of a credential.
 sasl.login.refresh.window.factor: The share of a credential's life after which it is renewed.
-sasl.login.refresh.window.jitter: The random part of that time.
+sasl.login.refresh.window.jitter: The random part of the time until a credential is renewed.
 sasl.login.retry.backoff.max.ms: The longest wait between two attempts to reach a login provider.
-sasl.login.retry.backoff.ms: The first wait between two such attempts.
+sasl.login.retry.backoff.ms: The first wait between two attempts to reach a login provider.
 sasl.mechanism.controller.protocol: How brokers log in at controllers.
 sasl.mechanism.inter.broker.protocol: How brokers log in at each other.
-sasl.oauthbearer.assertion.algorithm: How an assertion to the token provider is signed.
-sasl.oauthbearer.assertion.claim.aud: The audience that stands in the assertion.
-sasl.oauthbearer.assertion.claim.exp.seconds: How long an assertion is good for.
-sasl.oauthbearer.assertion.claim.iss: The issuer that stands in the assertion.
-sasl.oauthbearer.assertion.claim.jti.include: Whether each assertion gets an id of its own.
-sasl.oauthbearer.assertion.claim.nbf.seconds: How long before now an assertion is already good.
-sasl.oauthbearer.assertion.claim.sub: The subject that stands in the assertion.
+sasl.oauthbearer.assertion.algorithm: The algorithm that signs an assertion to the token provider.
+sasl.oauthbearer.assertion.claim.aud: The audience in an assertion.
+sasl.oauthbearer.assertion.claim.exp.seconds: How long an assertion is valid.
+sasl.oauthbearer.assertion.claim.iss: The issuer in an assertion.
+sasl.oauthbearer.assertion.claim.jti.include: Whether each assertion has an id.
+sasl.oauthbearer.assertion.claim.nbf.seconds: How long before its creation an assertion is valid.
+sasl.oauthbearer.assertion.claim.sub: The subject in an assertion.
 sasl.oauthbearer.assertion.file: A file with a finished assertion.
-sasl.oauthbearer.assertion.private.key.file: The key that assertions are signed with.
-sasl.oauthbearer.assertion.private.key.passphrase: The passphrase of that key.
+sasl.oauthbearer.assertion.private.key.file: The key that signs assertions.
+sasl.oauthbearer.assertion.private.key.passphrase: The passphrase of the key that signs assertions.
 sasl.oauthbearer.assertion.template.file: A file with further headers and claims of assertions.
-sasl.oauthbearer.client.credentials.client.id: The id that a token is asked for with.
-sasl.oauthbearer.client.credentials.client.secret: The secret that goes with that id.
+sasl.oauthbearer.client.credentials.client.id: The client id in requests for a token.
+sasl.oauthbearer.client.credentials.client.secret: The client secret in requests for a token.
 sasl.oauthbearer.clock.skew.seconds: How far the clocks of broker and token provider may differ.
-sasl.oauthbearer.expected.audience: The audiences that a token may be meant for.
-sasl.oauthbearer.expected.issuer: The issuer that a token has to come from.
+sasl.oauthbearer.expected.audience: The audiences that a token may have.
+sasl.oauthbearer.expected.issuer: The issuer that a token has to have.
 sasl.oauthbearer.jwks.endpoint.refresh.ms: How often the provider's keys are fetched.
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms: The longest wait between two attempts to fetch them.
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms: The first wait between two such attempts.
-sasl.oauthbearer.jwks.endpoint.url: Where the provider's keys are.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms: The longest wait between two attempts to fetch the
+  provider's keys.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms: The first wait between two attempts to fetch the provider's
+  keys.
+sasl.oauthbearer.jwks.endpoint.url: The URL of the provider's keys.
 sasl.oauthbearer.jwt.retriever.class: The class that gets tokens.
 sasl.oauthbearer.jwt.validator.class: The class that checks tokens.
-sasl.oauthbearer.scope: The scope that a token is asked for with.
-sasl.oauthbearer.scope.claim.name: The claim that holds a token's scope.
-sasl.oauthbearer.sub.claim.name: The claim that holds a token's user.
-sasl.oauthbearer.token.endpoint.url: Where tokens are asked for.
+sasl.oauthbearer.scope: The scope in requests for a token.
+sasl.oauthbearer.scope.claim.name: The claim that has the scope of a token.
+sasl.oauthbearer.sub.claim.name: The claim that has the user of a token.
+sasl.oauthbearer.token.endpoint.url: The URL for requests for a token.
 sasl.server.callback.handler.class: The class that checks credentials on the broker.
 sasl.server.max.receive.size: The largest message a client may send before it is logged in.
-security.inter.broker.protocol: The protocol brokers speak to each other; it names the listener for that
-  where inter.broker.listener.name does not.
+security.inter.broker.protocol: The protocol between brokers. Without inter.broker.listener.name it is also
+  the name of the listener for brokers.
 security.providers: Classes that add security providers to the Java machine.
-share.coordinator.append.linger.ms: How long a share coordinator collects writes; -1 adapts it to the load.
+share.coordinator.append.linger.ms: How long a share coordinator collects writes; -1 adapts the time to the
+  load.
 share.coordinator.cached.buffer.max.bytes: The largest write buffer that a share coordinator keeps for the
   next write.
-share.coordinator.load.buffer.size: Bytes read at once when a share coordinator loads its state.
-share.coordinator.snapshot.update.records.per.snapshot: Updates of a share partition's state between two
-  snapshots of it.
-share.coordinator.state.topic.compression.codec: The codec of the topic of the share groups' state.
-share.coordinator.state.topic.num.partitions: Partitions of the topic of the share groups' state.
-share.coordinator.state.topic.segment.bytes: The segment size of the topic of the share groups' state.
+share.coordinator.load.buffer.size: Bytes that a share coordinator reads at once when it loads its state.
+share.coordinator.snapshot.update.records.per.snapshot: Updates of the state of a share partition between two
+  snapshots.
+share.coordinator.state.topic.compression.codec: The codec of the state topic of share groups.
+share.coordinator.state.topic.num.partitions: Partitions of the state topic of share groups.
+share.coordinator.state.topic.segment.bytes: The segment size of the state topic of share groups.
 share.coordinator.threads: Threads that run share coordinators.
 share.coordinator.write.timeout.ms: How long a share coordinator waits for a write to be replicated.
-share.fetch.purgatory.purge.interval.requests: After how many finished share fetches the list of waiting
-  ones is tidied.
+share.fetch.purgatory.purge.interval.requests: After how many finished share fetches the purgatory is purged.
 socket.connection.setup.timeout.max.ms: The longest a broker tries to open a connection, after several
   failures.
 socket.connection.setup.timeout.ms: How long a broker tries to open a connection the first time.
 ssl.allow.dn.changes: Whether a key file may be replaced by one with another name in its certificate.
-ssl.allow.san.changes: Whether a key file may be replaced by one that lacks alternative names of the old.
-ssl.cipher.suites: The ciphers that may be used; empty allows all that are safe.
+ssl.allow.san.changes: Whether a key file may be replaced by one without some alternative names of the old
+  one.
+ssl.cipher.suites: The allowed ciphers; empty allows all safe ones.
 ssl.client.auth: Whether clients have to show a certificate.
-ssl.enabled.protocols: The versions of TLS that may be used.
+ssl.enabled.protocols: The allowed versions of TLS.
 ssl.endpoint.identification.algorithm: Whether the name in a server's certificate is compared with its host.
 ssl.engine.factory.class: The class that makes TLS engines.
 ssl.key.password: The password of the private key.
@@ -280,22 +281,22 @@ ssl.keystore.location: The key file.
 ssl.keystore.password: The password of the key file.
 ssl.keystore.type: The format of the key file.
 ssl.principal.mapping.rules: Rules that make a short user name of a certificate's name.
-ssl.protocol: The version of TLS that contexts are made with.
+ssl.protocol: The version of TLS of a context.
 ssl.provider: The security provider for TLS.
 ssl.secure.random.implementation: The random generator for TLS.
 ssl.trustmanager.algorithm: How trust managers are made.
 ssl.truststore.certificates: The trusted certificates as text, in place of a file.
 ssl.truststore.location: The file of trusted certificates.
-ssl.truststore.password: The password of that file.
-ssl.truststore.type: The format of that file.
-telemetry.max.bytes: The largest report of its own metrics that a client may send.
-unclean.leader.election.enable: Whether a replica that is behind may lead when no other is left, at the
-  price of lost records.
+ssl.truststore.password: The password of the file of trusted certificates.
+ssl.truststore.type: The format of the file of trusted certificates.
+telemetry.max.bytes: The largest report of metrics that a client may send.
+unclean.leader.election.enable: Whether an out-of-sync replica may become leader if no in-sync replica is
+  left. Records may be lost then.
 zookeeper.clientCnxnSocket: The class of the ZooKeeper client's connection.
-zookeeper.connect: The ZooKeeper ensemble of a cluster. A broker that is given one does not start, so that
-  it never runs alone by mistake.
+zookeeper.connect: The ZooKeeper ensemble of a cluster. A broker with this setting does not start, so that a
+  broker of a cluster never runs alone by mistake.
 zookeeper.connection.timeout.ms: How long to try to reach ZooKeeper.
-zookeeper.max.in.flight.requests: Requests to ZooKeeper that may be unanswered at once.
+zookeeper.max.in.flight.requests: The largest number of unanswered requests to ZooKeeper.
 zookeeper.metadata.migration.enable: Whether the metadata moves from ZooKeeper to KRaft.
 zookeeper.session.timeout.ms: How long a silent broker keeps its session with ZooKeeper.
 zookeeper.set.acl: Whether nodes are created with access lists.
@@ -309,8 +310,8 @@ zookeeper.ssl.keystore.location: The file of this broker's key towards ZooKeeper
 zookeeper.ssl.keystore.password: The password of that key file.
 zookeeper.ssl.keystore.type: The format of that key file.
 zookeeper.ssl.ocsp.enable: Whether ZooKeeper's certificate is checked online.
-zookeeper.ssl.protocol: The version of TLS that talks with ZooKeeper begin with.
-zookeeper.ssl.truststore.location: The file of certificates that ZooKeeper is trusted by.
-zookeeper.ssl.truststore.password: The password of that file.
-zookeeper.ssl.truststore.type: The format of that file.
+zookeeper.ssl.protocol: The first version of TLS towards ZooKeeper.
+zookeeper.ssl.truststore.location: The file of trusted certificates for ZooKeeper.
+zookeeper.ssl.truststore.password: The password of the file of trusted certificates for ZooKeeper.
+zookeeper.ssl.truststore.type: The format of the file of trusted certificates for ZooKeeper.
 """

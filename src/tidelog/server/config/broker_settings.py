@@ -1,6 +1,7 @@
 """Every broker setting of Kafka 3.9 and 4.3, and our own: type, default, importance and rule, one line each.
 
-Served ones first; the others stand under the reason why they change nothing. broker_docs explains them.
+Served settings come first. The others are grouped by the reason why they change nothing. broker_docs and
+broker_docs_not_served have the documentation.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ socket.request.max.bytes int 104857600 high >=1
 socket.send.buffer.bytes int -1 high kafka=102400
 """  # noqa: E501
 
-# One broker gives an internal topic one replica; another number is refused at start.
+# One broker can hold one replica of an internal topic; the start refuses other numbers.
 INTERNAL_TOPICS = """\
 offsets.topic.replication.factor short 3 high >=1
 share.coordinator.state.topic.min.isr short 2 high >=1
@@ -475,11 +476,11 @@ NOT_SERVED = {
     "a waiting request leaves the purgatory the moment it is answered": _PURGATORY,
     "only the current record format is written and sent": _OLD_FORMATS,
     "a segment's file grows as it is written": _PREALLOCATE,
-    "new partitions go to the folder with the fewest": _CORDON,
-    "replication comes with the cluster": _REPLICATION,
+    "new partitions go to the folder with the fewest partitions": _CORDON,
+    "one broker does not replicate": _REPLICATION,
     "a broker without a cluster keeps its own metadata and asks no ZooKeeper": _ZOOKEEPER,
     "metadata is kept in the broker's own tree, not in a KRaft quorum": _KRAFT,
-    "group coordinators work on the event loop and write at once, as acks=all asks": _GROUPS,
+    "group coordinators run on the event loop, and write at once with acks=all": _GROUPS,
     "share groups are not served": _SHARE,
     "streams groups are not served": _STREAMS,
     "quotas are not served": _QUOTAS,

@@ -1,4 +1,4 @@
-"""Changes to settings: the operations that clients ask for, and what may change while the broker runs."""
+"""Checks changes of settings: the operations of a request, and changes while the broker runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ConfigOp(NamedTuple):
     value: str | None
 
 
-# Kafka lets a pool of threads at most double or halve in one step, so that no typing error stops a broker.
+# As in Kafka, one change at most doubles or halves a number of threads: no typing error stops a broker.
 _THREAD_COUNTS = (
     "background.threads",
     "log.cleaner.threads",
@@ -60,7 +60,7 @@ _JAVA_CLASSES = ("metric.reporters", "principal.builder.class", "ssl.engine.fact
 
 
 def check_operations(ops: Iterable[ConfigOp]) -> None:
-    """What is wrong with the request itself, before any setting is looked at."""
+    """Raise InvalidRequest if a name is twice or without a value, UnknownServerError for other operations."""
     seen: set[str] = set()
     for op in ops:
         _check_new(op.name, seen)
@@ -83,7 +83,7 @@ def _needed(name: str, value: str | None) -> str:
 
 
 def check_broker(config: BrokerConfig, properties: Mapping[str, str], *, cluster_default: bool) -> None:
-    """Raises InvalidRequest unless the broker can take these settings while it runs; unknown names pass."""
+    """Raise InvalidRequest if these settings cannot change while the broker runs; unknown names pass."""
     for name in sorted(properties):
         key = key_of(name)
         if key is not None:
@@ -116,7 +116,7 @@ def _check_may_change(name: str, key: ConfigKey, cluster_default: bool) -> None:
 
 
 def _check_connections(properties: Mapping[str, str]) -> None:
-    """A broker that takes no connection could never be told to take some again."""
+    """Refuse a limit of 0 connections: no client could connect to raise it again."""
     for name, text in properties.items():
         if base_name(name) in LISTENER_LIMITS and int(text) <= 0:
             raise InvalidRequest(f"{name}={text.strip()}: it has to be above 0 while the broker runs")
@@ -143,7 +143,7 @@ def _check_retention(trial: BrokerConfig) -> None:
         raise InvalidRequest(f"log.local.retention.bytes={local} is more than log.retention.bytes={whole}")
     dirs = trial["cordoned.log.dirs"]
     if isinstance(dirs, tuple) and not set(dirs) <= {"*", *(trial.log_dirs or trial.log_dir)}:
-        raise InvalidRequest(f"cordoned.log.dirs={','.join(dirs)}: not all of them are in log.dirs")
+        raise InvalidRequest(f"cordoned.log.dirs={','.join(dirs)}: not all folders are in log.dirs")
     buffer, threads = trial["log.cleaner.dedupe.buffer.size"], trial["log.cleaner.threads"]
     if isinstance(buffer, int) and isinstance(threads, int) and buffer < threads << 20:
         raise InvalidRequest(f"log.cleaner.dedupe.buffer.size={buffer}: each cleaner thread needs a megabyte")

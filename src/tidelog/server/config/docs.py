@@ -1,4 +1,4 @@
-"""The documentation of every setting: one text each, and the page that `tidelog config-docs` prints."""
+"""The documentation of the settings, and the page of `tidelog config-docs`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tidelog.server.config.topic import topic_definition
 INTRODUCTION = """\
 # Settings
 
-A broker reads them from a file in Java's properties format, `tidelog start server.properties`, and from
-the command line, `--override name=value`, which goes before the file. A `server.properties` of Kafka 3.9 or
-4.3 can be used as it is: every setting of Kafka is known, a bad value is refused with what would be right,
-and one line at start names each setting that changes nothing here, and each name that is no setting.
+A broker reads its settings from a file in Java's properties format, `tidelog start server.properties`, and
+from the command line, `--override name=value`, which takes precedence. A `server.properties` of Kafka 3.9 or
+4.3 works unchanged: the broker knows every setting of Kafka. It refuses an invalid value, and says what is
+allowed. At start it logs a line for each setting that changes nothing here, and for each unknown name.
 
-*Changes* says who can change a setting while the broker runs: `broker` for this broker, `all` for this
-broker or for all brokers at once, `-` nobody. Topic settings always can. `listener.name.NAME.` before
-`max.connections` or `max.connection.creation.rate` gives a listener a limit of its own.
+*Changes* says whether a setting can change while the broker runs: `broker` for this broker, `all` for this
+broker or for all brokers at once, `-` not at all. Topic settings can always change. With the prefix
+`listener.name.NAME.`, `max.connections` and `max.connection.creation.rate` are limits of one listener.
 """
 
 KAFKA_FILES = """\
 Besides these:
 
-- `node.id`, `process.roles` and `controller.listener.names` need not be given. `node.id` is taken as
-  `broker.id`, and listeners named in `controller.listener.names` are left out.
-- `zookeeper.connect` is refused: a broker of a cluster never runs alone by mistake.
-- A listener whose protocol is not PLAINTEXT is refused, and so is a protocol that is not in the map.
+- `node.id`, `process.roles` and `controller.listener.names` may be missing. `node.id` counts as `broker.id`.
+  The broker leaves out the listeners in `controller.listener.names`.
+- The broker refuses `zookeeper.connect`, so that a broker of a cluster never runs alone by mistake.
+- The broker refuses a listener whose protocol is not PLAINTEXT, or not in the map.
 """
 
 
@@ -44,7 +44,7 @@ def topic_texts() -> dict[str, str]:
 
 
 def _texts(table: str) -> Iterator[tuple[str, str]]:
-    """Name and text of each entry; lines that are indented continue the one above."""
+    """The name and text of each setting; an indented line continues the text above it."""
     for entry in table.replace("\n  ", " ").splitlines():
         name, _, text = entry.partition(": ")
         yield name, text
@@ -59,14 +59,14 @@ def markdown() -> str:
         *_differences(broker),
         "",
         KAFKA_FILES,
-        "## Settings that Kafka has not\n",
+        "## Settings that Kafka does not have\n",
         *_table((key for key in broker.values() if key.ours), broker_texts()),
         "\n## Broker settings\n",
         *_table((key for key in broker.values() if key.served and not key.ours), broker_texts()),
         "\n## Topic settings\n",
         *_table((key for key in topic.values() if key.served), topic_texts(), topic=True),
         "\n## Settings that change nothing\n",
-        "They are accepted, checked and shown as Kafka does. The texts say what Kafka does with them.",
+        "The broker accepts, checks and shows them as Kafka does. The texts say what they do in Kafka.",
         *_not_served("topic settings", topic, topic_texts(), topic=True),
         *_not_served("broker settings", broker, broker_texts()),
     ]

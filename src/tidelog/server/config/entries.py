@@ -1,4 +1,4 @@
-"""What DescribeConfigs tells of a setting: its value, where it comes from, and what stands behind it."""
+"""A setting in the answer to DescribeConfigs: its value, the source of the value, and synonyms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.config.values import ConfigType
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from; the numbers are those on the wire."""
+    """The source of a value, with Kafka's number."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -22,7 +22,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A value that holds, or would hold if those before it were not there."""
+    """A value of a setting. The first synonym is in effect, each next one without the ones before it."""
 
     name: str
     value: str | None

@@ -1,6 +1,7 @@
-"""The settings of groups: a group's own over the broker's, checked, and explained as DescribeConfigs does.
+"""The settings of groups: checks them, and describes them with the broker's settings as defaults.
 
-Those of consumer groups hold; those of share and streams groups, which are not served, are kept and told.
+The settings of consumer groups take effect. Share and streams groups are not served: their settings are only
+stored and described.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ streams.session.timeout.ms int 45000 medium >=1 else=group.streams.session.timeo
 
 NOT_SERVED = {"share groups are not served": _SHARE, "streams groups are not served": _STREAMS}
 
-# The documentation of those for which the broker has no setting.
+# The documentation of group settings without a broker setting.
 DOCUMENTATION = {
     "share.auto.offset.reset": "Where a share group begins to read a partition: `latest`, `earliest` or "
     "`by_duration:` and how far back.",
@@ -59,7 +60,7 @@ def group_definition() -> ConfigDef:
 
 
 def overrides_of(metadata: MetadataCache) -> Callable[[str], Mapping[str, str]]:
-    """Looks up what a group has of its own; most have nothing."""
+    """A function that looks up the overrides of a group; most groups have none."""
 
     def find(group_id: str) -> Mapping[str, str]:
         return metadata.snapshot.entity_configs.get(entity_path("groups", group_id), {})
@@ -68,7 +69,7 @@ def overrides_of(metadata: MetadataCache) -> Callable[[str], Mapping[str, str]]:
 
 
 class GroupConfigs:
-    """All groups' settings over one broker's."""
+    """The settings of all groups of a broker."""
 
     __slots__ = ("broker", "definition")
 
@@ -77,7 +78,7 @@ class GroupConfigs:
         self.definition = group_definition()
 
     def validate(self, overrides: Mapping[str, str | None]) -> None:
-        """Raises InvalidConfig, naming the setting, unless a group can have these settings."""
+        """Raise InvalidConfig with the name of the setting if a group cannot have these settings."""
         for name, text in overrides.items():
             key = self.definition.get(name)
             if key is None:
@@ -90,7 +91,7 @@ class GroupConfigs:
                 raise InvalidConfig(str(error)) from None
 
     def _check_bounds(self, name: str, value: ConfigValue) -> None:
-        """What a group may ask for is bounded: consumer.X by the broker's group.consumer.min.X and .max.X."""
+        """Check the broker's limits: group.consumer.min.X and group.consumer.max.X limit consumer.X."""
         kind, _, rest = name.partition(".")
         low, high = (self._bound(f"group.{kind}.{side}.{rest}") for side in ("min", "max"))
         if isinstance(value, int) and low is not None and value < low:
@@ -118,9 +119,9 @@ class GroupConfigs:
         *,
         documentation: bool = False,
     ) -> list[ConfigEntry]:
-        """What DescribeConfigs answers for a group: all settings, or those of `names` that are known."""
+        """The settings in the answer to DescribeConfigs: all, or the known ones of `names`."""
         if not group_id:
-            raise InvalidRequest("the settings of a group without a name")
+            raise InvalidRequest("the id of the group is empty")
         wanted = None if names is None else set(names)
         return [
             self._entry(name, overrides, documentation)

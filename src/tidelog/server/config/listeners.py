@@ -1,4 +1,4 @@
-"""Where the broker listens, and what it tells clients to connect to."""
+"""The listeners of the broker and the addresses that it advertises to clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
         if not colon or protocol not in PROTOCOLS or not name:
             raise _map_error(text, f"expected NAME:PROTOCOL (one of {', '.join(PROTOCOLS)}), not {pair}")
         if name in protocols:
-            raise _map_error(text, f"{name} stands there twice")
+            raise _map_error(text, f"{name} occurs twice")
         protocols[name] = protocol
     return protocols
 
@@ -63,12 +63,12 @@ def _check_distinct(setting: str, endpoints: Sequence[Endpoint], *, ports: bool)
     taken: dict[int, Endpoint] = {}
     for endpoint in endpoints:
         if endpoint.listener in names:
-            raise ConfigError(setting, str(endpoint), f"the name {endpoint.listener} is there twice")
+            raise ConfigError(setting, str(endpoint), f"the name {endpoint.listener} occurs twice")
         names.add(endpoint.listener)
         if not ports or endpoint.port <= 0:
             continue
         other = taken.setdefault(endpoint.port, endpoint)
-        # One port may serve both families of addresses, as two sockets.
+        # IPv4 and IPv6 may share a port, with a socket each.
         if other is not endpoint and _is_ipv6(other.host) == _is_ipv6(endpoint.host):
             raise ConfigError(setting, str(endpoint), f"listener {other.listener} has that port")
 
@@ -82,10 +82,10 @@ def resolve_listeners(
     inter_broker_name: str | None,
     inter_broker_protocol: str,
 ) -> Listeners:
-    """Everything about listeners at once, so that what depends on each other is checked together."""
+    """Read and check all settings of listeners together. Raises ConfigError."""
     protocols = parse_protocol_map(protocol_map)
     controllers = {name.upper() for name in controller_names}
-    # A KRaft controller's listener needs no line in the map.
+    # The listener of a KRaft controller need not be in the map.
     known = dict.fromkeys(controllers, "PLAINTEXT") | protocols
     every = parse_endpoints("listeners", listeners, known)
     _check_distinct("listeners", every, ports=True)
@@ -132,7 +132,7 @@ def _advertised(
 
 @cache
 def _machine_name() -> str:
-    """Asked once: it can take a round trip to a name server, and settings are checked while requests wait."""
+    """The name of this machine, cached: the lookup may ask a name server while requests wait."""
     return socket.getfqdn()
 
 

@@ -1,7 +1,7 @@
-"""Log levels that change while running: the BROKER_LOGGER resource over Python's loggers.
+"""Log levels that change while the broker runs: the BROKER_LOGGER resource, for Python's loggers.
 
-`root` is everything; a part of the broker is a logger such as `tidelog.network`. A level holds for the
-parts below it that have none of their own.
+`root` is the logger above all others; a part of the broker has a logger such as `tidelog.network`. A logger
+without a level has the level of the logger above it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BrokerLoggers:
     __slots__ = ("_part",)
 
     def __init__(self, part: str = "tidelog") -> None:
-        """`part` is the logger that all of the broker's stand under."""
+        """`part` is the logger above all loggers of the broker."""
         self._part = part
 
     def names(self) -> list[str]:
@@ -46,7 +46,7 @@ class BrokerLoggers:
         return [ConfigEntry(name, self.level(name), ConfigSource.DYNAMIC_BROKER_LOGGER) for name in listed]
 
     def validate(self, ops: list[ConfigOp]) -> None:
-        """Raises InvalidConfig or InvalidRequest unless `apply` would do all of it."""
+        """Raise InvalidConfig or InvalidRequest if `apply` would refuse a change."""
         check_operations(ops)
         known = set(self.names())
         for name, operation, value in ops:

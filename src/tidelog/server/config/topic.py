@@ -1,4 +1,4 @@
-"""A topic's settings: its own over the broker's, checked, resolved, and explained as DescribeConfigs does."""
+"""The settings of topics: checks them, and resolves them with the broker's settings as defaults."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def topic_definition() -> ConfigDef:
 
 
 class TopicConfigs:
-    """All topics' settings over one broker's, which are read once for each time that they change."""
+    """The settings of all topics of a broker. The broker's settings are parsed again after each change."""
 
     __slots__ = ("_defaults", "_revision", "broker", "definition")
 
     def __init__(self, broker: BrokerConfig) -> None:
-        """Raises ConfigError where a broker's setting cannot be the default of a topic's."""
+        """Raises ConfigError if a broker setting is invalid as the default of a topic setting."""
         self.broker = broker
         self.definition = topic_definition()
         self._defaults: dict[str, ConfigValue] = {}
@@ -41,7 +41,7 @@ class TopicConfigs:
                     raise ConfigError(key.synonyms[0], error.value, error.problem) from None
 
     def validate(self, overrides: Mapping[str, str | None]) -> None:
-        """Raises InvalidConfig, naming the setting, unless a topic can have these settings."""
+        """Raise InvalidConfig with the name of the setting if a topic cannot have these settings."""
         for name, text in overrides.items():
             key = self.definition.get(name)
             if key is None:
@@ -65,7 +65,7 @@ class TopicConfigs:
             raise InvalidConfig("remote.storage.enable=true: tiered storage is not served")
 
     def text(self, name: str, overrides: Mapping[str, str]) -> tuple[str | None, ConfigSource]:
-        """A setting's value for a topic as it was written (in the topic's unit), and where it comes from."""
+        """The text of a setting of a topic, in the unit of the topic setting, and its source."""
         if name in overrides:
             return overrides[name], ConfigSource.TOPIC
         key = self.definition[name]
@@ -74,9 +74,9 @@ class TopicConfigs:
         return key.default, ConfigSource.DEFAULT
 
     def effective(self, overrides: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """Every setting's value for a topic with these settings of its own.
+        """The values of all settings for a topic with these overrides.
 
-        A stored value that cannot be read counts as absent, so that no topic keeps the broker from starting.
+        An invalid stored value counts as absent, so that no topic keeps the broker from starting.
         """
         values = self._broker_defaults().copy()
         for name, text in overrides.items():
@@ -90,13 +90,13 @@ class TopicConfigs:
             for name, key in self.definition.items():
                 try:
                     self._defaults[name] = key.parse(self.text(name, {})[0])
-                except ConfigError:  # stored for the broker by somebody who allows more
+                except ConfigError:  # an invalid stored value: the setting has its default
                     self._defaults[name] = key.parse(key.default)
             self._revision = self.broker.revision
         return self._defaults
 
     def log_config(self, overrides: Mapping[str, str]) -> LogConfig:
-        """The settings in the form the log uses."""
+        """The settings as the LogConfig of a log."""
         values = self.effective(overrides)
         smaller = values.pop(SEGMENT_BYTES_FOR_TESTS)
         if smaller is not None:
@@ -116,7 +116,7 @@ class TopicConfigs:
         return (name for name, key in self.definition.items() if not key.retired and not key.unlisted)
 
     def created(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-        """What CreateTopics answers: every setting as it was written, and its source."""
+        """The settings in the answer to CreateTopics: the text and source of each."""
         entries = []
         for name in self._listed():
             text, source = self.text(name, overrides)
@@ -126,7 +126,7 @@ class TopicConfigs:
     def describe(
         self, overrides: Mapping[str, str], names: Iterable[str] | None = None, *, documentation: bool = False
     ) -> list[ConfigEntry]:
-        """What DescribeConfigs answers for a topic: all settings, or those of `names` that are known."""
+        """The settings in the answer to DescribeConfigs: all, or the known ones of `names`."""
         values = self.effective(overrides)
         wanted = None if names is None else set(names)
         listed = (name for name in self._listed() if wanted is None or name in wanted)

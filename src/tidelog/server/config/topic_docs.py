@@ -1,63 +1,64 @@
-"""What each topic setting does, in our words.
+"""The documentation of the topic settings, in our words.
 
-A line that is indented belongs to the setting above it. Loaded only when somebody asks for documentation.
+An indented line continues the text above it. Only DescribeConfigs with documentation and
+`tidelog config-docs` import this module.
 """
 
 from __future__ import annotations
 
 TOPIC = """\
-cleanup.policy: What happens to old segments: `delete` drops them by age and size, `compact` keeps the last
-  record of each key, and both can be combined. Compaction itself is not served, so a compacted topic grows.
-compression.gzip.level: How hard gzip works where compression.type is gzip: 9 is smallest and slowest, -1
-  leaves it to the library.
-compression.lz4.level: How hard lz4 works where compression.type is lz4.
-compression.type: The codec batches are stored with. `producer` keeps them as they were sent, `uncompressed`
-  unpacks them, and another codec packs them anew.
-compression.zstd.level: How hard zstd works where compression.type is zstd.
-delete.retention.ms: How long a tombstone of a compacted topic stays, so that readers have time to see it.
-file.delete.delay.ms: How long the files of a dropped segment stay, renamed, for those who are still reading
+cleanup.policy: `delete` deletes old segments by age and size, `compact` keeps the last record of each key. A
+  topic can have both.
+compression.gzip.level: The level of gzip if compression.type is gzip: 9 is smallest and slowest, -1 is the
+  library's default.
+compression.lz4.level: The level of lz4 if compression.type is lz4; higher is smaller and slower.
+compression.type: The codec of stored batches. `producer` keeps the codec of the producer, `uncompressed`
+  stores batches without compression. Other values compress every batch with that codec.
+compression.zstd.level: The level of zstd if compression.type is zstd; higher is smaller and slower, and
+  negative levels are the fastest.
+delete.retention.ms: How long compaction keeps a tombstone, so that consumers have time to read it.
+file.delete.delay.ms: How long the renamed files of a deleted segment stay, for consumers that still read
   them.
-flush.messages: After this many records a partition is forced to disk before the producer is answered: 1
-  makes every answered record safe from a power cut.
-flush.ms: How long a record may wait in memory before it is forced to disk.
-follower.replication.throttled.replicas: Replicas whose followers fetch at a bounded rate, as
+flush.messages: After this many records the broker flushes a partition to disk, before it answers the
+  producer. With 1 every acknowledged record survives a power cut.
+flush.ms: The longest time until a record is flushed to disk.
+follower.replication.throttled.replicas: Replicas whose followers fetch at a limited rate, as
   partition:broker pairs, or * for all.
-index.interval.bytes: Bytes of log between two entries of its offset index: fewer means finer lookups and
-  larger indexes.
-internal.segment.bytes: A segment size below the smallest that segment.bytes allows, for tests that want
-  many segments.
-leader.replication.throttled.replicas: Replicas whose leaders send at a bounded rate, as partition:broker
+index.interval.bytes: Bytes of log between two entries of its offset index. With fewer bytes lookups are finer
+  and indexes larger.
+internal.segment.bytes: A segment size below the limit of segment.bytes, for tests with many segments.
+leader.replication.throttled.replicas: Replicas whose leaders send at a limited rate, as partition:broker
   pairs, or * for all.
 local.retention.bytes: Bytes of a tiered partition that stay on local disks; -2 takes retention.bytes.
-local.retention.ms: How long a tiered partition's segments stay on local disks; -2 takes retention.ms.
-max.compaction.lag.ms: The longest a record may wait to be compacted.
-max.message.bytes: The largest batch of records the topic takes, measured as it is stored.
-message.downconversion.enable: Whether records are rewritten in an older format for clients that know no
-  other.
-message.format.version: The version of Kafka whose record format is written.
-message.timestamp.after.max.ms: How far in the future a record's own timestamp may lie before the batch is
-  refused.
-message.timestamp.before.max.ms: How far in the past a record's own timestamp may lie before the batch is
-  refused.
-message.timestamp.difference.max.ms: How far a record's timestamp may be from the broker's clock, in either
-  direction.
-message.timestamp.type: Whether records carry the time their producer gave (`CreateTime`) or the time of
-  their arrival (`LogAppendTime`).
-min.cleanable.dirty.ratio: The share of a log that has to be uncompacted before the cleaner takes it up.
-min.compaction.lag.ms: How long a record is left alone by compaction at least.
-min.insync.replicas: How many replicas have to be in sync for a produce with acks=all; with one broker, more
-  than 1 refuses them all.
-preallocate: Whether a new segment's file gets its full size at once.
-remote.log.copy.disable: Whether a tiered topic stops copying segments and only reads those that are there.
-remote.log.delete.on.disable: Whether what is in the remote tier is deleted when a topic stops being tiered.
-remote.storage.enable: Whether the topic's segments go to a remote tier; true is refused.
-retention.bytes: The bytes a partition may keep before its oldest segments are dropped; -1 sets no bound.
-retention.ms: How long records are kept before their segment is dropped; -1 keeps them for ever.
-segment.bytes: The size at which a segment is closed and a new one begun; only closed segments are dropped.
-segment.index.bytes: The size an index may grow to before its segment is closed.
-segment.jitter.ms: Milliseconds by which closing a segment is put off at random, so that not all partitions
-  do it at once.
-segment.ms: How long until a segment is closed even if it is not full, so that retention can drop it.
-unclean.leader.election.enable: Whether a replica that is behind may lead when no other is left, at the
-  price of lost records.
+local.retention.ms: How long segments of a tiered partition stay on local disks; -2 takes retention.ms.
+max.compaction.lag.ms: The longest time until a record is compacted.
+max.message.bytes: The size of the largest stored batch.
+message.downconversion.enable: Whether the broker converts records to an older format for old clients.
+message.format.version: The version of Kafka whose record format the broker writes.
+message.timestamp.after.max.ms: The broker refuses batches with a timestamp farther in the future.
+message.timestamp.before.max.ms: The broker refuses batches with a timestamp farther in the past.
+message.timestamp.difference.max.ms: The largest difference between the timestamp of a record and the broker's
+  clock, in either direction.
+message.timestamp.type: Whether records have the timestamp of their producer (`CreateTime`) or of their
+  arrival (`LogAppendTime`).
+min.cleanable.dirty.ratio: The uncompacted share of a log at which the cleaner compacts it.
+min.compaction.lag.ms: The shortest time until a record is compacted.
+min.insync.replicas: The number of in-sync replicas that a produce with acks=all needs. With one broker, more
+  than 1 refuses every such produce.
+preallocate: Whether the file of a new segment gets its full size at once.
+remote.log.copy.disable: Whether a tiered topic stops copying segments, and only reads the copied ones.
+remote.log.delete.on.disable: Whether Kafka deletes the remote segments when a topic stops being tiered.
+remote.storage.enable: Whether the topic's segments go to a remote tier; the broker refuses true.
+retention.bytes: The size of a partition above which the broker deletes its oldest segments; -1 means no
+  limit.
+retention.ms: Milliseconds until the broker deletes records, segment by segment; -1 keeps them for ever.
+segment.bytes: The size at which the broker closes a segment and begins a new one. Retention deletes closed
+  segments only.
+segment.index.bytes: The size of an index at which the broker rolls its segment.
+segment.jitter.ms: Milliseconds of random delay before a segment is rolled, so that partitions roll at
+  different times.
+segment.ms: Milliseconds after which the broker rolls a segment, even if it is not full, so that retention can
+  delete it.
+unclean.leader.election.enable: Whether an out-of-sync replica may become leader if no in-sync replica is
+  left. Records may be lost then.
 """

@@ -1,4 +1,4 @@
-"""Every topic setting of Kafka 3.9 and 4.3, one line each; `else=` names the broker's default for it."""
+"""Every topic setting of Kafka 3.9 and 4.3, one line each; `else=` is the broker setting of the default."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ segment.jitter.ms long 0 medium >=0 else=log.roll.jitter.ms
 segment.ms long 604800000 medium >=1 else=log.roll.ms
 """
 
-# Smaller segments than a topic may ask for, so that a test sees many of them; never shown, as in Kafka.
+# For tests with many small segments; as in Kafka, never shown.
 INTERNAL = """\
 internal.segment.bytes int null low >=1 unlisted
 """
@@ -60,7 +60,7 @@ message.timestamp.difference.max.ms long 9223372036854775807 medium >=0 retired
 
 NOT_SERVED = {
     "a segment's file grows as it is written": _PREALLOCATE,
-    "replication comes with the cluster": _REPLICATION,
+    "one broker does not replicate": _REPLICATION,
     "tiered storage is not served": _TIERED,
     "only the current record format is written and sent": _OLD_FORMATS,
 }

@@ -1,12 +1,12 @@
-"""What the detectors share: the names of their rules, sound events, bursts within a window, and alerts.
+"""Shared parts of the detectors: the names of their rules, valid events, bursts within a window, and alerts.
 
-An alert is raised once per rule, subject and episode. An episode begins with a burst, so many within a
-window; bursts that overlap it belong to it, and so do later ones of the same day (UTC). The id is made of
-rule, subject and day, so that the same events give the same ids in whatever order they arrive.
+A rule raises one alert for each subject and episode. An episode begins with a burst: a number of events
+within a window. Bursts that overlap the episode belong to it, and so do later bursts of the same day (UTC).
+The id is made of rule, subject and day, so the same events give the same ids in any order of arrival.
 
-The events of a subject around a day are one value in the state of a native aggregation, gone when the
-watermark has passed them. Each is marked with the micro-batch that it came in, so that the batch which
-completes a burst raises the alert at once, no later one raises it again, and a replayed one does the same.
+The events of a subject around a day are one value in the state of a native aggregation, until the watermark
+has passed them. Each event is marked with the micro-batch that it came in. So the batch that completes a
+burst raises the alert at once, no later batch raises it again, and a replayed batch does the same.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ RULES = (SWITCHING, MANY_ON_DEVICE, MANY_ON_ADDRESS, MANY_IN_A_MINUTE, RING, IDL
 
 DAY_MINUTES = 1_440
 AHEAD_MS = 3_600_000
-"""An event from further in the future than this, by the time of its record, is not believed: one clock that
-is wrong by a year would move the watermark past everybody else's events."""
+"""An event further in the future than this, by the time of its record, is ignored: one clock that is wrong by
+a year would move the watermark past the events of all others."""
 MOST_DAYS = 30
-"""The longest window: an event is in the state once for every day that a window reaches to."""
+"""The longest window: the state has an event once for every day that a window reaches."""
 MOST = 1_000_000_000
 """The highest threshold."""
 LISTED = 50
-"""So many names are listed in the evidence of an alert; a count tells of all."""
+"""The evidence of an alert lists up to this many names; a count has the number of all."""
 FINDINGS = "array<struct<subject string, first bigint, last bigint, evidence string>>"
 
 
 def counted(name: str, default: int, doc: str, *, least: int = 1, most: int = MOST) -> Setting:
-    """A setting that is a whole number between two others."""
+    """A setting with a whole number in a range."""
 
     def within(value: SettingValue) -> bool:
         return not isinstance(value, str) and least <= value <= most
@@ -65,14 +65,14 @@ def hours(name: str, default: int, doc: str) -> Setting:
 
 
 class Seen(NamedTuple):
-    """An event as a rule sees it: who did it, and to whom or with what."""
+    """An event for a rule: who acted, and on whom or with what."""
 
     ts: int
     event_id: str
     who: str
     other: str
     new: bool
-    """It came in this micro-batch."""
+    """Whether it came in this micro-batch."""
 
 
 class Finding(NamedTuple):
@@ -83,19 +83,19 @@ class Finding(NamedTuple):
 
 
 Judge = Callable[[str, str, list[Seen], int], list[Finding]]
-"""Rule, subject, its events in the order of time, the day's first millisecond: what was found in that day."""
+"""Takes the rule, the subject, its events by time and the day's first millisecond; returns the findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """At least so many different `who`, who took turns at least so often, within a window."""
+    """A minimum of different `who`, and of changes between them, within a window."""
 
     window_ms: int
     different: int
     switches: int = 0
 
     def episodes(self, seen: Sequence[Seen]) -> Iterator[Sequence[Seen]]:
-        """The events of each run of bursts that overlap, for events in the order of time."""
+        """The events of each run of overlapping bursts. `seen` has to be sorted by time."""
         within: Counter[str] = Counter()
         left = switches = 0
         begin = end = -1
@@ -125,7 +125,7 @@ class Burst:
 
 
 def in_order(events: Iterable[Row], now: int) -> list[Seen]:
-    """Events by time, each once: one that came twice counts from its first coming."""
+    """The events by time, each once. An event that came twice counts from its first arrival."""
     found: dict[str, Seen] = {}
     for event in events:
         seen = Seen(event.ts, event.event_id, event.who, event.other, event.came == now)
@@ -136,7 +136,7 @@ def in_order(events: Iterable[Row], now: int) -> list[Seen]:
 
 
 def newly_found(judge: Judge, rule: str, subject: str, seen: list[Seen], day: int) -> list[Finding]:
-    """What is found now and was not without the events of this micro-batch."""
+    """The findings that depend on events of this micro-batch."""
     found = judge(rule, subject, seen, day)
     if not found:
         return []
@@ -159,7 +159,7 @@ def iso(ts: int) -> str:
 
 
 def ring_name(members: Sequence[str]) -> str:
-    """A ring's members in the order of their invitations, beginning with the smallest name."""
+    """The members of a ring in the order of their invitations, starting with the smallest name."""
     first = members.index(min(members))
     return ">".join([*members[first:], *members[:first]])
 
@@ -168,7 +168,7 @@ def ring_name(members: Sequence[str]) -> str:
 
 
 def sound(rows: DataFrame, schema: EventSchema) -> DataFrame:
-    """Events of a version that we know, and of a time that can be."""
+    """Events of a known version with a plausible time."""
     from pyspark.sql import functions as f
 
     ahead = f.col("ts") - f.unix_millis("timestamp")
@@ -176,17 +176,17 @@ def sound(rows: DataFrame, schema: EventSchema) -> DataFrame:
 
 
 def batch_time() -> Column:
-    """When the micro-batch began, in microseconds; the same when it is replayed."""
+    """The start of the micro-batch in microseconds, the same in a replay."""
     from pyspark.sql import functions as f
 
     return f.unix_micros(f.current_timestamp())
 
 
 def around_days(rows: DataFrame, reach_ms: int, lateness_minutes: int) -> DataFrame:
-    """The events of each rule and subject from `reach_ms` before a day to as long after it.
+    """The events of each rule and subject from `reach_ms` before a day until `reach_ms` after it.
 
-    Takes the columns rule, subject, ts, event_id, who and other; gives rule, subject, the day's first
-    millisecond, `seen` and `now`, whenever an event is added. To be written in the output mode update.
+    Takes the columns rule, subject, ts, event_id, who and other. Returns rule, subject, the day's first
+    millisecond, `seen` and `now`, each time an event is added. The output mode has to be update.
     """
     from pyspark.sql import functions as f
 
@@ -206,7 +206,7 @@ def around_days(rows: DataFrame, reach_ms: int, lateness_minutes: int) -> DataFr
 
 
 def raised(rows: DataFrame, judge: Judge) -> DataFrame:
-    """The alerts that the last events of `around_days` give cause for."""
+    """The alerts that the newest events of `around_days` cause."""
     from pyspark.sql import functions as f
 
     def find(rule: str, subject: str, seen: list[Row], day: int, now: int) -> list[Finding]:
@@ -218,7 +218,7 @@ def raised(rows: DataFrame, judge: Judge) -> DataFrame:
 
 
 def as_alerts(rows: DataFrame, *, hourly: bool = False) -> DataFrame:
-    """Alerts of the columns rule, subject, first, last, evidence, now; episodes are days, or have an hour."""
+    """Alerts from the columns rule, subject, first, last, evidence, now. An episode is a day or an hour."""
     from pyspark.sql import functions as f
 
     day = day_of(f.col("first"))

@@ -1,8 +1,8 @@
-"""Events in Cassandra: of a user, of a device and of an advertisement, each by day.
+"""Writes events to Cassandra: by user, by device and by advertisement, each with the day.
 
-Keyspace, tables and columns are made where they are missing. Rows are upserts whose key ends with the
-event's id: a micro-batch that comes again, or an event that was sent twice, changes nothing. A Cassandra
-that is away is waited for; one that stays away stops the micro-batch, which comes again at the next start.
+Missing keyspaces, tables and columns are created. Rows are upserts whose key ends with the event's id: a
+replayed micro-batch, or an event that was sent twice, changes nothing. Writes wait for a Cassandra that is
+down. If it stays down, the micro-batch fails, and the next start replays it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TYPES = {Kind.STRING: "text", Kind.LONG: "bigint", Kind.INT: "int", Kind.BOOLEAN: "boolean"}
 TABLES = {"events_by_user": "user_id", "events_by_device": "device_id", "events_by_ad": "ad_id"}
-"""Tables, and the column whose events of a day are together in one."""
+"""The tables, and the column that partitions each of them, beside the day."""
 CHUNK = 2_000
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 10.0
@@ -35,11 +35,11 @@ Value = str | int | bool | None
 
 
 class CassandraError(RuntimeError):
-    """Cassandra could not be written; the text says why."""
+    """Cassandra could not be written. The message says why."""
 
 
 class _Session(Protocol):
-    """What is used of the driver's session."""
+    """The methods of the driver's session that are used here."""
 
     def execute(self, query: str) -> Iterable[tuple[str, str]]: ...
     def prepare(self, query: str) -> object: ...
@@ -47,7 +47,7 @@ class _Session(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to write, and how."""
+    """The Cassandra to write to, and the settings of writes."""
 
     contact_points: tuple[str, ...]
     port: int
@@ -95,12 +95,12 @@ SETTINGS = (
     Setting(
         "cassandra.keyspace",
         "tidelog",
-        "The keyspace, made where it is missing.",
+        "The keyspace, created if it is missing.",
         lambda value: _NAME.fullmatch(str(value)) is not None,
         "small letters, digits and underscores, at most 48",
     ),
-    Setting("cassandra.username", "", "Who signs in; empty: nobody."),
-    Setting("cassandra.password", "", "With which password. Better in a file of settings than in a command."),
+    Setting("cassandra.username", "", "The user name; empty: no login."),
+    Setting("cassandra.password", "", "The password. Better in a file of settings than in a command."),
     Setting(
         "cassandra.datacenter",
         "",
@@ -111,28 +111,28 @@ SETTINGS = (
     Setting(
         "cassandra.replication",
         1,
-        "How many nodes keep a row, where the keyspace is made.",
+        "The replication factor of a keyspace that is created here.",
         lambda value: int(value) > 0,
         "a whole number above 0",
     ),
     Setting(
         "cassandra.consistency",
         "LOCAL_QUORUM",
-        "How many of these have to have a row before it counts as written.",
+        "The consistency level of writes.",
         lambda value: str(value).upper() in LEVELS,
         f"one of {', '.join(LEVELS)}",
     ),
     Setting(
         "cassandra.concurrency",
         64,
-        "So many rows are on their way at a time, for each task.",
+        "The most rows that a task has in flight.",
         lambda value: 0 < int(value) <= 4096,
         "a whole number, 1 to 4096",
     ),
     Setting(
         "cassandra.wait.seconds",
         60.0,
-        "How long to wait for a Cassandra that is away, before the micro-batch is given up.",
+        "How long to wait for a Cassandra that is down before the micro-batch fails.",
         lambda value: float(value) >= 0,
         "a number of seconds, 0 or more",
     ),
@@ -140,7 +140,7 @@ SETTINGS = (
 
 
 class Keyspace:
-    """The tables of a run: made before the first row is written, by one flow for all of them."""
+    """The tables of a run. The first flow creates them before the first row, for all flows."""
 
     def __init__(self, target: Target, schemas: tuple[EventSchema, ...]) -> None:
         self._target = target
@@ -149,7 +149,7 @@ class Keyspace:
         self._made = False
 
     def write(self, events: DataFrame, schema: EventSchema) -> int:
-        """Write events of one kind, columns of the schema and `day`; the number of rows that were written."""
+        """Write events of one kind, with the columns of the schema and `day`; returns the number of rows."""
         from pyspark.sql import functions as F
 
         self._make()
@@ -168,7 +168,7 @@ class Keyspace:
 def partition_writer(
     schema: EventSchema, target: Target
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does with its part of the events: one connection for it, rows in bounded number."""
+    """The function of a task, which writes its events on one connection, a bounded number at a time."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -199,7 +199,7 @@ def columns_of(schema: EventSchema) -> tuple[str, ...]:
 
 
 def rows_for(table: str, schema: EventSchema, batch: pa.RecordBatch) -> list[tuple[Value, ...]]:
-    """The values of an insert for each event that the table has to do with."""
+    """The values of an insert for each event that belongs in the table."""
     columns: list[list[Value]] = [[schema.table] * batch.num_rows]
     columns += [cast(list[Value], batch.column(name).to_pylist()) for name in columns_of(schema)[1:]]
     subject = columns_of(schema).index(TABLES[table])
@@ -213,7 +213,7 @@ def insert_statement(table: str, schema: EventSchema, target: Target) -> str:
 
 
 def make_tables(session: _Session, target: Target, schemas: tuple[EventSchema, ...]) -> None:
-    """Keyspace, tables and columns, where they are missing; nothing is changed where they are there."""
+    """Create missing keyspaces, tables and columns, and leave existing ones as they are."""
     strategy = (
         f"'NetworkTopologyStrategy', '{target.datacenter}'"
         if target.datacenter
@@ -242,7 +242,7 @@ def make_tables(session: _Session, target: Target, schemas: tuple[EventSchema, .
 
 
 def _columns_there(session: _Session, target: Target) -> dict[str, set[str]]:
-    """The columns that tables of the keyspace have, by table."""
+    """The existing columns of the tables of the keyspace."""
     found: dict[str, set[str]] = {}
     for table, column in session.execute(
         f"SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = '{target.keyspace}'"
@@ -252,7 +252,7 @@ def _columns_there(session: _Session, target: Target) -> dict[str, set[str]]:
 
 
 def put(session: _Session, statement: object, rows: list[tuple[Value, ...]], target: Target) -> None:
-    """Write rows; those that Cassandra does not take for the moment are tried again until the time is up."""
+    """Write rows. Rows that fail with a temporary error are retried until the time is up."""
     from cassandra.concurrent import execute_concurrent_with_args
 
     deadline = time.monotonic() + target.wait_seconds
@@ -276,7 +276,7 @@ def put(session: _Session, statement: object, rows: list[tuple[Value, ...]], tar
 
 @contextmanager
 def connected(target: Target) -> Iterator[_Session]:
-    """A session of the driver, once Cassandra answers; closed at the end."""
+    """A session of the driver, once Cassandra answers. Closed at the end."""
     from cassandra.cluster import Cluster
 
     deadline = time.monotonic() + target.wait_seconds
@@ -319,13 +319,13 @@ def _cluster(target: Target):  # type: ignore[no-untyped-def]  # the driver has 
         port=target.port,
         auth_provider=signs_in,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        # Tables are known from here: asking for the schema of the whole cluster takes longer than to connect.
+        # The tables are known here: fetching the schema of the whole cluster takes longer than connecting.
         schema_metadata_enabled=False,
     )
 
 
 def passes_by(error: Exception) -> bool:
-    """Whether it is worth to try again: a Cassandra that is away or busy, not one that refuses."""
+    """Whether a retry may help: Cassandra is down or busy, and did not refuse."""
     from cassandra.cluster import NoHostAvailable
     from cassandra.connection import ConnectionException
 
@@ -340,17 +340,17 @@ def passes_by(error: Exception) -> bool:
 def away(target: Target) -> CassandraError:
     return CassandraError(
         f"Cassandra ({target.where}) has not answered for {target.wait_seconds:g} s; nothing is lost, the "
-        "micro-batch comes again"
+        "next start replays the micro-batch"
     )
 
 
 def _in_words(error: Exception) -> str:
-    """One line of what the driver says, its name where it says nothing."""
+    """One line of the driver's message, or the name of the error if there is none."""
     text = " ".join(str(error).split())
     return text[:300] or type(error).__name__
 
 
 def check_target(settings: Mapping[str, SettingValue]) -> None:
-    """ConfigError where a user name has no password, or the other way round."""
+    """Raise ConfigError for a user name without a password, or a password without a user name."""
     if bool(settings["cassandra.username"]) != bool(settings["cassandra.password"]):
         raise ConfigError("cassandra.username", None, "a user name and a password come together, or neither")

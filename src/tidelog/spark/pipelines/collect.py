@@ -1,8 +1,8 @@
-"""Collects seven logs of the app into tables, one for each log, by the day on which an event happened.
+"""Collects seven logs of the app into tables, one for each log, by the day of the event.
 
-Every record of a log is in a table afterwards: a good event in its log's, a bad one in `quarantine` with what
-is wrong with it, its bytes and where it stands in the log. An event that was sent twice is there twice, as in
-the log; Cassandra, where it is configured, keeps one row for an event.
+Every record of a log ends up in a table: a good event in the table of its log, a bad one in `quarantine` with
+its error, its bytes and its offset. An event that was sent twice is in the table twice, as in the log. If
+Cassandra is configured, it keeps one row for an event.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BAD = "bad"
 
 @dataclass(slots=True)
 class Collected:
-    """Good events to their table, bad ones to the quarantine, in one pass over the micro-batch."""
+    """Writes good events to their table and bad ones to the quarantine, in one pass over the micro-batch."""
 
     schema: EventSchema
     name: str = "tables"
@@ -65,14 +65,13 @@ class Collected:
 def sort_out(rows: DataFrame, schema: EventSchema) -> DataFrame:
     """The event's columns, its day and whether it is bad.
 
-    All rows are to go through one write, and the files of good events are to have an event's columns and no
-    others. So what there is to say of a bad event travels in columns that every event has, and `quarantined`
-    takes it out of them again.
+    One write takes all rows, and the files of good events must have no columns but the event's. So the error
+    of a bad event travels in columns that every event has, and `quarantined` takes it out again.
     """
     from pyspark.sql import functions as F
 
     is_bad = F.col("_error").isNotNull()
-    # An event that can be read and is none of ours is told by its schema, in better words than a condition.
+    # For an event with valid JSON that fails a check, the schema has a better message than a condition.
     error = F.coalesce(schema.spark_error(), F.col("_error"))
     instead = {
         "event_id": error,
@@ -90,7 +89,7 @@ def sort_out(rows: DataFrame, schema: EventSchema) -> DataFrame:
 
 
 def quarantined(bad: DataFrame, schema: EventSchema) -> DataFrame:
-    """Bad events as they were put into an event's columns by `sort_out`."""
+    """Bad events, from the columns that `sort_out` has put them into."""
     from pyspark.sql import functions as F
 
     return bad.select(
@@ -112,7 +111,7 @@ def good_events(rows: DataFrame, schema: EventSchema) -> DataFrame:
 
 @dataclass(slots=True)
 class InCassandra:
-    """Good events to Cassandra, each written again and again as the same rows."""
+    """Writes good events to Cassandra. A replay writes the same rows again."""
 
     schema: EventSchema
     keyspace: cassandra.Keyspace
@@ -156,7 +155,7 @@ PIPELINE = Pipeline(
         Setting(
             "compact.every",
             COMPACT_EVERY,
-            "Look for small files to merge every so many micro-batches of a log; 0 never does.",
+            "Merge small files after this many micro-batches of a log; 0: never.",
             lambda value: int(value) >= 0,
             "a whole number, 0 or more",
         ),

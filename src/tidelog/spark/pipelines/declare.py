@@ -1,7 +1,7 @@
-"""What a pipeline is made of: settings, and flows from a source through steps to sinks.
+"""The declarations of a pipeline: settings, and flows from a source through steps to sinks.
 
-A pipeline is a module with a `PIPELINE`. Its flows are declared, not run, here: `runner` turns each into one
-streaming query with a checkpoint of its own, and writes every sink of a micro-batch so that a replayed
+A pipeline is a module with a `PIPELINE`. This module declares flows and does not run them: `runner` turns
+each flow into one streaming query with its own checkpoint, and writes every sink so that a replayed
 micro-batch changes nothing.
 """
 
@@ -23,19 +23,19 @@ SettingValue = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A threshold, a window, a rate: what a user may change without touching the module."""
+    """A value that a user may change without editing the module: a threshold, a window, a rate."""
 
     name: str
     default: SettingValue
     doc: str
     check: Callable[[SettingValue], bool] = field(default=lambda value: True, repr=False)
     allowed: str = ""
-    """What `check` wants, in words, for the error."""
+    """The values that `check` accepts, in words, for the error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the functions of a pipeline are given beside the rows."""
+    """The arguments that the functions of a pipeline get beside the rows."""
 
     spark: SparkSession
     settings: Mapping[str, SettingValue]
@@ -43,9 +43,9 @@ class Context:
     pipeline: str = ""
     bootstrap: str = ""
     client: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the clients, security among them, under Kafka's names."""
+    """Settings of the clients with Kafka's names, including security."""
     writer: str = ""
-    """Names the pipeline, the flow and its checkpoint: with the batch's number, what was written when."""
+    """The id of the pipeline, the flow and its checkpoint. With the batch's number it identifies a write."""
 
     def number(self, name: str) -> int:
         return int(self.settings[name])
@@ -61,24 +61,24 @@ class Context:
 
 
 Step = Callable[["DataFrame", Context], "DataFrame"]
-"""Rows in, rows out, on the stream: native operators of Spark where they will do."""
+"""A function from rows to rows on the stream. It should use native operators of Spark if possible."""
 
 
 class BatchStep(Protocol):
-    """Rows in, rows out, on one micro-batch: may join tables; the same batch gives the same rows."""
+    """A function from rows to rows on one micro-batch. It may join tables, and has to be deterministic."""
 
     def __call__(self, rows: DataFrame, context: Context, batch: int, /) -> DataFrame: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The topics to read. With `schema`, values are JSON and rows are its columns, bad ones left out
-    unless `keep_bad`; without, rows are those of the data source (key, value, topic, ...)."""
+    """The topics to read. With `schema`, values are JSON and rows have its columns; bad events are left out
+    unless `keep_bad`. Without it, rows are those of the data source (key, value, topic, ...)."""
 
     topics: tuple[str, ...]
     schema: StructType | None = None
     keep_bad: bool = False
-    """Bad events come, too: `_error` says what is wrong with one, `_raw` has its bytes."""
+    """Include bad events: `_error` has the error of the event, `_raw` its bytes."""
     metadata: tuple[str, ...] = ()
     """Columns of the data source to keep beside the event's: topic, partition, offset, timestamp."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -86,28 +86,28 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table below the tables' root: rows are added, or, with `keys`, the newest row of a key stands."""
+    """A table below the tables' root. It appends rows or, with `keys`, keeps the newest row of each key."""
 
     name: str
     keys: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     select: Step | None = None
-    """The rows and columns of the flow that go here; all of them where it is None."""
+    """Selects the rows and columns of the flow for this table; None takes all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, written in transactions: JSON of the columns as value, `key` as key."""
+    """A topic, written in transactions: the value is the JSON of the columns, the key the column `key`."""
 
     name: str
     key: str
     select: Step | None = None
     compacted: bool = False
-    """Only the newest value of a key is of interest: the topic is made with cleanup.policy=compact."""
+    """Only the newest value of a key matters: the topic is created with cleanup.policy=compact."""
 
 
 class CustomSink(Protocol):
-    """Any other place. `write` is called for each micro-batch and may be called again with the same one."""
+    """Any other destination. `write` is called for each micro-batch, and again when it is replayed."""
 
     name: str
 
@@ -119,7 +119,7 @@ Sink = Table | Topic | CustomSink
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One streaming query. Its name is that of its checkpoint: a renamed flow begins anew."""
+    """One streaming query. Its name is also that of its checkpoint: a renamed flow starts from scratch."""
 
     name: str
     source: Source

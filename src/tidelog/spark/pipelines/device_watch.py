@@ -99,8 +99,8 @@ may be passed over once their day is closed.""",
     flows=flows,
     settings=(
         minutes("window_minutes", 60, "The window in which switches are counted."),
-        counted("switches", 6, "So many changes of account within it."),
-        counted("accounts", 4, "So many different accounts among them."),
+        counted("switches", 6, "The least number of account switches within the window."),
+        counted("accounts", 4, "The least number of different accounts among them."),
         minutes("lateness_minutes", 60, "How late a login may come and still count."),
     ),
 )

@@ -1,10 +1,10 @@
-"""Balances, earnings by day and progress of tasks: every event counts once, however late or often it comes.
+"""Balances, earnings by day and progress of tasks. Every event counts once, however late or often it comes.
 
 Credits are counted by `event_id`: an event that was sent twice counts once. The state is Spark's own,
-versioned with the checkpoint: a micro-batch that comes again starts from the state before it and gives the
-same rows. They are absolute values, so that writing them again changes nothing and a late event restates
-them. The state has one row for each user, user and day, user and task, and one for each event id: those
-grow with the log, on the state store's disk, unless `forget_ids_after_days` bounds them.
+versioned with the checkpoint: a replayed micro-batch starts from the state before it and gives the same rows.
+Rows have absolute values: writing them again changes nothing, and a late event updates them. The state has
+one row for each user, for each user and day, for each user and task, and for each event id. The rows of event
+ids grow with the log, on the state store's disk, unless `forget_ids_after_days` limits them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_STEPS = WORD * MASKS
 
 
 def sound(schema: EventSchema) -> Step:
-    """Leaves out events that no reader of the schema can use: `collect` keeps them in its quarantine."""
+    """Drops events that are not valid. `collect` keeps them in its quarantine."""
 
     def step(rows: DataFrame, context: Context) -> DataFrame:
         return rows.where(schema.spark_error().isNull())
@@ -44,7 +44,7 @@ def sound(schema: EventSchema) -> Step:
 
 
 def once(rows: DataFrame, context: Context) -> DataFrame:
-    """Each event id once, for ever or within so many days of the log's own time."""
+    """Each event id once, for ever or within a number of days of the log's time."""
     days = context.number("forget_ids_after_days")
     if days == 0:
         return rows.dropDuplicates(["event_id"])
@@ -52,7 +52,7 @@ def once(rows: DataFrame, context: Context) -> DataFrame:
 
 
 def credited(rows: DataFrame, context: Context) -> DataFrame:
-    """Totals of users, and of users by day. One query gives both: a total is the row without a day."""
+    """Totals of users, and of users by day, from one query: a total is the row without a day."""
     from pyspark.sql import functions as f
 
     most = context.number("largest_amount")
@@ -82,7 +82,7 @@ def by_day(rows: DataFrame, context: Context) -> DataFrame:
 
 
 def progressed(rows: DataFrame, context: Context) -> DataFrame:
-    """The steps of a task that were done, as bits: the same step again, or late, changes nothing else."""
+    """The completed steps of a task, as bits: a repeated or late step changes nothing else."""
     from pyspark.sql import functions as f
 
     step, steps = f.col("step"), f.col("steps")
@@ -94,7 +94,7 @@ def progressed(rows: DataFrame, context: Context) -> DataFrame:
 
 
 def _bit(step: Column, number: int) -> Column:
-    """The bit of a step in the mask of its number, 0 in the others."""
+    """The bit of a step in the mask with this number; 0 if another mask has it."""
     from pyspark.sql import functions as f
 
     first = number * WORD + 1
@@ -112,7 +112,7 @@ def counted(rows: DataFrame, context: Context) -> DataFrame:
 
 
 def user_and_task(rows: DataFrame, context: Context) -> DataFrame:
-    """A key for the topic: only the newest value of a user's task is of interest."""
+    """A key for the topic: only the newest value of a user's task matters."""
     from pyspark.sql import functions as f
 
     return rows.withColumn("key", f.concat_ws("/", "user_id", "task_id"))

@@ -1,8 +1,8 @@
-"""The events of the app, one kind per topic: their fields, versions, and what is wrong with a bad one.
+"""The events of the app, one kind per topic: their fields, versions, and the errors of bad ones.
 
-An event is a JSON object whose key is the user. Its `version` says which fields it has: a new version only
-adds fields, so that readers of an older one pass over the others, and readers of a newer one find null.
-A change that would break readers begins a new hundred, which they refuse. Importing this needs no Spark.
+An event is a JSON object; the key of its record is the user. Its `version` says which fields it has. A new
+version only adds fields: readers of an older version ignore them, and readers of a newer version find null.
+A change that would break readers begins a new hundred, which they refuse. This module imports no Spark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
-GENERATION = 100  # versions 1-99 can be read by each other's readers, 100-199 by each other's, ...
+GENERATION = 100  # readers of one generation read all its versions: 1-99, 100-199, ...
 LAST_TS = 253_402_300_799_999  # the end of the year 9999, where Spark's and Python's calendars end
 
 
@@ -39,7 +39,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of an event. Events of a version before `since` do not have it."""
+    """A field of an event. Events of versions before `since` do not have it."""
 
     name: str
     kind: Kind
@@ -50,11 +50,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class EventSchema:
-    """What the events of one topic look like."""
+    """The fields and versions of the events of one topic."""
 
     topic: str
     table: str
-    """The table that its events are collected in."""
+    """The table that collects its events."""
     doc: str
     fields: tuple[Field, ...]
     version: int = 1
@@ -65,12 +65,12 @@ class EventSchema:
 
     @property
     def versions(self) -> range:
-        """The versions that a reader of this schema can read, those to come of its generation included."""
+        """The versions that a reader of this schema can read, with future versions of its generation."""
         first = self.version // GENERATION * GENERATION
         return range(max(1, first), first + GENERATION)
 
     def check(self, event: object) -> str | None:
-        """What is wrong with an event that was read from JSON, or None."""
+        """The error of an event that was parsed from JSON, or None."""
         if not isinstance(event, Mapping):
             return f"expected a JSON object, found {_kind_of(event)}"
         version = event.get("version")
@@ -89,11 +89,11 @@ class EventSchema:
         return None
 
     def nullable(self, field: Field) -> bool:
-        """Whether a reader must do without a field: it may be null, or older versions do not have it."""
+        """Whether a field may be null for a reader: it is nullable, or older versions lack it."""
         return field.nullable or field.since > 1
 
     def ddl(self) -> str:
-        """The schema in Spark's SQL: the option `valueSchema` of the data source takes it."""
+        """The schema in Spark's SQL, for the option `valueSchema` of the data source."""
         return ", ".join(
             f"{field.name} {field.kind.value}{'' if self.nullable(field) else ' NOT NULL'}"
             for field in self.fields
@@ -113,12 +113,12 @@ class EventSchema:
         )
 
     def condition(self) -> str:
-        """What `check` wants beyond types and fields, as the data source's option `valueCheck`."""
+        """The rules of `check` beyond types and fields, for the data source's option `valueCheck`."""
         known = self.versions
         return f"version BETWEEN {known[0]} AND {known[-1]} AND ts BETWEEN 0 AND {LAST_TS}"
 
     def spark_error(self) -> Column:
-        """What `check` finds beyond types and missing fields, for rows of right types; null is fine."""
+        """The errors of `check` beyond types and missing fields, for rows with valid types; null if valid."""
         from pyspark.sql import functions as f
 
         version, ts = f.col("version"), f.col("ts")
@@ -136,7 +136,7 @@ class EventSchema:
 
 
 def event_time() -> Column:
-    """When an event happened, as a timestamp that Spark computes with."""
+    """The time of an event, as a timestamp of Spark."""
     from pyspark.sql import functions as f
 
     return f.timestamp_millis(f.col("ts"))

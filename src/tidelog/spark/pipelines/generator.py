@@ -1,8 +1,9 @@
-"""Makes the events of the app, as many as asked: the same plan gives the same bytes.
+"""Generates any number of events of the app. The same plan gives the same bytes.
 
-Most come from `generator_world` in columns, the stories of cheaters and honest users from `generator_scenes`.
-Some arrive late, out of order, twice or broken, as the plan says. Each record's timestamp is when it arrived.
-Chunks of the time line are made one after the other, so that memory does not grow with the number of events.
+Most events come from `generator_world` in columns, the scenes of cheaters and honest users from
+`generator_scenes`. As the plan says, some arrive late, out of order, twice or broken. The timestamp of a
+record is its arrival. Chunks of the time line are made one after the other, so memory does not grow with the
+events.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from tidelog.spark.pipelines.generator_world import Rows, World
 
 CHUNK = 50_000
 SHUFFLED_WITHIN = 20_000
-"""An event out of order arrives up to so many milliseconds after it happened."""
+"""An event out of order arrives up to this many milliseconds late."""
 TWICE_WITHIN = 120_000
-"""An event that is sent twice arrives again within this time."""
+"""A duplicate arrives within this many milliseconds of the original."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to make. Fractions are of all events; times are in milliseconds."""
+    """The parameters of a run. Fractions are of all events; times are in milliseconds."""
 
     events: int
     start: int
@@ -47,7 +48,7 @@ class Plan:
     cheaters: Cheaters = field(default_factory=Cheaters)
     chunk: int = CHUNK
     steady: bool = False
-    """The same number of events in every minute, not more by day than by night."""
+    """Spread events evenly over time, instead of more by day than by night."""
 
     def __post_init__(self) -> None:
         for name in ("late", "out_of_order", "broken", "duplicates"):
@@ -88,7 +89,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Truth:
-    """What was made: who should be found by which rule, who should not, and how many events of each kind."""
+    """The facts of a run: the subjects that each rule should find, those it should not, and event counts."""
 
     seed: int
     start: int
@@ -96,11 +97,11 @@ class Truth:
     cheaters: dict[str, list[str]]
     """By rule: devices, addresses, inviters or rings."""
     honest: dict[str, list[str]]
-    """By kind: devices, addresses and users that come near a rule and keep it."""
+    """By kind: devices, addresses and users that come near a rule and do not break it."""
     events: dict[str, int] = field(default_factory=dict)
     """By topic: good events, each counted once."""
     broken: dict[str, int] = field(default_factory=dict)
-    """By the way in which they are broken."""
+    """By kind of breakage."""
     duplicates: int = 0
     late: int = 0
 
@@ -118,7 +119,7 @@ class Chunk:
 
     tables: dict[str, pa.Table]
     until: int
-    """All of them arrived before this time."""
+    """All records arrived before this time."""
 
     @property
     def rows(self) -> int:
@@ -126,7 +127,7 @@ class Chunk:
 
 
 class Generator:
-    """The events of a plan. `truth` is complete once all chunks were taken."""
+    """The events of a plan. `truth` is complete after the last chunk."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -158,7 +159,7 @@ class Generator:
             yield self._arrived(None if last else end, end)
 
     def _borders(self, count: int) -> list[float]:
-        """Cuts the time line into pieces with the same number of events: more by day than by night."""
+        """Cut the time line into pieces with the same number of events: days have more than nights."""
         plan = self.plan
         at = np.linspace(plan.start, plan.end, 2_000)
         hours = at / 3_600_000
@@ -167,7 +168,7 @@ class Generator:
         return list(np.interp(np.linspace(0, passed[-1], count + 1), passed, at))
 
     def _make(self, number: int, count: int, begin: int, end: int) -> None:
-        """Adds the events of one piece of time to those that wait for their arrival."""
+        """Add the events of one piece of time to the events that wait for their arrival."""
         made: dict[str, list[pa.Table]] = {}
         bulk = _part(self._bulk, number, count)
         for rows in self._world.business(bulk, begin, end) if bulk else ():
@@ -187,7 +188,7 @@ class Generator:
         return _table(self._world.keys(rows), values.cast(pa.binary()), pa.array(rows.ts))
 
     def _due(self, end: int, *, last: bool) -> dict[str, list[SceneEvent]]:
-        """The events of stories before a time."""
+        """The events of scenes before a time."""
         found: dict[str, list[SceneEvent]] = {}
         events = self._scenes.events
         while self._scenes_at < len(events) and (last or events[self._scenes_at].ts < end):
@@ -207,7 +208,7 @@ class Generator:
         return _table(pa.array(keys), pa.array(values, pa.binary()), pa.array(times, pa.int64()))
 
     def _delayed(self, table: pa.Table) -> pa.Table:
-        """The same rows, some of them with a later arrival."""
+        """The same rows, some with a later arrival."""
         plan, rng, rows = self.plan, self._rng, table.num_rows
         if not plan.late and not plan.out_of_order:
             return table
@@ -226,7 +227,7 @@ class Generator:
             self._waiting[topic].append(_later(table, self._rng.integers(1, TWICE_WITHIN, table.num_rows)))
 
     def _spoil(self, made: dict[str, list[pa.Table]], count: int) -> None:
-        """Broken copies of events, in one way or another."""
+        """Add broken copies of events."""
         for topic, table in self._picked(made, count):
             values = []
             for value in table["value"].to_pylist():
@@ -236,7 +237,7 @@ class Generator:
             self._waiting[topic].append(table.set_column(1, "value", pa.array(values, pa.binary())))
 
     def _picked(self, made: dict[str, list[pa.Table]], count: int) -> Iterator[tuple[str, pa.Table]]:
-        """So many of the rows, drawn from all topics alike."""
+        """`count` rows, drawn evenly from all topics."""
         sizes = {topic: sum(table.num_rows for table in tables) for topic, tables in made.items()}
         total = sum(sizes.values())
         if not total:
@@ -248,10 +249,10 @@ class Generator:
                 yield topic, pa.concat_tables(made[topic]).take(pa.array(rows))
 
     def _arrived(self, before: int | None, until: int) -> Chunk:
-        """What arrived before a time, in order; the others wait on.
+        """The events that arrived before a time, in order; the others keep waiting.
 
-        Where it is None the run is at its end, and nothing arrives after that: brokers refuse records from
-        the future.
+        None stands for the end of the run. Nothing arrives after that, since brokers refuse records from the
+        future.
         """
         tables: dict[str, pa.Table] = {}
         for topic, waiting in self._waiting.items():
@@ -276,7 +277,7 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class Breakage:
-    """A way in which an event can be broken."""
+    """A way to break an event."""
 
     name: str
     spoil: Callable[[bytes], bytes | None]
@@ -295,7 +296,7 @@ BREAKAGES = (
 
 
 def _part(total: int, number: int, count: int) -> int:
-    """The share of one of several pieces; together they are the total."""
+    """The size of one of `count` pieces; the sizes add up to the total."""
     return total * (number + 1) // count - total * number // count
 
 

@@ -1,6 +1,6 @@
-"""Phone numbers of many countries that a phone company could have given out.
+"""Valid phone numbers of many countries.
 
-A number is a prefix that is in use and any digits after it, so that no tables of numbering plans are needed.
+A number is a prefix that is in use with any digits after it, so no tables of numbering plans are needed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ class Country(NamedTuple):
     region: str
     code: str
     trunk: str
-    """What is dialled before the number within the country."""
+    """The digits that are dialled before the number within the country."""
     prefixes: tuple[str, ...]
     digits: int
-    """How many digits follow the prefix."""
+    """The number of digits after the prefix."""
     share: float
-    """The part of the users that lives there."""
+    """The share of users who live there."""
 
 
 COUNTRIES = (
@@ -35,7 +35,7 @@ COUNTRIES = (
 
 
 def country_of(user: int) -> Country:
-    """Where a user lives: the same for the same user."""
+    """The country of a user, always the same one."""
     place = scatter(user, 10_000) / 10_000
     for country in COUNTRIES:
         place -= country.share
@@ -50,7 +50,7 @@ def national_number(user: int, country: Country) -> str:
 
 
 def scatter(number: int, size: int) -> int:
-    """A number below `size` that looks drawn, the same for the same number."""
+    """A pseudo-random number below `size`, the same for the same number."""
     mixed = number * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
     mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & 0xFFFFFFFFFFFFFFFF
     return (mixed ^ mixed >> 29) % size

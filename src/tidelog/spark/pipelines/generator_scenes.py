@@ -1,7 +1,7 @@
-"""The small stories among the generated events: cheaters, and honest users who nearly look like some.
+"""Scenes among the generated events: cheaters, and honest users who look almost like cheaters.
 
-Each rule of the detectors has cheaters who are caught by that rule and no other, well above its default
-threshold, and honest users just below. Nothing here is vectorised: stories are few.
+For each rule of the detectors there are cheaters that break only this rule, well above its default threshold,
+and honest users just below. Scenes are few, so nothing here is vectorised.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tidelog.spark.pipelines.alerts import (
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 ACTIVE_WITHIN = 2 * HOUR
-"""An honest invitee does something before this."""
+"""An honest invitee acts before this."""
 
 JsonValue = str | int | bool | None
 
 
 class SceneEvent(NamedTuple):
-    """An event of a story; its identity is given later."""
+    """An event of a scene. Its id is added later."""
 
     ts: int
     topic: str
@@ -40,7 +40,7 @@ class SceneEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cheaters:
-    """How many of each are planted."""
+    """The number of cheaters of each kind."""
 
     device_switchers: int = 0
     invite_farms: int = 0
@@ -56,20 +56,20 @@ class Cheaters:
 
 @dataclass(slots=True)
 class Scenes:
-    """The stories of one run: their events, and who the cheaters in them are."""
+    """The scenes of one run: their events, and the cheaters in them."""
 
     seed: int
     start: int
     span: int
     cheaters: Cheaters
     honest: int
-    """How many stories of each honest kind."""
+    """The number of scenes of each honest kind."""
     events: list[SceneEvent] = field(default_factory=list)
     caught: dict[str, list[str]] = field(default_factory=dict)
     spared: dict[str, list[str]] = field(default_factory=dict)
     _random: random.Random = field(init=False)
     _tag: str = field(init=False)
-    """Stories of other runs have other users and devices."""
+    """Other seeds give other users and devices."""
     _address: int = field(init=False)
     _count: int = 0
 
@@ -99,10 +99,10 @@ class Scenes:
         end = self.start + self.span
         self.events = sorted(event for event in self.events if event.ts < end)
 
-    # Who caught cheaters are
+    # Cheaters
 
     def _switcher(self) -> str:
-        """One device, many accounts, one after the other."""
+        """One device with many accounts, one after the other."""
         device, accounts = self._device(), [self._user() for _ in range(self._random.randint(5, 9))]
         at = self._begin(HOUR)
         ip = self._ip()
@@ -144,14 +144,14 @@ class Scenes:
         return ring_name(members)
 
     def _idle_farm(self) -> str:
-        """Early in the run: whether an invitee acts is known only some time after the invitation."""
+        """Early in the run, since an invitee is idle only some time after the invitation."""
         inviter = self._user()
         begin = self.start + self._random.randrange(max(1, self.span // 4))
         for at in self._times(begin, min(3 * HOUR, self.span // 8), self._random.randint(14, 22)):
             self._invite(at, inviter, active=False)
         return inviter
 
-    # Who only looks like one
+    # Honest users who look like cheaters
 
     def _family(self) -> str:
         """Three accounts on one device, switched often."""
@@ -163,7 +163,7 @@ class Scenes:
         return device
 
     def _shop_device(self) -> str:
-        """Many accounts on one device, each for once."""
+        """Many accounts on one device, each used once."""
         device, ip = self._device(), self._ip()
         at = self._begin(HOUR)
         for _ in range(6):
@@ -187,7 +187,7 @@ class Scenes:
         return ip
 
     def _popular_inviter(self) -> str:
-        """Many invitees over hours, a few at once, and some of them never act."""
+        """Many invitees over hours, few at once, some of whom never act."""
         inviter = self._user()
         begin = self._begin(6 * HOUR)
         count = self._random.randint(15, 30)
@@ -198,14 +198,14 @@ class Scenes:
         return inviter
 
     def _chain(self) -> str:
-        """Each invites the next, and nobody the first."""
+        """Each user invites the next, and nobody invites the first."""
         members = [self._user() for _ in range(5)]
         times = self._times(self._begin(3 * HOUR), 3 * HOUR, 4)
         for number, at in enumerate(times):
             self._invite(at, members[number], invitee=members[number + 1])
         return members[0]
 
-    # What stories are made of
+    # Parts of scenes
 
     def _invite(
         self,
@@ -250,11 +250,11 @@ class Scenes:
         self.events.append(SceneEvent(ts, topic, user, device, ip, rest))
 
     def _begin(self, length: int) -> int:
-        """When a story begins, so that all of it happens within the run where that is long enough."""
+        """The begin of a scene, so that all of it happens within the run if the run is long enough."""
         return self.start + self._random.randrange(max(1, self.span - min(length, self.span // 2)))
 
     def _times(self, begin: int, length: int, count: int, apart: int = 0) -> list[int]:
-        """Moments within the length, in order, and no closer than `apart` where there is room."""
+        """Times within the length, in order, and at least `apart` from each other if there is room."""
         step = min(length, self.start + self.span - begin) / count
         gap = min(apart, step)
         return [begin + int(step * n + self._random.random() * (step - gap)) for n in range(count)]

@@ -1,7 +1,7 @@
-"""The daily business of the app in columns: many users, events of every kind, each a piece of JSON.
+"""The normal traffic of the app in columns: many users and events of every kind, each with its JSON.
 
-Advertisements are shown, some are swiped, most swipes earn credit; tasks go on step by step and pay at the
-end; users invite others, who take part from then on. Values are joined from columns, not made one by one.
+Advertisements are shown, some are swiped, and most swipes earn credit. Tasks advance step by step and pay at
+the end. Users invite others, who take part from then on. Values are joined from columns, not made one by one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHARES = {
     "invite": 0.006,
     "adjust": 0.002,
 }
-"""The part of all events that is of a kind. Credits follow from the others; exposures are the rest."""
+"""The share of each kind among all events. Credits follow from the others; exposures are the rest."""
 CREDITED = 0.9  # of the swipes
 METHODS = ("password", "code", "token")
 CHANNELS = ("store", "lock-screen", "web")
@@ -50,7 +50,7 @@ class Rows:
 
 
 class World:
-    """Users with their devices, addresses and numbers, and how far each is with the tasks."""
+    """Users with their devices, addresses and numbers, and their progress in tasks."""
 
     def __init__(self, users: int, devices: int, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -64,12 +64,12 @@ class World:
             '"user_id":"', self.names, '","device_id":"', self._devices, '","ip":"', self._addresses, '"', ""
         )
         self._joined = min(users, max(2, users // 2))
-        """Users below this number take part; the others will, once they are invited."""
+        """Users below this number take part; the others take part once they are invited."""
         self._tasks = np.zeros(users, dtype=np.int64)
         self._attempts = np.zeros(users, dtype=np.int64)
 
     def business(self, count: int, begin: int, end: int) -> list[Rows]:
-        """So many events between two times; what follows from another happens after it."""
+        """`count` events between two times. An event that follows from another happens after it."""
         rng = self._rng
         counts = {name: int(count * share + rng.random()) for name, share in SHARES.items()}
         counts["invite"] = min(counts["invite"], self.users - self._joined)
@@ -78,7 +78,7 @@ class World:
         credited = int(swiped * CREDITED)
         follow = credited + counts["invite"] + len(done.users)
         exposures = count - sum(counts.values()) - follow
-        if exposures < swiped:  # a handful of events: nothing can follow from anything
+        if exposures < swiped:  # too few events for one to follow from another
             return [self._exposures(self._draw(count), self._times(count, begin, end))]
         users, times = self._draw(exposures), self._times(exposures, begin, end)
         chosen = rng.permutation(exposures)[:swiped]
@@ -104,7 +104,7 @@ class World:
         return [rows for rows in found if len(rows.ts)]
 
     def values(self, rows: Rows, ids: pa.Array, prefix: str) -> pa.Array:
-        """The JSON of events: the envelope, then what is theirs."""
+        """The JSON of events: the envelope, then their own fields."""
         return pc.binary_join_element_wise(
             f'{{"event_id":"{prefix}',
             ids,
@@ -121,7 +121,7 @@ class World:
         return self.names.take(pa.array(rows.users))
 
     def _draw(self, count: int) -> Ints:
-        """Users by chance; some come more often than others."""
+        """Random users; some are drawn more often than others."""
         part = self._rng.random(count)
         return (part ** np.float64(1.5) * self._joined).astype(np.int64)
 
@@ -143,7 +143,7 @@ class World:
         return found
 
     def _progress(self, count: int, begin: int, end: int) -> tuple[Rows, Rows]:
-        """Steps of tasks, each user's in order; and those that were the last of a task."""
+        """Steps of tasks, in order for each user; and the steps that completed a task."""
         users, times = self._draw(count), self._times(count, begin, end)
         done = self._tasks[users] + _occurrence(users)
         np.add.at(self._tasks, users, 1)
@@ -154,7 +154,7 @@ class World:
         return Rows("ml_task_log", users, times, rest), Rows("", users[last], times[last], [])
 
     def _invites(self, count: int, begin: int, end: int) -> tuple[Rows, Rows]:
-        """The next users join, each by one who joined before: a tree, which has no rings."""
+        """The next users join, each invited by an earlier one: a tree, so there are no rings."""
         times = self._times(count, begin, end)
         inviters = (self._rng.random(count) * self._joined).astype(np.int64)
         new = pa.array(np.arange(self._joined, self._joined + count))
@@ -183,7 +183,7 @@ class World:
         return Rows("ml_message_verify_log", users, times, rest)
 
     def _installs(self, count: int, who: Ints, at: Ints, ad: Ints, begin: int, end: int) -> Rows:
-        """Half of them follow from a swipe to the left."""
+        """Half of them follow from a left swipe."""
         rng = self._rng
         led = rng.permutation(len(who))[: count // 2]
         others = count - len(led)
@@ -220,7 +220,7 @@ def _text(numbers: Ints) -> pa.Array:
 
 
 def _occurrence(users: Ints) -> Ints:
-    """For each place, how often its user stands before it."""
+    """For each position, how often its user occurs before it."""
     order = np.argsort(users, kind="stable")
     ordered = users[order]
     first = np.searchsorted(ordered, ordered, side="left")

@@ -1,12 +1,12 @@
-"""Writes generated events to their topics, made where they are missing; at a rate, or as fast as it goes."""
+"""Writes generated events to their topics, at a given rate or as fast as possible. Creates missing topics."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 
-from tidelog.clients.adminclient.blocking import Admin
-from tidelog.clients.adminclient.topics import NewTopic
+from tidelog.clients.admin.blocking import Admin
+from tidelog.clients.admin.topics import NewTopic
 from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.producer.columns import SentColumns
 from tidelog.errors import TopicAlreadyExists
@@ -18,7 +18,7 @@ FAST = {"linger.ms": 20, "batch.size": 262_144, "compression.type": "lz4", "buff
 
 
 class Writer:
-    """Makes the events of a plan and writes them. `stop` ends it after the chunk at hand."""
+    """Makes the events of a plan and writes them. `stop` ends it after the current chunk."""
 
     def __init__(self, plan: Plan, settings: Mapping[str, object], rate: float = 0.0) -> None:
         self._generator = Generator(plan)
@@ -29,9 +29,9 @@ class Writer:
         self.seconds = 0.0
 
     def create_topics(self, partitions: int, replication: int = -1) -> list[str]:
-        """The topics that were made; those that are there stay as they are.
+        """Create missing topics and return their names; existing ones stay as they are.
 
-        Topics for events of the past keep them: otherwise retention would delete them as soon as they come.
+        Topics for events of the past have no retention: it would delete the events as soon as they arrive.
         """
         old = self._generator.plan.start < time.time() * 1000 - DAY_MS
         configs = {"retention.ms": "-1"} if old else {}
@@ -48,7 +48,7 @@ class Writer:
             return list(results)
 
     def run(self, on_chunk: Callable[[Chunk], object] = lambda chunk: None) -> Truth:
-        """Write everything; the next chunk is made while the one before is on its way."""
+        """Write everything. The next chunk is made while the previous one is sent."""
         started = time.monotonic()
         truth = self._generator.truth
         with Producer(self._settings) as producer:
@@ -71,7 +71,7 @@ class Writer:
         self._stopped = True
 
     def _wait(self, started: float, rows: int) -> None:
-        """Until the last of the next rows has its time, or somebody stops us."""
+        """Wait until the last of the next rows is due, or until `stop`."""
         due = started + (self.written + rows) / self._rate if self._rate else 0.0
         while not self._stopped and (ahead := due - time.monotonic()) > 0:
             time.sleep(min(ahead, 0.1))
@@ -83,7 +83,7 @@ def _written(sent: list[SentColumns]) -> None:
 
 
 def write(plan: Plan, bootstrap: str, *, partitions: int = 4, rate: float = 0.0) -> Truth:
-    """Make the topics and all events of a plan, and wait until they are written."""
+    """Create the topics, and write all events of a plan."""
     writer = Writer(plan, {"bootstrap.servers": bootstrap, "client.id": "tidelog-generate"}, rate)
     writer.create_topics(partitions)
     return writer.run()

@@ -1,4 +1,4 @@
-"""invite-watch: invitation cheating, each case with the rule that it breaks and the evidence."""
+"""invite-watch: finds invitation cheating. Each alert has the broken rule and the evidence."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ACTIVITY = (LEFT_SWIPES, RIGHT_SWIPES, TASKS, INSTALLS)
-"""What somebody does who uses the app: being shown an advertisement, or signed in, is not enough."""
-EVERYBODY = "*"  # rings are looked for among all invitations
+"""The events of a user who is active: seeing an advertisement or a login is not enough."""
+EVERYBODY = "*"  # all invitations together, to look for rings
 MINUTE_MS = 60_000
 
 
@@ -68,7 +68,7 @@ def bursts(context: Context) -> dict[str, Burst]:
 
 
 def invitations(rows: DataFrame, context: Context) -> DataFrame:
-    """The invitations of each device, address and inviter, and all of them, around each day, as they grow."""
+    """The invitations of each device, address and inviter, and of all together, around each day."""
     from pyspark.sql import functions as f
 
     subjects = {
@@ -122,9 +122,9 @@ def many(subject: str, seen: Sequence[Seen]) -> Finding:
 
 
 def invitees(rows: DataFrame, context: Context) -> DataFrame:
-    """Every invitee of a span of `idle_hours`, and whether anything was done until the end of the next one.
+    """Every invitee of a span of `idle_hours`, and whether the invitee acted until the end of the next span.
 
-    It is told when the watermark has passed that end, once for each, those of a span together.
+    Each invitee is returned once, when the watermark has passed that end, together with all of the span.
     """
     from pyspark.sql import functions as f
 
@@ -152,7 +152,7 @@ def invitees(rows: DataFrame, context: Context) -> DataFrame:
 
 
 def idle_alerts(rows: DataFrame, context: Context, batch: int) -> DataFrame:
-    """The inviters of a span most of whose invitees did nothing. The micro-batch has the span as a whole."""
+    """The inviters whose invitees of a span mostly did nothing. A micro-batch has whole spans."""
     from pyspark.sql import functions as f
 
     names = f.sort_array(f.collect_set(f.when(f.col("idle"), f.col("invitee"))))
@@ -181,7 +181,7 @@ def idle_alerts(rows: DataFrame, context: Context, batch: int) -> DataFrame:
 
 
 def activity_schema() -> StructType:
-    """What is needed of an invitation, or of anything that a user did."""
+    """The fields of invitations and of all other user events that are needed here."""
     from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
     return StructType(
@@ -236,16 +236,24 @@ the next span; reported once that is known, for each inviter and span. All alert
 invite_alerts and to the topic ml_invite_alerts.""",
     flows=flows,
     settings=(
-        counted("device_invitees", 5, "So many invitees on one device."),
-        hours("device_hours", 12, "Within so many hours."),
-        counted("address_invitees", 20, "So many invitees from one address."),
-        minutes("address_minutes", 60, "Within so many minutes."),
-        counted("minute_invitees", 8, "So many invitees of one inviter."),
-        counted("minute_seconds", 60, "Within so many seconds.", most=MOST_DAYS * DAY_MS // 1_000),
+        counted("device_invitees", 5, "The least number of invitees on one device."),
+        hours("device_hours", 12, "The window of that rule, in hours."),
+        counted("address_invitees", 20, "The least number of invitees from one address."),
+        minutes("address_minutes", 60, "The window of that rule, in minutes."),
+        counted("minute_invitees", 8, "The least number of invitees of one inviter."),
+        counted(
+            "minute_seconds", 60, "The window of that rule, in seconds.", most=MOST_DAYS * DAY_MS // 1_000
+        ),
         counted("ring_length", 5, "The longest ring that is looked for.", least=2, most=LONGEST_RING),
-        hours("ring_hours", 12, "From a ring's first invitation to its last."),
-        counted("idle_invitees", 6, "So many invitees of one inviter and span who do nothing."),
-        Setting("idle_share", 0.8, "Of all invitees of that inviter and span.", share, "above 0, up to 1"),
+        hours("ring_hours", 12, "The longest time from a ring's first invitation to its last, in hours."),
+        counted("idle_invitees", 6, "The least number of invitees of one inviter and span who do nothing."),
+        Setting(
+            "idle_share",
+            0.8,
+            "Their least share of all invitees of that inviter and span.",
+            share,
+            "above 0, up to 1",
+        ),
         hours("idle_hours", 6, "The length of a span; an invitee has as long or longer to act."),
         minutes("lateness_minutes", 60, "How late an event may come and still count."),
     ),

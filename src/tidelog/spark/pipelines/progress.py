@@ -1,4 +1,4 @@
-"""How far each flow is, gathered from what Spark tells of every micro-batch: rows, rows/s, time and lag."""
+"""The progress of each flow, from Spark's reports of micro-batches: rows, rows/s, time and lag."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Offsets = Mapping[str, Mapping[str, int]]
 
 
 def offsets(text: str | None) -> Offsets | None:
-    """Spark's offsets of a source, `{"topic": {"0": 42}}`; None where it has none yet."""
+    """Spark's offsets of a source, `{"topic": {"0": 42}}`; None if there are none yet."""
     if not text:
         return None
     try:
@@ -30,14 +30,14 @@ def offsets(text: str | None) -> Offsets | None:
 
 
 class FlowProgress:
-    """The numbers of one flow, from what its query tells."""
+    """The numbers of one flow, from the progress of its query."""
 
     def __init__(self) -> None:
         self.flow = FlowStatus()
         self._seen: tuple[int, str] | None = None
 
     def look(self, query: StreamingQuery) -> None:
-        """Take what the query has told since the last look."""
+        """Take the progress of the query since the last call."""
         last = query.lastProgress
         if last is None or _mark(last) == self._seen:
             return
@@ -92,7 +92,7 @@ def _one(name: str, flow: FlowStatus) -> str:
 
 
 def running(flow: FlowStatus) -> str | None:
-    """What a flow is writing: `batch 8 with 1,200 rows runs for 3 s`; None between micro-batches."""
+    """The running micro-batch: `batch 8 with 1,200 rows runs for 3 s`; None between micro-batches."""
     if flow.running_batch is None:
         return None
     rows = "" if flow.running_rows is None else f" with {flow.running_rows:,} rows"
@@ -100,7 +100,7 @@ def running(flow: FlowStatus) -> str | None:
 
 
 def together(flows: Iterable[FlowStatus]) -> FlowStatus:
-    """The flows of a pipeline as one: rows and lag added, the slowest and the longest running micro-batch."""
+    """The flows of a pipeline as one: the sum of rows and lag, the slowest and the longest running batch."""
     flows = tuple(flows)
     lags = [flow.lag for flow in flows if flow.lag is not None]
     batches = [flow.batch for flow in flows if flow.batch is not None]

@@ -1,7 +1,7 @@
-"""One flow as one streaming query: its rows, its sinks, and an end that leaves no micro-batch half done.
+"""One flow as one streaming query: its rows, its sinks, and a stop between micro-batches.
 
-Every sink is written under the name of the flow and the number of the micro-batch, so that a micro-batch
-which comes again after a failure changes nothing where it was written already.
+Every sink is written under the name of the flow and the number of the micro-batch, so a micro-batch that is
+replayed after a failure changes nothing that it has written already.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ log = logging.getLogger("tidelog.spark")
 
 
 class Stopping(Exception):
-    """Said to Spark by a micro-batch that came after the wish to stop: nothing of it was written."""
+    """Raised into Spark by a micro-batch that began after the request to stop. It wrote nothing."""
 
 
 class CutOff(Exception):
-    """Said to Spark by a micro-batch that was stopped while it was being written.
+    """Raised into Spark by a micro-batch that was stopped during its writes.
 
-    Spark looks for the interruption in the text of the error with a regular expression that overflows its
-    stack on a text as long as a stack of Java's, and prints a thousand lines. It knows these words as well.
+    Spark searches the error text for the interruption with a regular expression. On a text as long as a Java
+    stack trace the expression overflows Spark's stack and prints a thousand lines. The words of this message
+    match as well.
     """
 
     def __init__(self, name: str, batch: int) -> None:
@@ -49,7 +50,7 @@ class CutOff(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run reads and writes."""
+    """The locations that a run reads and writes."""
 
     bootstrap: str
     data: str
@@ -64,7 +65,7 @@ class Place:
         return f"{self.data}/checkpoints/{pipeline}/{flow}"
 
     def options(self) -> dict[str, str]:
-        """What source and sink need to reach the cluster."""
+        """The options of source and sink to reach the cluster."""
         return {
             "kafka.bootstrap.servers": self.bootstrap,
             **{f"kafka.{name}": value for name, value in self.client.items()},
@@ -72,10 +73,10 @@ class Place:
 
 
 class FlowQuery:
-    """A flow that can be started once, and asked to stop between two micro-batches."""
+    """A flow that can be started once, and stopped between two micro-batches."""
 
     def __init__(self, flow: Flow, context: Context, place: Place, link: AdminLink) -> None:
-        """`link` asks the brokers of `place`; whoever has made it closes it."""
+        """`link` reaches the brokers of `place`. The caller closes it."""
         self.flow = flow
         self._link = link
         self.name = f"{context.pipeline}/{flow.name}"
@@ -90,13 +91,13 @@ class FlowQuery:
         self._given_up = False
         self._written = -1
         self._running: tuple[int, float] | None = None
-        """The micro-batch that is being written, and since when."""
+        """The micro-batch that is being written, and its start."""
         self._cut: int | None = None
         self._watch: BatchWatch | None = None
         self.progress = FlowProgress()
 
     def start(self, trigger: Mapping[str, str | bool]) -> None:
-        """The query runs from here on; its checkpoint says where."""
+        """Start the query from its checkpoint."""
         rows = self.read()
         for step in self.flow.steps:
             rows = step(rows, self._context)
@@ -114,9 +115,9 @@ class FlowQuery:
         self.progress.flow.state = RUNNING
 
     def wait_for_source(self, seconds: float) -> bool:
-        """Until the Python process of the source runs; False where it came too late: start it again.
+        """Wait until the Python process of the source runs; False if it was too late: start the query again.
 
-        Spark gives each ten seconds to start, a constant: many at once on few cores would run out of time.
+        Spark gives each process a constant ten seconds to start. Many at once on few cores would exceed that.
         """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.query.isActive:
@@ -153,7 +154,7 @@ class FlowQuery:
         self._has_id.wait()
         self._writing = True
         try:
-            if self._closing:  # looked at after the mark, so that whoever stops us cannot miss it
+            if self._closing:  # checked after the batch is marked, so that a stop cannot miss it
                 self._turned_away = True
                 raise Stopping(f"{self.name} is stopping; micro-batch {batch} is done at the next start")
             self._running = batch, time.time()
@@ -168,7 +169,7 @@ class FlowQuery:
             self._running = None
 
     def write(self, rows: DataFrame, batch: int) -> None:
-        """Every sink in its order; what a micro-batch computes is computed once for all of them."""
+        """Write every sink in order. The rows are computed once for all of them."""
         context = in_session(self._context, rows.sparkSession, self._place)
         for step in self.flow.batch_steps:
             rows = step(rows, context, batch)
@@ -183,7 +184,7 @@ class FlowQuery:
                 rows.unpersist()
 
     def close_gate(self) -> None:
-        """From now on no micro-batch begins to be written; the one that is being written ends."""
+        """From now on no micro-batch begins to write. The running one ends normally."""
         self._closing = True
 
     @property
@@ -191,7 +192,7 @@ class FlowQuery:
         return self._started is not None and (self._given_up or not self._started.isActive)
 
     def stopped_between_batches(self) -> bool:
-        """Stop where nothing is half done, if that is now; called again and again after `close_gate`."""
+        """Stop the query if no micro-batch is running. Call it repeatedly after `close_gate`."""
         if self.ended:
             return True
         if self._writing:
@@ -199,12 +200,12 @@ class FlowQuery:
         told = self.query.lastProgress
         committed = told is not None and told["batchId"] >= self._written
         if not committed and self.query.status["isTriggerActive"]:
-            return False  # written, but not in Spark's own books yet
+            return False  # written, but Spark has not logged it yet
         self.query.stop()
         return True
 
     def stop_now(self) -> None:
-        """Whatever is going on; a micro-batch that is cut off is done again at the next start."""
+        """Stop at once. A micro-batch that is cut off is replayed at the next start."""
         if self._started is None or self._given_up:
             return
         if self._running is not None:
@@ -217,14 +218,14 @@ class FlowQuery:
 
     @property
     def cut_off(self) -> str | None:
-        """The micro-batch that a stop did not wait for; None where there is none."""
+        """The micro-batch that the stop did not wait for; None if there is none."""
         return None if self._cut is None else f"micro-batch {self._cut} of {self.name}"
 
     def look(self) -> None:
-        """Bring the flow's numbers and state up to date."""
+        """Update the flow's numbers and state."""
         if self._started is None:
             return
-        ended = self.ended  # before the look, which then sees the last micro-batch
+        ended = self.ended  # before the update, which then includes the last micro-batch
         self.progress.look(self._started)
         self._look_at_running(self._running)
         if ended:
@@ -241,14 +242,14 @@ class FlowQuery:
         self._watch.look(running[0], flow)
 
     def failure(self) -> Exception | None:
-        """Why the query ended by itself; None where it has not, or was told to."""
+        """The error that ended the query; None if it runs or was stopped."""
         if self._started is None or self._turned_away or self._given_up or self._cut is not None:
             return None
         return self._started.exception()
 
 
 def in_session(context: Context, spark: SparkSession, place: Place) -> Context:
-    """The context in the session of a micro-batch, which Spark clones for it."""
+    """The context in the session of a micro-batch, which is a clone that Spark makes."""
     from tidelog.spark.tables import Tables
 
     return replace(context, spark=spark, tables=Tables(spark, place.tables))
@@ -281,7 +282,7 @@ def write_sink(sink: Sink, rows: DataFrame, context: Context, name: str, batch: 
 
 
 def as_records(rows: DataFrame, key: str) -> DataFrame:
-    """Key and value of a record for each row: the value is the JSON of all columns, null ones included."""
+    """The key and value of a record for each row. The value is the JSON of all columns, with nulls."""
     from pyspark.sql import functions as f
 
     style = {"ignoreNullFields": "false", "timeZone": "UTC"}

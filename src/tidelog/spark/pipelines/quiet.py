@@ -1,4 +1,4 @@
-"""Keeps Spark's own words out of a tool's output: they go to a file, for whoever looks for them."""
+"""Keeps Spark's log out of a tool's output: it goes to a file."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Spark's Python side logs every failed call with its whole stack; what failed is told by the pipeline.
+# Spark's Python side logs every failed call with its stack trace; the pipeline reports the error itself.
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
-# The words of runs before this one are kept up to twice this size.
+# The logs of earlier runs are kept up to twice this size.
 MOST_BYTES = 10 << 20
 
 
 @contextmanager
 def spark_writes_to(file: Path) -> Iterator[None]:
-    """Processes that are started meanwhile, the Java machine above all, write both outputs to the file."""
+    """Processes started within the block, such as the JVM, write both outputs to the file."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Why a flow failed, for people: out of an exception of Spark the one sentence that matters."""
+"""The reason why a flow failed: the sentence that matters from an exception of Spark."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 _TAIL = "\n=== Streaming Query ==="
 _PYTHON_ERROR = re.compile(r"^((?:\w+\.)*[A-Z]\w*): (\S.*)$", re.MULTILINE)
 _SPARK_WORDS = re.compile(r"^\[[A-Z_.0-9]+\] (.+?)(?: SQLSTATE: \w+[;.]?)?$", re.DOTALL)
-# Names in front of a colon that tell nothing of what went wrong.
+# Class names in front of a colon that say nothing about the error.
 _NOISE = ("PythonException", "StreamingQueryException", "Py4JException", "Py4JJavaError", "SparkException")
 
 
 class FlowFailed(RuntimeError):
-    """A flow ended by an error; the text says which, why, and what to do."""
+    """A flow ended with an error. The message has the flow, the reason, and what to do."""
 
     def __init__(self, pipeline: str, flow: str, reason: str, advice: str) -> None:
         super().__init__(f"flow {flow} of pipeline {pipeline} failed: {reason}. {advice}")
@@ -29,7 +29,7 @@ def flow_failed(pipeline: str, flow: str, error: Exception) -> FlowFailed:
 
 
 def reason(text: str) -> str:
-    """The last error of Python in a stack of them, or what Spark itself complains of."""
+    """The last Python error in a stack trace, or the error of Spark itself."""
     text = text.partition(_TAIL)[0].strip()
     found = [
         (match.group(1).rpartition(".")[2], match.group(2))
@@ -39,7 +39,7 @@ def reason(text: str) -> str:
     if not found:
         return _plain(text.partition("\n")[0]) or "Spark gave no reason"
     name, words = found[-1]
-    # A key alone says nothing, the words of our own errors and of Spark's say it all.
+    # The message of these errors is just a name; other messages explain themselves.
     return (
         f"{name}: {_plain(words)}" if name in ("KeyError", "AttributeError", "TypeError") else _plain(words)
     )
@@ -53,8 +53,8 @@ def _plain(text: str) -> str:
 _ADVICE = (
     (
         ("python worker failed to connect back",),
-        "This machine has more to do than it can, and a Python process was not up in the ten seconds that "
-        "Spark gives it: start the pipeline again, with less beside it. It goes on where it was",
+        "This machine is overloaded: a Python process did not start within the ten seconds of Spark. "
+        "Start the pipeline again when the machine has less to do: it goes on where it was",
     ),
     (
         ("data loss", "dataloss", "no longer", "out of range"),
@@ -78,4 +78,4 @@ def advice(why: str) -> str:
     for words, told in _ADVICE:
         if any(word in why.lower() for word in words):
             return told
-    return "Nothing of the micro-batch is lost: when the cause is mended, start the pipeline again"
+    return "Nothing of the micro-batch is lost: fix the cause and start the pipeline again"

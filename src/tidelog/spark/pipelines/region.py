@@ -1,7 +1,7 @@
-"""The region of a user, from the phone number that the user verified last; the number itself is not kept.
+"""The region of a user, from the last verified phone number. The number itself is not kept.
 
-Numbers are read with the data of the package `phonenumbers`. A number that is none gives a null country and a
-reason. State: one row for each user, with the newest verification by event time, so that a late event that is
+Numbers are parsed with the data of the package `phonenumbers`. An invalid number has a null country and a
+reason. The state has one row for each user, the newest verification by event time, so a late event that is
 older changes nothing.
 """
 
@@ -48,7 +48,7 @@ CACHED_PREFIXES = 100_000
 
 
 class Place(NamedTuple):
-    """What a number tells; a null country comes with the reason."""
+    """The place of a number. A null country comes with the reason."""
 
     country: str | None
     region: str | None
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
 
 def place_of(phone: str, country: str | None, language: str = "en") -> Place:
-    """Where a number is from. `country` is that of a number without a country code."""
+    """The place of a number. `country` applies to a number without a country code."""
     import phonenumbers
 
     named = country.strip().upper() if country else None
@@ -87,7 +87,7 @@ def _parse_reason(error: Exception, phone: str, country: str | None) -> str:
     if kind == NumberParseException.INVALID_COUNTRY_CODE:
         if "+" in phone:
             return "unknown country code"
-        # Texts of events are any length: as much of one as a country's letters may be.
+        # The text of an event has any length: show no more of it than a country name may have.
         wrong = f"{country[:20]!r} is no country" if country else "no country is named"
         return f"no country code, and {wrong}"
     if kind == NumberParseException.TOO_LONG:
@@ -112,7 +112,7 @@ def _invalid_reason(number: PhoneNumber) -> str:
 
 
 def _description(code: int, digits: str, language: str) -> str:
-    """The place of a geographical number, looked up once for all numbers that begin alike."""
+    """The place of a geographical number, cached for all numbers with the same prefix."""
     from phonenumbers.geodata import GEOCODE_LONGEST_PREFIX
 
     prefix = f"{code}{digits}"[:GEOCODE_LONGEST_PREFIX]
@@ -137,7 +137,7 @@ def _place_of_prefix(code: int, prefix: str, language: str, length: int) -> str:
 
 
 def places(phones: pandas.Series, countries: pandas.Series, language: str) -> pandas.DataFrame:
-    """The places of many numbers: each different one is read once."""
+    """The places of many numbers. Each different number is parsed once."""
     import pandas
 
     pairs = list(zip(phones, countries, strict=True))
@@ -146,20 +146,20 @@ def places(phones: pandas.Series, countries: pandas.Series, language: str) -> pa
 
 
 def lookup(language: str) -> Callable[[Column, Column], Column]:
-    """`places` as a function of Spark's columns."""
+    """`places` as a function on Spark's columns."""
     import pandas
     from pyspark.sql.pandas.functions import pandas_udf
 
     def look_up(phones: pandas.Series, countries: pandas.Series) -> pandas.DataFrame:
         return places(phones, countries.where(countries.notna(), None), language)
 
-    # Spark reads the kind of a function from its annotations, which have to be the types themselves.
+    # Spark reads the kind of a function from its annotations, which must be types, not strings.
     look_up.__annotations__ = {
         "phones": pandas.Series,
         "countries": pandas.Series,
         "return": pandas.DataFrame,
     }
-    # PySpark's stubs know no function of several columns that gives a struct.
+    # PySpark's stubs have no function of several columns that returns a struct.
     found: Callable[[Column, Column], Column] = pandas_udf(look_up, returnType=RESULT)  # type: ignore[call-overload]
     return found
 
@@ -172,7 +172,7 @@ def sound(rows: DataFrame, context: Context) -> DataFrame:
 
 
 def newest(rows: DataFrame, context: Context) -> DataFrame:
-    """The newest verification of each user; of two at the same time the one with the greater id."""
+    """The newest verification of each user. At the same time the greater id wins."""
     from pyspark.sql import functions as f
 
     last = f.max(f.struct("ts", "event_id", "phone", "country")).alias("last")

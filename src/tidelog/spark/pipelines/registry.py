@@ -1,7 +1,7 @@
-"""Finds pipelines: those that come with the package by name, anybody's by file or by module.
+"""Finds pipelines: built-in ones by name, others by file or module.
 
-A pipeline is a module with a `PIPELINE`. One in a file of its own needs no installation: its functions travel
-to Spark's workers by value.
+A pipeline is a module with a `PIPELINE`. A file needs no installation: its functions are pickled by value for
+Spark's workers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def find_all(names: Iterable[str | Pipeline]) -> tuple[Pipeline, ...]:
 
 
 class UnknownPipeline(ValueError):
-    """No pipeline is to be found where a name points to."""
+    """No pipeline has this name, or its file or module has none."""
 
 
 def declared(module: ModuleType, name: str) -> Pipeline:
@@ -73,7 +73,7 @@ def declared(module: ModuleType, name: str) -> Pipeline:
 
 
 def load_file(path: Path) -> ModuleType:
-    """The module of a file. What lies beside it can be imported by it, as with any Python program."""
+    """Import the module of a file. It can import the modules beside it, as any Python program."""
     path = path.expanduser().resolve()
     if not path.is_file():
         raise UnknownPipeline(f"there is no file {path}")
@@ -101,7 +101,7 @@ def load_file(path: Path) -> ModuleType:
 
 def load_module(name: str) -> ModuleType:
     if "" not in sys.path:
-        sys.path.append("")  # a package in the folder where the tool was called
+        sys.path.append("")  # for packages in the working directory
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -118,7 +118,7 @@ def load_module(name: str) -> ModuleType:
 
 def failed_import(name: str, error: Exception) -> Exception:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in SPARK_PACKAGES:
-        return error  # the one line about the missing installation says it better
+        return error  # its one line about the missing installation is clearer
     return UnknownPipeline(f"{name} cannot be imported: {type(error).__name__}: {error}")
 
 
@@ -126,7 +126,7 @@ SPARK_PACKAGES = frozenset({"pyspark", "pandas", "pyarrow", "phonenumbers"})
 
 
 def _travels_by_value(module: ModuleType) -> None:
-    """Workers elsewhere do not have the module, so that Spark takes its functions along."""
+    """Pickle the functions of a module by value, since workers on other machines do not have it."""
     try:
         from pyspark import cloudpickle
     except ImportError:
@@ -135,7 +135,7 @@ def _travels_by_value(module: ModuleType) -> None:
 
 
 def check_flows(pipeline: Pipeline, flows: tuple[Flow, ...]) -> None:
-    """What a declaration can have wrong, said before a stream is started."""
+    """Raise UnknownPipeline for an invalid declaration, before a stream is started."""
     if not flows:
         raise UnknownPipeline(f"{pipeline.name} declares no flow")
     names = [flow.name for flow in flows]

@@ -1,6 +1,6 @@
 """`tidelog pipeline report`: one page of HTML with plots of what the pipelines have written.
 
-Local tables are read directly, without Spark and Java; those of any other path through a Spark session.
+Local tables are read directly, without Spark and Java. Tables of other paths need a Spark session.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def write(
     data: str | os.PathLike[str], out: str | os.PathLike[str], spark: SparkSession | None = None
 ) -> Path:
-    """Write the report on the tables in the data folder `data` to the local file `out`; its full path.
+    """Write the report on the tables in the data folder `data` to the local file `out`; returns its full
+    path.
 
-    A folder without tables makes a page that says so; a folder that is not there is an error.
+    A folder without tables gives a page that says so. A missing folder raises an error.
     """
     found = facts(data, spark)
     target = Path(out).absolute()
@@ -31,7 +32,7 @@ def write(
     made = page(found, os.fspath(data), datetime.now(UTC).strftime("%Y-%m-%d %H:%M"))
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     unfinished.write_text(made, encoding="utf-8")
-    unfinished.replace(target)  # a reader of an older report never sees half of this one
+    unfinished.replace(target)  # readers of an older report never see half of this one
     return target
 
 
@@ -55,7 +56,7 @@ def facts(data: str | os.PathLike[str], spark: SparkSession | None = None) -> Fa
 
 
 def local_path(data: str) -> Path | None:
-    """The folder on this machine of a path or a file: address; None for an address of another kind."""
+    """The local folder of a path or a file: address; None for other addresses."""
     parts = urlsplit(data)
     if parts.scheme == "file":
         return Path(unquote(parts.path))

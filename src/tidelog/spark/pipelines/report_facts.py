@@ -1,6 +1,6 @@
-"""The numbers of the report, counted where the tables are and never more of them than a page can show.
+"""The numbers of the report, limited to what a page can show.
 
-Counting is asked of a `Reader`: of Parquet files directly where they are local, of Spark elsewhere.
+A `Reader` counts: directly in local Parquet files, or with Spark elsewhere.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ TOP_ADS = 12
 TOP_USERS = 12
 REASONS_SHOWN = 15
 LEAST_ROOM = 30  # minutes
-_PLACE = re.compile(r", from byte \d+ on$")  # where JSON broke off differs from event to event: one reason
+_PLACE = re.compile(r", from byte \d+ on$")  # the position differs from event to event; the reason is one
 
 Row = Mapping[str, object]
 
 
 class Reader(Protocol):
-    """What the report asks of tables. A table that is not there, or is empty, has no columns and no rows."""
+    """The queries of the report. A table that is missing or empty has no columns and no rows."""
 
     def columns(self, table: str) -> frozenset[str]: ...
 
     def per_minute(self, table: str) -> Counter[int]:
-        """How many events happened (`ts`, milliseconds) in each minute since 1970."""
+        """The number of events (`ts`, milliseconds) in each minute since 1970."""
 
     def counts(self, table: str, columns: Sequence[str]) -> Counter[tuple[str, ...]]:
-        """How many rows there are of each combination of values; null counts as ''."""
+        """The number of rows for each combination of values; null counts as ''."""
 
     def top(self, table: str, columns: Sequence[str], by: str, limit: int, where: Row) -> list[Row]:
-        """The rows with the largest `by`, of those whose columns are as `where` says."""
+        """The rows with the largest `by` among the rows that match `where`."""
 
     def numbers(self, table: str, column: str) -> list[int]: ...
 
@@ -59,7 +59,7 @@ class Alert:
     window_end: str
     raised_at: str
     evidence: object
-    """What JSON says, or the text itself where it is none."""
+    """The value of a JSON text, or the text itself if it is no JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class BadEvents:
 
 @dataclass(slots=True)
 class Facts:
-    """Everything that the page says. `missing` names tables that are not there, or empty."""
+    """All numbers of the page. `missing` names tables that do not exist or are empty."""
 
     events: dict[str, Counter[int]] = field(default_factory=dict)
     """By table: events by minute."""
@@ -94,9 +94,9 @@ class Facts:
     balances: list[int] = field(default_factory=list)
     richest: list[Row] = field(default_factory=list)
     days_earned: int = 0
-    """Users and days on which they earned something."""
+    """The number of users and days with earnings."""
     tasks: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Users' tasks, by whether they are completed."""
+    """The tasks of users, by whether they are completed."""
     bad: list[BadEvents] = field(default_factory=list)
     bad_count: int = 0
     bad_reasons: int = 0
@@ -107,10 +107,10 @@ class Facts:
         return sum(counts.total() for counts in self.events.values())
 
     def span(self) -> tuple[int, int] | None:
-        """First and last minute to draw: where all events are, but for a few that are far away.
+        """The first and last minute to draw: the range of all events but a few outliers.
 
-        Far is further from the others than these are from each other, so that they have a third of the
-        drawing at least.
+        An outlier is farther from the others than these are from each other. So the others fill at least a
+        third of the drawing.
         """
         together: Counter[int] = Counter()
         for counts in self.events.values():
@@ -214,7 +214,7 @@ def _gather_bad(facts: Facts, tables: Reader) -> None:
 
 
 def text(value: object) -> str:
-    """A value of a table for people: times in UTC to the second."""
+    """A value of a table as text; times are in UTC to the second."""
     if value is None:
         return ""
     if isinstance(value, datetime):

@@ -21,11 +21,11 @@ LEFT_COLOUR, RIGHT_COLOUR = 1, 2
 REGIONS_OF_A_COUNTRY = 6
 COUNTRIES_SHOWN = 12
 SAMPLE_BYTES = 600
-TALL_TAIL = 4  # the distribution ends at so many times the 99th percentile, or the first
+TALL_TAIL = 4  # the distribution ends at this multiple of the 99th (or the first) percentile
 
 
 def page(facts: Facts, source: str, made_at: str) -> str:
-    """The whole report. `source` names the folder that the tables are in."""
+    """The whole report. `source` is the folder of the tables."""
     sections = [
         _section("events", "Events per minute", events(facts)),
         _section("swipes", "Swipes: left against right", swipes(facts)),
@@ -52,7 +52,7 @@ def _section(name: str, title: str, content: str) -> str:
 
 
 def _paragraph(words: str, style: str = "") -> str:
-    """A sentence of our own words; whatever is put into it must be escaped already."""
+    """A fixed sentence. Values in it must be escaped already."""
     return f'<p class="{style}">{words}</p>\n' if style else f"<p>{words}</p>\n"
 
 
@@ -89,12 +89,12 @@ def _legend(series: Sequence[tuple[str, int, str]]) -> str:
 
 
 def _both(draw: Callable[[svg.Size], str]) -> str:
-    """For wide windows and for phones; the style shows the one that fits."""
+    """A plot for wide windows and one for phones; the style shows the one that fits."""
     return f"<figure>{draw(svg.WIDE)}{draw(svg.NARROW)}</figure>\n"
 
 
 def _table(heads: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], style: str = "") -> str:
-    """A table of cells that are HTML already. A head has a title and the style of its column."""
+    """A table whose cells are HTML. A head has a title and the style of its column."""
     styles = [f' class="{name}"' if name else "" for _, name in heads]
     top = "".join(f"<th{look}>{title}</th>" for (title, _), look in zip(heads, styles, strict=True))
     body = "".join(
@@ -235,7 +235,7 @@ def _alert_row(alert: Alert) -> tuple[str, ...]:
 
 
 def _in_short(evidence: object) -> str:
-    """The plain numbers and words of the evidence in one line; lists by their length."""
+    """The numbers and texts of the evidence in one line; a list is shown by its length."""
     if not isinstance(evidence, Mapping):
         words = json.dumps(evidence, ensure_ascii=False) if isinstance(evidence, list) else str(evidence)
     else:
@@ -253,7 +253,7 @@ def _item_in_short(value: object) -> str:
 
 
 def _evidence(evidence: object) -> str:
-    """Evidence in full, whatever its shape."""
+    """The full evidence, whatever its structure."""
     if isinstance(evidence, Mapping):
         items = "".join(
             f"<dt>{escape(str(name))}</dt><dd>{_evidence(value)}</dd>" for name, value in evidence.items()
@@ -328,7 +328,7 @@ def balances(facts: Facts) -> str:
 
 
 def _edge(ordered: Sequence[int]) -> int:
-    """How far from zero balances are drawn: a few that are very far would leave one column for all others."""
+    """The range of balances to draw. A few outliers would leave a single column for all others."""
     low, high = ordered[len(ordered) // 100], ordered[len(ordered) * 99 // 100]
     usual = max(abs(low), abs(high))
     return usual * TALL_TAIL if usual else max(abs(ordered[0]), abs(ordered[-1]))

@@ -1,4 +1,4 @@
-"""Tables read for the report: files on this machine without a JVM, those of any other path by Spark."""
+"""Readers of tables for the report: local files without a JVM, other paths with Spark."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ COMPACTION_SECONDS = 2.0
 
 
 class TablesChanged(Exception):
-    """Files of a table were replaced while it was being read: begin again."""
+    """Files of a table were replaced during the read. Start again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTable:
-    """The files of a table at one moment, and the columns whose newest row stands."""
+    """The files of a table at one moment, and its key columns."""
 
     rows: ds.Dataset
     keys: tuple[str, ...]
 
 
 class LocalReader:
-    """Counts in Parquet files below `root`, a folder for each table; a part of a table at a time.
+    """Counts in Parquet files below `root`, which has a folder for each table. Reads a table in parts.
 
-    A reader sees each table as it was when it was first asked for it. Where files of it have been compacted
-    away since, it raises `TablesChanged`.
+    A reader sees each table as of the first query on it. It raises `TablesChanged` if a compaction has
+    deleted files of the table since.
     """
 
     def __init__(self, root: Path) -> None:
@@ -115,14 +115,14 @@ class LocalReader:
             merges = _merges_at_rest(log)
             seen = log.markers()
             files = _whole_batches(log, seen, merges)
-            # A batch that began or ended while the folder was listed may be there in part.
+            # A batch that began or ended while the folder was listed may be listed in part.
             if log.markers() == seen and compaction.under_way(log) == merges:
                 return LocalTable(ds.dataset(files, format="parquet"), _keys(folder)) if files else None
         raise TablesChanged(folder.name)
 
 
 class LocalFiles(Files):
-    """What reading a table's log takes, without a JVM."""
+    """The methods that reading a table's log needs, without a JVM."""
 
     def __init__(self) -> None:
         pass
@@ -140,7 +140,7 @@ class LocalFiles(Files):
             try:
                 stat = path.stat()
             except FileNotFoundError:
-                continue  # gone since it was listed
+                continue  # deleted since it was listed
             found.append(Entry(path.name, path.is_dir(), stat.st_size, int(stat.st_mtime * 1000)))
         return found
 
@@ -152,7 +152,7 @@ class LocalFiles(Files):
 
 
 def _merges_at_rest(log: TableLog) -> list[compaction.Merge]:
-    """Compactions that somebody left unfinished; one at work is waited for."""
+    """Compactions that a dead process left unfinished. Waits for running ones."""
     deadline = time.monotonic() + COMPACTION_SECONDS
     while (merges := compaction.under_way(log)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -160,7 +160,7 @@ def _merges_at_rest(log: TableLog) -> list[compaction.Merge]:
 
 
 def _whole_batches(log: TableLog, seen: list[Marker], merges: list[compaction.Merge]) -> list[str]:
-    """The files that are the table, as its log tells."""
+    """The files of the table, according to its log."""
     unfinished = [log.files_of(marker) for marker in seen if not marker.done]
     without = {file.rpartition("/")[2] for held in unfinished if held for file in held.files}
     more: list[Path] = []
@@ -181,7 +181,7 @@ def _keys(folder: Path) -> tuple[str, ...]:
 
 
 def _newest(table: LocalTable, columns: Sequence[str]) -> pa.Table:
-    """Of each key the row of the highest version."""
+    """The row with the highest version of each key."""
     keys = list(table.keys)
     rows = table.rows.to_table(columns=list(dict.fromkeys([*columns, *keys, VERSION]))).sort_by(VERSION)
     places = pa.array(range(rows.num_rows), pa.int64())
@@ -190,7 +190,7 @@ def _newest(table: LocalTable, columns: Sequence[str]) -> pa.Table:
 
 
 def _shown(path: Path) -> bool:
-    """Names that begin with these are nobody's rows, by the custom of Hadoop."""
+    """Whether a file has rows. By Hadoop's convention, names with these prefixes are hidden."""
     return not any(part.startswith(("_", ".")) for part in path.parts)
 
 
@@ -202,7 +202,7 @@ def _add(counts: Counter[int], found: pa.StructArray) -> None:
 
 
 class SparkReader:
-    """Counts by Spark's own aggregations, so that only the results travel."""
+    """Counts with Spark's aggregations, so that only the results travel."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables

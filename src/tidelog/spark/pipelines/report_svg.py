@@ -1,7 +1,7 @@
-"""Small drawings in SVG: columns over time, columns around a line, a distribution, a bar in a table's cell.
+"""Small plots in SVG: columns over time, columns around a line, a distribution, a bar in a table's cell.
 
-Colours come from the page's style (`.c0` to `.c7`), so one drawing serves light and dark. Every text that
-comes from outside is escaped here. Each drawing is made twice, for a wide window and for a phone.
+Colours come from the page's style (`.c0` to `.c7`), so one plot works in light and dark mode. All text from
+outside is escaped here. Each plot is made twice, for a wide window and for a phone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ TIME_STEPS = (
     *(hours * HOUR for hours in (1, 2, 3, 6, 12)),
     *(days * DAY for days in (1, 2, 7, 14, 28, 91, 182, 364)),
 )
-"""Seconds between marks that people expect on an axis of time, and the widths of columns."""
+"""Round numbers of seconds for the marks of a time axis and the widths of columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a drawing is, and how much fits in it without crowding."""
+    """The size of a plot, and the number of columns and marks that fit in it."""
 
     name: str
     width: int
@@ -42,7 +42,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 12, 20, 38
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One kind of thing: a number for every column, and its colour's place in the palette."""
+    """One series: a number for every column, and the index of its colour in the palette."""
 
     name: str
     colour: int
@@ -50,7 +50,7 @@ class Series:
 
 
 def number(value: float) -> str:
-    """1234567 -> 1,234,567; below ten as many places as say something."""
+    """1234567 -> 1,234,567; below ten with two significant digits."""
     if value == int(value):
         return f"{int(value):,}"
     if abs(value) < 10:
@@ -59,7 +59,7 @@ def number(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """For an axis: 1500 -> 1.5k, 2000000 -> 2M."""
+    """A number for an axis: 1500 -> 1.5k, 2000000 -> 2M."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"
@@ -67,14 +67,14 @@ def short(value: float) -> str:
 
 
 def nice_step(span: float, count: int) -> float:
-    """The 1, 2 or 5 times a power of ten that divides `span` into `count` parts or a few less."""
+    """The 1, 2 or 5 times a power of ten that divides `span` into at most `count` parts."""
     raw = span / max(1, count)
     power = float(10 ** math.floor(math.log10(raw)))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
-    """Round numbers from at most `low` to at least `high`; zero is one of them where it lies between."""
+    """Round numbers from at most `low` to at least `high`, with zero if it lies between them."""
     least = max(1.0, abs(low), abs(high)) * 1e-9  # closer together, floats cannot tell the marks apart
     if high - low < least:
         high = low + max(1.0, least)
@@ -92,7 +92,7 @@ def time_step(span: int, count: int) -> int:
 
 
 def clock(second: int, step: int) -> str:
-    """A moment as a mark on an axis whose marks are `step` seconds apart."""
+    """A time as a mark on an axis whose marks are `step` seconds apart."""
     moment = datetime.fromtimestamp(min(second, LAST_SECOND), UTC)
     if step >= DAY:
         return moment.strftime("%-d %b")
@@ -107,7 +107,7 @@ def moment(second: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From a value to a place on the paper."""
+    """Maps a value to a coordinate."""
 
     low: float
     high: float
@@ -167,7 +167,7 @@ def _time_axis(size: Size, scale: Scale, first: int, last: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TimeColumns:
-    """Counts by minute gathered into columns: `values` are rates per minute, so that widths can differ."""
+    """Counts by minute, summed up to columns. `values` are rates per minute, so that widths can differ."""
 
     first: int
     step: int
@@ -185,7 +185,7 @@ class TimeColumns:
         return cls(start, step, -(-(last - start) // step))
 
     def rates(self, by_minute: dict[int, int]) -> list[float]:
-        """What lies outside the columns is left out."""
+        """The rates of the columns. Minutes outside the columns are ignored."""
         sums = [0] * self.count
         for minute, count in by_minute.items():
             place = (minute * MINUTE - self.first) // self.step
@@ -201,7 +201,7 @@ class TimeColumns:
 
 
 def stacked(size: Size, title: str, columns: TimeColumns, series: Sequence[Series]) -> str:
-    """Columns over time, one kind on top of the other; a column tells its numbers when it is pointed at."""
+    """Stacked columns over time. A tooltip shows the numbers of a column."""
     totals = [sum(values) for values in zip(*(one.values for one in series), strict=True)]
     marks = ticks(0, max(totals, default=0))
     across = Scale(columns.first, columns.last, LEFT, size.width - RIGHT)
@@ -227,7 +227,7 @@ def stacked(size: Size, title: str, columns: TimeColumns, series: Sequence[Serie
 
 
 def mirrored(size: Size, title: str, columns: TimeColumns, above: Series, below: Series) -> str:
-    """Two kinds against each other over time: one grows up from the line, the other down."""
+    """Two series over time: one above the line, the other below."""
     marks = ticks(-max(below.values, default=0), max(above.values, default=0))
     across = Scale(columns.first, columns.last, LEFT, size.width - RIGHT)
     up = Scale(marks[0], marks[-1], size.height - BOTTOM, TOP)
@@ -254,7 +254,7 @@ class Bins:
 
     @classmethod
     def of(cls, values: Sequence[int], columns: int) -> Bins:
-        """Round edges. Whole numbers are never split: a column is at least one wide."""
+        """Bins with round edges. A bin is at least one wide, since values are whole numbers."""
         edges = ticks(min(values), max(values) + 1, columns)
         step = max(1.0, edges[1] - edges[0])
         first = math.floor(edges[0] / step) * step
@@ -295,7 +295,7 @@ def distribution(size: Size, title: str, bins: Bins, colour: int, things: str, u
 
 
 def bar(share: float, colour: int) -> str:
-    """A bar that fills `share` of a table's cell, however wide that is."""
+    """A bar that fills `share` of a table's cell of any width."""
     return (
         '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect class="c{colour}" width="{100 * min(1.0, max(0.0, share)):.2f}" height="10" rx="1"/></svg>'

@@ -9,16 +9,16 @@ from tidelog.spark.pipelines.alerts import Finding, Seen, evidence, ring_name
 from tidelog.spark.pipelines.days import DAY_MS
 
 Edges = dict[str, dict[str, Seen]]
-"""Inviter to invitee to the first invitation of the one by the other."""
+"""By inviter and invitee: the first invitation between the two."""
 
 LONGEST_RING = 20
-"""The ways to walk grow with every step: longer rings are not worth the search."""
+"""The number of paths grows with every step: longer rings are not worth the search."""
 MOST_RINGS = 1_000
-"""A crowd that invites everybody in it has more rings than atoms: so many of one day are enough."""
+"""A crowd in which all invite all has a huge number of rings: stop after this many of one day."""
 
 
 def rings(seen: list[Seen], longest: int, within_ms: int, day: int) -> list[Finding]:
-    """Rings of two up to `longest` users, closed within a time, whose first invitation is of the day."""
+    """Rings of two to `longest` users, closed within `within_ms`, with their first invitation on the day."""
     edges: Edges = {}
     for invitation in seen:
         if invitation.who != invitation.other:
@@ -38,7 +38,7 @@ def rings(seen: list[Seen], longest: int, within_ms: int, day: int) -> list[Find
 
 
 def pruned(edges: Edges) -> Edges:
-    """Only those who invite somebody and were invited, again and again: most of the users are neither."""
+    """The edges without users who invite nobody or were not invited, repeatedly: that removes most users."""
     while True:
         invited = {invitee for invitees in edges.values() for invitee in invitees}
         smaller = {
@@ -53,7 +53,7 @@ def pruned(edges: Edges) -> Edges:
 
 
 def circles(edges: Edges, longest: int) -> list[list[str]]:
-    """Each circle once, beginning with its smallest name."""
+    """Each circle once, starting with its smallest name."""
 
     def walks(path: list[str]) -> Iterator[list[str]]:
         for following in edges.get(path[-1], ()):

@@ -1,7 +1,7 @@
 """Runs pipelines: every flow as a streaming query with its checkpoint, all in one Spark session.
 
-`run(["earnings"], data="./here")` blocks until the pipelines have ended; `start(...)` gives a `Running` whose
-`turn()` is called again and again. A stop ends the micro-batches that are being written and begins no other.
+`run(["earnings"], data="./here")` blocks until the pipelines have ended. `start(...)` returns a `Running`,
+whose `turn()` the caller calls repeatedly. A stop lets running micro-batches end and begins no others.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ STOP_SECONDS = 60.0
 OLD_JVM_SECONDS = 30.0
 SOURCE_SECONDS = 120.0
 START_ATTEMPTS = 5
-TASK_ATTEMPTS = 4  # Spark's own number on a cluster
+TASK_ATTEMPTS = 4  # Spark's default on a cluster
 
 SESSION: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
-    # State on disk, a change at a time: it may grow beyond what memory holds.
+    # State on disk with incremental checkpoints: it may outgrow memory.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Every query starts a Python process of its own, which on a busy machine takes longer than 15 seconds.
+    # Every query starts its own Python process. On a busy machine that takes longer than 15 seconds.
     "spark.python.authenticate.socketTimeout": "120s",
-    # A stop waits for the end of what cannot be interrupted, but not for ever.
+    # A stop waits for work that cannot be interrupted, but not for ever.
     "spark.sql.streaming.stopTimeout": "20000",
-    # Options of source and sink hold what the clients sign in with.
+    # The options of source and sink contain the clients' credentials.
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|key",
-    # Nobody asks for more of the past than the last micro-batch.
+    # Only the last micro-batch of the history is needed.
     "spark.sql.streaming.numRecentProgressUpdates": "5",
 }
 
@@ -65,7 +65,7 @@ _PROCESSING_TIME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How pipelines are run; the same for all of one run."""
+    """The options of a run, for all of its pipelines."""
 
     bootstrap: str = DEFAULT_BOOTSTRAP
     data: str = DEFAULT_DATA
@@ -74,26 +74,26 @@ class Options:
     settings: Mapping[str, object] = field(default_factory=dict)
     """Settings of pipelines, `name` or `pipeline.name`."""
     client: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the clients, security among them, under Kafka's names."""
+    """Settings of the clients with Kafka's names, including security."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     create_topics: bool = False
-    """Make the topics that sources miss, too."""
+    """Create missing topics of sources, too."""
     max_offsets_per_trigger: int = MAX_OFFSETS_PER_TRIGGER
     stop_seconds: float = STOP_SECONDS
-    """How long a stop waits for the micro-batches that are being written."""
+    """How long a stop waits for running micro-batches."""
     spark_log: bool = False
-    """Spark's own words go to `spark.log` in the status folder, not to this program's outputs."""
+    """Spark's log goes to `spark.log` in the status folder, not to this program's outputs."""
 
 
 def trigger_arguments(text: str) -> dict[str, str | bool]:
-    """What Spark's `trigger` is called with."""
+    """The arguments of Spark's `trigger`."""
     plain = text.strip().lower()
     if plain in ("available-now", "availablenow"):
         return {"availableNow": True}
     if plain == "once":
         return {"once": True}
     if _PROCESSING_TIME.match(plain):
-        # Spark knows the units by their names alone.
+        # Spark knows the units only by their full names.
         number, unit = re.findall(r"[\d.]+|[a-z]+", plain)
         units = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
         return {"processingTime": f"{number} {units.get(unit, unit)}"}
@@ -102,7 +102,7 @@ def trigger_arguments(text: str) -> dict[str, str | bool]:
 
 @dataclass(slots=True)
 class RunningPipeline:
-    """One pipeline of a run: its queries and what others are told of it."""
+    """One pipeline of a run: its queries and its status for other programs."""
 
     pipeline: Pipeline
     settings: Mapping[str, SettingValue]
@@ -124,12 +124,12 @@ class RunningPipeline:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: the last status of each pipeline, and whether no stop had to cut anything off."""
+    """The end of a run: the last status of each pipeline, and the micro-batches that were cut off."""
 
     pipelines: dict[str, PipelineStatus]
     stopped_cleanly: bool
     cut_off: tuple[str, ...] = ()
-    """The micro-batches that were, such as `micro-batch 3 of earnings/credits`."""
+    """The micro-batches that a stop cut off, such as `micro-batch 3 of earnings/credits`."""
 
     @property
     def rows(self) -> int:
@@ -137,7 +137,7 @@ class Outcome:
 
 
 class Running:
-    """Pipelines that have been started. Close it, or leave its `with` block, to end them."""
+    """Started pipelines. Close it, or leave its `with` block, to end them."""
 
     def __init__(self, pipelines: list[RunningPipeline], options: Options, folder: StateFolder) -> None:
         self.pipelines = pipelines
@@ -155,7 +155,7 @@ class Running:
         return self._spark
 
     def open(self, spark: SparkSession | None) -> None:
-        """Start every query; what was started is stopped again where one cannot be."""
+        """Start every query. If one fails to start, stop the others."""
         trigger = trigger_arguments(self.options.trigger)
         place = Place(
             self.options.bootstrap,
@@ -168,7 +168,7 @@ class Running:
         jvm_pid = int(self._spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
         for running in self.pipelines:
             running.status.jvm_pid = jvm_pid
-        self._write_status(force=True)  # before a query runs: whoever comes after a kill waits for its Java
+        self._write_status(force=True)  # before a query runs: after a kill the next run waits for this JVM
         for running in self.pipelines:
             context = in_session(self._context(running), self._spark, place)
             running.queries = [FlowQuery(flow, context, place, self._link) for flow in running.flows]
@@ -201,7 +201,7 @@ class Running:
         )
 
     def turn(self) -> bool:
-        """Look after everything once, without waiting; False when all pipelines have ended.
+        """Check all pipelines once, without waiting; False when all have ended.
 
         Raises `FlowFailed` when a flow failed and the others have been stopped.
         """
@@ -233,7 +233,7 @@ class Running:
                 return
 
     def _finish(self, running: RunningPipeline) -> None:
-        """A pipeline that is to stop is brought there; one that came to its end by itself is marked so."""
+        """Bring a stopping pipeline closer to its end, and mark a pipeline that ended by itself."""
         deadline = running.stop_deadline
         if deadline is not None:
             late = time.monotonic() >= deadline
@@ -246,7 +246,7 @@ class Running:
             self.folder.forget_wish(running.name)
 
     def stop(self, pipeline: str | None = None) -> None:
-        """Have a pipeline, or all of them, end after the micro-batch; `turn` brings it about."""
+        """Request that one pipeline or all end after their micro-batch. `turn` carries it out."""
         for running in self.pipelines:
             if pipeline in (None, running.name) and running.stop_deadline is None:
                 running.stop_deadline = time.monotonic() + self.options.stop_seconds
@@ -256,7 +256,7 @@ class Running:
                     query.close_gate()
 
     def wait(self, *, each_turn: Callable[[Running], None] | None = None) -> Outcome:
-        """Until all pipelines have ended."""
+        """Wait until all pipelines have ended."""
         try:
             with spark_alive(self.options.data):
                 while self.turn():
@@ -291,7 +291,7 @@ class Running:
         )
 
     def flows(self, running: RunningPipeline) -> dict[str, FlowStatus]:
-        """The numbers of a pipeline's flows, by their names."""
+        """The status of a pipeline's flows by name."""
         return {query.flow.name: query.progress.flow for query in running.queries}
 
     def _write_status(self, *, force: bool = False) -> None:
@@ -303,7 +303,7 @@ class Running:
                 self.folder.write(running.status)
 
     def close(self) -> None:
-        """End everything now; `stop()` and `wait()` before it end it gently."""
+        """End everything now. For a clean end call `stop()` and `wait()` first."""
         try:
             for running in self.pipelines:
                 for query in running.queries:
@@ -327,7 +327,7 @@ class Running:
 
 
 class SparkDied(RuntimeError):
-    """The Java process that Spark runs in has ended."""
+    """The JVM of Spark has ended."""
 
 
 @contextmanager
@@ -339,7 +339,7 @@ def spark_alive(data: str) -> Iterator[None]:
     except (Py4JNetworkError, ConnectionError) as error:
         log = state.status_folder(data) / "spark.log"
         raise SparkDied(
-            f"Spark's Java process has ended: killed, or out of memory; its last words are in {log}."
+            f"Spark's Java process has ended: killed, or out of memory; see the end of {log}."
             " Start the pipeline again: it goes on where it was"
         ) from error
 
@@ -347,7 +347,7 @@ def spark_alive(data: str) -> Iterator[None]:
 def start(
     names: Iterable[str | Pipeline], options: Options | None = None, *, spark: SparkSession | None = None
 ) -> Running:
-    """The pipelines, started: names, files, modules or declarations themselves."""
+    """Start pipelines, given as names, files, modules or declarations."""
     options = options or Options()
     if spark is None:
         check_spark()
@@ -368,7 +368,7 @@ def start(
             claimed.append(
                 RunningPipeline(pipeline, settings[pipeline.name], flows[pipeline.name], claim, status)
             )
-        for running in claimed:  # before we write a status, which is all that tells of that process
+        for running in claimed:  # before the status is written, which is the only trace of that process
             wait_for_old_jvm(running.claim.before)
         prepare_topics(
             [flow for found in flows.values() for flow in found],
@@ -402,7 +402,7 @@ def run(
     create_topics: bool = False,
     each_turn: Callable[[Running], None] | None = None,
 ) -> Outcome:
-    """Run pipelines to their end: with `trigger="available-now"` that of the log as it is now."""
+    """Run pipelines to their end. With `trigger="available-now"` that is the current end of the log."""
     options = Options(
         bootstrap, data, master, trigger, settings or {}, client or {}, create_topics=create_topics
     )
@@ -411,7 +411,7 @@ def run(
 
 
 def check_spark() -> None:
-    """Raises what is missing to run Spark here, before anything is touched."""
+    """Raise SparkMissing if Spark cannot run here, before anything is touched."""
     from tidelog.spark.session import SparkMissing, why_spark_cannot_run
 
     missing = why_spark_cannot_run()
@@ -420,10 +420,10 @@ def check_spark() -> None:
 
 
 def patient(master: str) -> str:
-    """A master on this machine that tries a task again, as clusters do.
+    """A local master that retries failed tasks, as clusters do.
 
-    Spark would end the query with the first task that fails, and on a busy machine one does when a Python
-    process is not up in ten seconds, a constant.
+    A local master would end the query with the first failed task. On a busy machine a task fails when a
+    Python process does not start within Spark's constant ten seconds.
     """
     cores = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
     return f"local[{cores[1] or 1},{TASK_ATTEMPTS}]" if cores else master
@@ -443,7 +443,7 @@ def new_session(options: Options) -> SparkSession:
 
 
 def wait_for_old_jvm(before: PipelineStatus | None) -> None:
-    """A killed driver's Java machine lives on for a moment, and may still be writing the last micro-batch."""
+    """Wait for the JVM of a killed driver: it lives on for a moment and may still write a micro-batch."""
     if before is None or before.host != state.this_process("").host or before.state in state.ENDED:
         return
     deadline = time.monotonic() + OLD_JVM_SECONDS

@@ -1,7 +1,7 @@
-"""The micro-batch that a flow is writing: how many records it takes, and the flow's lag meanwhile.
+"""The micro-batch that a flow is writing: its number of records, and the flow's lag meanwhile.
 
-Spark tells of a micro-batch when it has ended, and a first one may take minutes. Its range of offsets is in
-the checkpoint by then, and the brokers know where the log ends. They are asked without waiting for them.
+Spark reports a micro-batch when it has ended, and the first one may take minutes. Before that the checkpoint
+has its offset range, and the brokers know the end of the log. They are asked without waiting for the answer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidelog.errors import KafkaError
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
 from tidelog.spark.cluster import AdminLink, OffsetAdmin
 from tidelog.spark.files import Files, join
@@ -28,20 +29,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.spark")
 
 LOOK_SECONDS = 2.0
-# Lines of an offset log before those of the sources: its version, and Spark's own notes.
+# The lines of an offset log before those of the sources: its version, and Spark's metadata.
 HEADER_LINES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """Where the partitions of a flow's topics begin and end."""
+    """The first and last offsets of the partitions of a flow's topics."""
 
     first: Offsets
     last: Offsets
 
 
 def checkpointed(spark: SparkSession, checkpoint: str) -> Callable[[int], Offsets | None]:
-    """The offsets that a checkpoint has for the end of a micro-batch; None where it has none."""
+    """A function that returns the end offsets of a micro-batch in a checkpoint; None if it has none."""
     files = Files(spark, checkpoint)
 
     def end_of(batch: int) -> Offsets | None:
@@ -61,13 +62,13 @@ def offsets_in(text: str) -> Offsets:
     return found
 
 
-def distance(start: Mapping[tuple[str, int], int], end: Mapping[tuple[str, int], int]) -> int:
-    """How many offsets lie between two positions; partitions without a start are left out."""
+def distance(start: Mapping[PartitionKey, int], end: Mapping[PartitionKey, int]) -> int:
+    """The number of offsets between two positions, without partitions that have no start."""
     return sum(max(0, last - start[key]) for key, last in end.items() if key in start)
 
 
 class BatchWatch:
-    """Keeps a flow's `running_rows` and `lag` true while one of its micro-batches is being written."""
+    """Updates a flow's `running_rows` and `lag` during a micro-batch."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class BatchWatch:
         *,
         from_beginning: bool = True,
     ) -> None:
-        """`from_beginning` says that a first micro-batch begins where the log does."""
+        """With `from_beginning` the first micro-batch begins at the start of the log."""
         self._from_beginning = from_beginning
         self._link = link
         self._topics = frozenset(topics)
@@ -91,7 +92,7 @@ class BatchWatch:
         self._next = 0.0
 
     def look(self, batch: int, flow: FlowStatus) -> None:
-        """Take what the brokers have answered, and ask them again now and then."""
+        """Take the answers of the brokers, and ask again from time to time."""
         if batch != self._batch:
             self._batch, self._next = batch, 0.0
             self._begin, self._end = self._end_of(batch - 1), self._end_of(batch)
@@ -120,7 +121,7 @@ class BatchWatch:
             if self._end is not None:
                 flow.lag = distance(self._end, span.last)
             return
-        # A partition that no micro-batch has taken from before is read from its beginning.
+        # A partition that is new to the query is read from its beginning.
         begin = {**span.first, **(self._begin or {})}
         flow.lag = distance(begin, span.last)
         flow.running_rows = None if self._end is None else distance(begin, self._end)

@@ -1,7 +1,7 @@
-"""The settings of pipelines: texts from flags and files, typed and checked before anything starts.
+"""The settings of pipelines: strings from flags and files, converted and checked before anything starts.
 
 A setting has the type of its default. `name` sets it in every pipeline of the run that has it,
-`pipeline.name` in that one alone; a name that no pipeline of the run has is refused with the nearest one.
+`pipeline.name` in that one alone. An unknown name is refused with the nearest known one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False,
 
 
 def resolve(pipelines: Iterable[Pipeline], given: Mapping[str, object]) -> dict[str, dict[str, SettingValue]]:
-    """The value of every setting of every pipeline; ConfigError names the one that cannot be used."""
+    """The value of every setting of every pipeline. Raises ConfigError for an invalid name or value."""
     pipelines = tuple(pipelines)
     check_names(pipelines, given)
     return {
@@ -54,13 +54,13 @@ def _chosen(pipeline: Pipeline, setting: Setting, given: Mapping[str, object]) -
 
 
 def typed(setting: Setting, name: str, value: object) -> SettingValue:
-    """A value as the type of its setting; spaces around a text do not count."""
+    """Convert a value to the type of its setting. Spaces around a string are ignored."""
     found = _as_type(setting.default, value.strip() if isinstance(value, str) else value)
     if found is None:
         raise ConfigError(name, str(value), f"expected {_wanted(setting)}")
     try:
         good = setting.check(found)
-    except (TypeError, ValueError):  # a check that stumbles over a value does not want it
+    except (TypeError, ValueError):  # a check that fails on a value does not accept it
         good = False
     if not good:
         raise ConfigError(name, str(value), f"expected {_wanted(setting)}")
@@ -68,7 +68,7 @@ def typed(setting: Setting, name: str, value: object) -> SettingValue:
 
 
 def _as_type(default: SettingValue, value: object) -> SettingValue | None:
-    """The value as the type that the default has; None where it is no such thing."""
+    """The value as the type of the default; None if it cannot be converted."""
     if isinstance(default, bool):
         return value if isinstance(value, bool) else _SWITCHES.get(str(value).lower())
     if isinstance(value, bool):
@@ -95,7 +95,7 @@ def _wanted(setting: Setting) -> str:
 
 
 def read_settings(path: str | Path) -> dict[str, object]:
-    """The settings of a file: TOML where its name says so, properties otherwise; tables give `table.name`."""
+    """Read a file of settings: TOML by its name, otherwise properties. A TOML table gives `table.name`."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""What a running pipeline tells other programs: its status in a file, a lock while it runs, the wish to stop.
+"""The status of a running pipeline for other programs: a status file, a lock, and requests to stop.
 
-The lock is the kernel's, so that it ends with the process however that ended: a process number in a status
-file may long be somebody else's. Folder: `<data>/status`, or one in the user's state folder where data is not
+The lock is the kernel's, so it ends with the process in any case. A process id in a status file may belong to
+another process by now. The folder is `<data>/status`, or a folder in the user's state folder if data is not
 on a local disk.
 """
 
@@ -20,16 +20,16 @@ from pathlib import Path
 STARTING, RUNNING, STOPPING, STOPPED, FAILED = "starting", "running", "stopping", "stopped", "failed"
 ENDED = (STOPPED, FAILED)
 KILLED = "killed"
-"""Shown for a pipeline whose file says that it runs, and whose process is gone."""
+"""The state of a pipeline whose file says that it runs, but whose process is gone."""
 
 
 class AlreadyRunning(ValueError):
-    """The pipeline runs on this data folder already."""
+    """The pipeline is already running on this data folder."""
 
 
 @dataclass(slots=True)
 class FlowStatus:
-    """How far one flow is. `lag` is None until the end of the log was looked at.
+    """The progress of one flow. `lag` is None until the end of the log is known.
 
     `batch` is the last micro-batch that has ended, `running_batch` the one that is being written.
     """
@@ -73,7 +73,7 @@ class PipelineStatus:
 
 
 def local_path(data: str) -> Path | None:
-    """The folder where data is on a local disk; None for any other file system."""
+    """The local folder of data; None for other file systems."""
     if data.startswith("file:"):
         return Path(re.sub(r"^file:(//)?(?=/)", "", data))
     return None if re.match(r"^[A-Za-z][A-Za-z0-9+.-]+:", data) else Path(data)
@@ -88,7 +88,7 @@ def status_folder(data: str) -> Path:
 
 
 class StateFolder:
-    """The status, the locks and the wishes to stop of the pipelines on one data folder."""
+    """The status files, locks and stop requests of the pipelines on one data folder."""
 
     def __init__(self, data: str) -> None:
         self.path = status_folder(data)
@@ -97,7 +97,7 @@ class StateFolder:
         return sorted(file.stem for file in self.path.glob("*.json"))
 
     def read(self, pipeline: str) -> PipelineStatus | None:
-        """The status as it was last written; `killed` where the process did not live to tell its end."""
+        """The last written status; `killed` if the process died without writing its end."""
         try:
             values = json.loads((self.path / f"{pipeline}.json").read_text())
             flows = {name: FlowStatus(**flow) for name, flow in values.pop("flows").items()}
@@ -130,7 +130,7 @@ class StateFolder:
         return False
 
     def claim(self, pipeline: str) -> Claim:
-        """The right to run the pipeline here, until it is closed or the process ends."""
+        """Lock the pipeline on this data folder, until the claim is closed or the process ends."""
         return Claim(self, pipeline)
 
     def wish_stop(self, pipeline: str) -> None:
@@ -144,7 +144,7 @@ class StateFolder:
 
 
 class Claim:
-    """A held lock. Files are not inherited by the processes that Spark starts, so it ends with ours."""
+    """A held lock. Spark's processes do not inherit the file, so the lock ends with this process."""
 
     def __init__(self, folder: StateFolder, pipeline: str) -> None:
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ def this_process(pipeline: str) -> PipelineStatus:
 
 
 def process_is_java(pid: int) -> bool:
-    """Whether a process of this number lives and is a Java machine."""
+    """Whether a process with this id lives and is a JVM."""
     if pid <= 0:
         return False
     try:

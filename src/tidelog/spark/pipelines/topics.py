@@ -1,4 +1,4 @@
-"""The topics of a run: those of sinks are made, those of sources have to be there."""
+"""The topics of a run: missing topics of sinks are created, topics of sources have to exist."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from tidelog.spark.pipelines.declare import Flow, Topic
 
 if TYPE_CHECKING:
-    from tidelog.clients.adminclient import Admin, NewTopic
+    from tidelog.clients.admin import Admin, NewTopic
 
 
 class MissingTopics(ValueError):
-    """A topic that a flow reads is not there."""
+    """A topic that a flow reads does not exist."""
 
 
 def prepare_topics(
     flows: Iterable[Flow], bootstrap: str, client: Mapping[str, str], *, create_sources: bool = False
 ) -> list[str]:
-    """Make what is missing and may be made; the names of what was made."""
-    from tidelog.clients.adminclient import Admin, NewTopic
+    """Create missing topics if that is allowed; returns their names."""
+    from tidelog.clients.admin import Admin, NewTopic
     from tidelog.spark.contact import first_contact
     from tidelog.spark.options import BOOTSTRAP_TIMEOUT_MS
 
@@ -52,7 +52,7 @@ def _make(admin: Admin, topics: list[NewTopic]) -> list[str]:
         return []
     results = admin.create_topics(topics, partial=True)
     for error in results.errors.values():
-        if not isinstance(error, TopicAlreadyExists):  # somebody else made it meanwhile
+        if not isinstance(error, TopicAlreadyExists):  # another process created it meanwhile
             raise error
     return sorted(results)
 

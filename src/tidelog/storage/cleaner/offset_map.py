@@ -1,7 +1,7 @@
-"""The last offset of every key in a bounded piece of memory: 24 bytes an entry, 16 of them the key's hash.
+"""OffsetMap: the last offset of each key in bounded memory, 24 bytes an entry with 16 of the key's hash.
 
-The hash is keyed with random bytes, so that nobody who chooses record keys can make two of them collide. The
-memory is taken from the system page by page as it is used, and given back with `close`.
+The hash is keyed with random bytes, so that nobody can choose record keys that collide. The system allocates
+the memory page by page as it is used; `close` frees it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OffsetMap:
         expected: int | None = None,
         hash_key: bytes | None = None,
     ) -> None:
-        """`expected`: no more keys than this will come, so that less memory may do."""
+        """`memory` is the limit in bytes. If at most `expected` keys come, it may take less."""
         slots = max(2, memory // SLOT_SIZE)
         if expected is not None:
             slots = min(slots, max(2, int(expected / load_factor) + 2))
@@ -38,7 +38,7 @@ class OffsetMap:
         self.limit = max(1, min(slots - 1, int(slots * load_factor)))
         self.used = 0
         self.latest_offset = -1
-        """Everything from where the map was begun up to this offset is in it."""
+        """All records from the first dirty offset up to this one are in the map."""
         self.hash_key = os.urandom(16) if hash_key is None else hash_key
         size = slots * SLOT_SIZE
         self._mapping = mmap.mmap(-1, size) if size >= LARGE else None
@@ -49,7 +49,7 @@ class OffsetMap:
         return self.used / self.slots
 
     def put_batches(self, buf: Buffer, start: int, end: int, from_offset: int) -> tuple[int, int, int]:
-        """Plain batches into the map: (status, position of the first that is not done, records read)."""
+        """Add uncompressed batches: (status, position of the first batch that is not added, records read)."""
         status, at, self.used, latest, records = loops.map_batches(
             self.table, self.hash_key, self.used, self.limit, buf, start, end, from_offset
         )
@@ -59,7 +59,7 @@ class OffsetMap:
     def put_records(
         self, payload: Buffer, start: int, end: int, count: int, base_offset: int, from_offset: int
     ) -> int:
-        """The unpacked records of one batch into the map: OK, MAP_FULL, or what is wrong with them."""
+        """Add the decompressed records of a batch: OK, MAP_FULL, or the status of a malformed record."""
         status, _, self.used, latest = loops.map_records(
             self.table,
             self.hash_key,
@@ -77,7 +77,7 @@ class OffsetMap:
         return status
 
     def cover(self, offset: int) -> None:
-        """There is nothing more to know of the offsets up to this one."""
+        """The map is complete up to this offset."""
         if offset > self.latest_offset:
             self.latest_offset = offset
 
@@ -85,7 +85,7 @@ class OffsetMap:
         self.table.release()
         mapping, self._mapping = self._mapping, None
         if mapping is not None:
-            # To unmap it all at once takes milliseconds, for which the GIL is held.
+            # Unmapping all of it at once would hold the GIL for milliseconds.
             if hasattr(mmap, "MADV_DONTNEED"):
                 for start in range(0, len(mapping), PIECE):
                     mapping.madvise(mmap.MADV_DONTNEED, start, min(PIECE, len(mapping) - start))

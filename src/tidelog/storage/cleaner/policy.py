@@ -1,8 +1,8 @@
-"""Which range of which log is cleaned, and which segments become one. Pure: values in, values out.
+"""Chooses the log to clean, its range and the segments to merge. Pure functions.
 
-Only whole segments are cleaned, and only what is stable and replicated: a record may go for the sake of a
-later one only if no truncation or abort can take that later one away again. No crash may do so either: the
-log as it was when the range was chosen, its markers included, is on disk before anything is swapped.
+Only whole segments below the last stable offset are cleaned: a record may be removed only if no truncation or
+abort can remove the later record of its key. Nor can a crash: before the first swap the log is on disk as it
+was when the range was chosen, markers included.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from tidelog.storage.config import INT_MAX, LONG_MAX, LogConfig
+from tidelog.storage.log_segments import LogSegments
 from tidelog.storage.reads import WAITING, Reads
-from tidelog.storage.segments import SegmentList
 
 MAX_GROUP = 64
-"""Segments that become one at most: their files are renamed in one turn of the loop, which must be short."""
+"""The most segments to merge: their files are renamed in one turn of the loop, which must be short."""
 
 K = TypeVar("K")
 
 
 class CleanableRange(NamedTuple):
     first_dirty_offset: int
-    end: int  # the base offset of the first segment that has to be left alone
+    end: int  # the base offset of the first segment that is not cleaned
     clean_bytes: int
     dirty_bytes: int
-    overdue_ms: int  # how much longer than max.compaction.lag.ms the oldest of it waits
+    overdue_ms: int  # by how much its oldest record exceeds max.compaction.lag.ms
     checkpoint_is_wrong: bool = False
 
     @property
@@ -42,7 +42,7 @@ class CleanableRange(NamedTuple):
 def first_dirty_offset(
     checkpoint: int | None, log_start_offset: int, log_end_offset: int
 ) -> tuple[int, bool]:
-    """Where the uncleaned part begins, and whether the checkpoint spoke of an offset that is not there."""
+    """The first offset that is not cleaned, and whether the checkpoint is outside of the log."""
     if checkpoint is None:
         return log_start_offset, False
     if log_start_offset <= checkpoint <= log_end_offset:
@@ -51,7 +51,7 @@ def first_dirty_offset(
 
 
 def cleanable_range(
-    segments: SegmentList,
+    segments: LogSegments,
     config: LogConfig,
     *,
     checkpoint: int | None,
@@ -61,7 +61,7 @@ def cleanable_range(
     now_ms: int,
     reads: Reads = WAITING,
 ) -> CleanableRange:
-    """What of a log could be cleaned now. The last stable offset is never above the high watermark."""
+    """The part of a log that can be cleaned now. The last stable offset is at most the high watermark."""
     first_dirty, wrong = first_dirty_offset(checkpoint, log_start_offset, log_end_offset)
     young = now_ms - config.min_compaction_lag_ms
     end, clean_bytes, dirty_bytes = segments[0].base_offset, 0, 0
@@ -87,7 +87,7 @@ def cleanable_range(
 
 
 def dirtiest(candidates: Iterable[tuple[K, CleanableRange]]) -> K | None:
-    """The one with the greatest part uncleaned; the first of equals."""
+    """The key with the greatest dirty ratio; the first of equals."""
     best: K | None = None
     ratio = -1.0
     for key, found in candidates:
@@ -97,7 +97,7 @@ def dirtiest(candidates: Iterable[tuple[K, CleanableRange]]) -> K | None:
 
 
 class SegmentSizes(NamedTuple):
-    """What grouping looks at."""
+    """The sizes by which segments are grouped."""
 
     base_offset: int
     next_base: int
@@ -109,8 +109,10 @@ class SegmentSizes(NamedTuple):
 def group_segments(
     segments: Sequence[SegmentSizes], max_bytes: int, max_index_bytes: int, max_count: int = MAX_GROUP
 ) -> list[range]:
-    """Runs of segments that fit together into one: by bytes, by their indexes, and by the relative offsets
-    of an index, which have 32 bits. Given as ranges of places in `segments`."""
+    """Group consecutive segments that fit into one, as ranges of indexes of `segments`.
+
+    Limits are the bytes of the log and of its indexes, and the 31 bits of a relative offset.
+    """
     groups: list[range] = []
     start = 0
     while start < len(segments):

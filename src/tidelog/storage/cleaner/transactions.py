@@ -1,7 +1,7 @@
-"""Transactions as a pass over the log meets them: which batches were aborted, which markers nobody needs.
+"""CleanedTransactions: the aborted batches and the obsolete markers that a cleaning pass comes to.
 
-A marker may go once no batch of its transaction is left; until the pass after that one it stays, so that
-readers in the middle of the transaction still find its end.
+A marker is obsolete when no batch of its transaction is left. It stays until delete.retention.ms has passed,
+so that a consumer in the middle of the transaction finds its end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidelog.records.batch import CONTROL_ABORT, CONTROL_COMMIT, BatchHeader
-from tidelog.storage.txnindex import AbortedTransaction
+from tidelog.storage.transaction_index import AbortedTransaction
 
 
 class CleanedTransactions:
@@ -19,21 +19,23 @@ class CleanedTransactions:
         self._aborted = sorted(set(aborted), key=lambda transaction: transaction.first_offset)
         self._next = 0
         self._ongoing: dict[int, AbortedTransaction] = {}
-        self._seen: set[int] = set()  # producers of aborted transactions of which a batch is still there
+        self._seen: set[int] = set()  # producers of aborted transactions that still have a batch
         self._committed: set[int] = set()
         self.still_aborted: list[AbortedTransaction] = []
-        """Those of which batches were met: the transaction index still has to name them."""
+        """Aborted transactions with a batch in the group: its transaction index has to include them."""
 
     def _advance(self, header: BatchHeader) -> None:
         aborted = self._aborted
         while self._next < len(aborted) and aborted[self._next].first_offset <= header.last_offset:
             transaction = aborted[self._next]
-            if transaction.last_offset >= header.base_offset:  # the others ended before the pass began
+            if (
+                transaction.last_offset >= header.base_offset
+            ):  # the others ended before the first batch of the pass
                 self._ongoing.setdefault(transaction.producer_id, transaction)
             self._next += 1
 
     def batch(self, header: BatchHeader) -> bool:
-        """A batch of records is met: whether its transaction was aborted."""
+        """The pass comes to a batch of records; returns whether its transaction was aborted."""
         self._advance(header)
         if not header.is_transactional:
             return False
@@ -44,7 +46,7 @@ class CleanedTransactions:
         return False
 
     def control(self, header: BatchHeader, kind: int | None) -> bool:
-        """A control batch is met, of a kind or empty: whether nothing needs it any more."""
+        """The pass comes to a control batch (`kind` None: an empty one); returns whether it is obsolete."""
         self._advance(header)
         producer_id = header.producer_id
         if kind is None:

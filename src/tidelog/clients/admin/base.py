@@ -1,0 +1,383 @@
+"""Routes the requests of the admin client: to any broker, the controller, leaders or coordinators.
+
+Retriable errors (an election, a coordinator that loads, a broken connection) are retried until
+default.api.timeout.ms is over or `retries` are used up. An error of one key does not affect the other keys. A
+request that the broker does not support raises UnsupportedVersion with the name of the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+
+from tidelog.clients.admin.results import error_from, names_in
+from tidelog.clients.connection import api_name
+from tidelog.clients.errors import (
+    ClientClosedException,
+    ConfigError,
+    NoBrokersAvailableException,
+    TimeoutException,
+)
+from tidelog.clients.metadata import BrokerNode
+from tidelog.clients.network import GROUP, NetworkClient
+from tidelog.clients.settings import admin_settings
+from tidelog.clients.telemetry import Telemetry
+from tidelog.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    FencedLeaderEpoch,
+    KafkaError,
+    LeaderNotAvailable,
+    NetworkException,
+    NotController,
+    NotCoordinator,
+    NotLeaderOrFollower,
+    ThrottlingQuotaExceeded,
+    UnknownLeaderEpoch,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
+from tidelog.partitions import PartitionKey
+from tidelog.protocol.message import Message
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+if TYPE_CHECKING:
+    from tidelog.clients.typed_settings import AdminClientConfig
+
+T = TypeVar("T")
+K = TypeVar("K")
+R = TypeVar("R", bound=Message)
+
+Outcomes = dict[K, T | KafkaError]
+
+# Retriable errors: another broker answers, or the same broker a moment later.
+PASSING: tuple[type[KafkaError], ...] = (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    FencedLeaderEpoch,
+    LeaderNotAvailable,
+    NetworkException,
+    NoBrokersAvailableException,
+    NotController,
+    NotCoordinator,
+    NotLeaderOrFollower,
+    ThrottlingQuotaExceeded,
+    UnknownLeaderEpoch,
+)
+# Wait this much longer than the time limit of the request, for the cluster's own time-out error.
+GRACE_SECONDS = 5.0
+NO_LEADER = -1
+
+
+class Deadline:
+    """The end of a call, and the number of its attempts."""
+
+    __slots__ = ("_loop", "at", "attempts", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.seconds = seconds
+        self.at = self._loop.time() + seconds
+        self.attempts = 0
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.at - self._loop.time())
+
+
+class AdminBase:
+    """The base of AsyncAdmin. Takes Kafka's settings with underscores or as a dict; use `async with`."""
+
+    def __init__(
+        self, config: Mapping[str, object] | None = None, /, **settings: Unpack[AdminClientConfig]
+    ) -> None:
+        self.settings = admin_settings(config, **settings)
+        controllers = self.settings.bootstrap_controllers
+        if controllers and self.settings.bootstrap_servers:
+            raise ConfigError(
+                "bootstrap.controllers", ",".join(controllers), "expected alone, or bootstrap.servers alone"
+            )
+        self._client = NetworkClient(self.settings, controllers=controllers)
+        self._telemetry = Telemetry(self._client)
+
+    async def start(self) -> None:
+        """Start the client, as `async with` and the first call do. It connects with the first request."""
+        if self._client.closed:
+            raise ClientClosedException("the admin client is closed")
+        await self._client.start()
+
+    async def connect(self, *, timeout: float | None = None) -> None:
+        """Connect to a bootstrap server. Raises if none can be reached, after one attempt each.
+
+        Every call connects by itself and retries for its whole timeout. This method is for programs that
+        prefer to fail at once without a broker.
+        """
+        await self.start()
+        try:
+            await self._client.any_connection(timeout=self._deadline(timeout).left)
+        except PASSING:
+            links = sorted(self._client.links(), key=lambda link: link.node.id, reverse=True)
+            errors = [link.error for link in links if link.error is not None]
+            if not errors:
+                raise
+            if len(errors) == 1:
+                raise errors[0] from None
+            raise NetworkException("; ".join(map(str, errors))) from None
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics with Kafka's names, such as request-total; times are in milliseconds."""
+        return self._client.metrics.snapshot()
+
+    async def client_instance_id(self, *, timeout: float | None = None) -> str:
+        """The client instance id, as text.
+
+        Raises UnsupportedVersion if the broker does not collect client metrics.
+        """
+        await self.start()
+        return await self._telemetry.client_instance_id(self._deadline(timeout).seconds)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Time
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self.settings.default_api_timeout_ms / 1000 if timeout is None else timeout)
+
+    def _request_timeout(self, deadline: Deadline) -> float:
+        return min(deadline.left, self.settings.request_timeout_ms / 1000)
+
+    def _timeout_ms(self, deadline: Deadline) -> int:
+        """The time limit that a request passes to the cluster."""
+        return max(1, round(self._request_timeout(deadline) * 1000))
+
+    async def _pause(self, deadline: Deadline, error: KafkaError, what: str) -> None:
+        """Wait before the next attempt. Raises if there is none."""
+        pause = self._client.retry_backoff.delay(deadline.attempts)
+        deadline.attempts += 1
+        if deadline.attempts > self.settings.retries:
+            raise error
+        if pause >= deadline.left:
+            raise TimeoutException(
+                f"{what}: not within {deadline.seconds:g} s; the last answer was: {error}"
+            ) from None
+        await asyncio.sleep(pause)
+
+    async def _retrying(self, deadline: Deadline, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await ask()
+            except PASSING as error:
+                await self._pause(deadline, error, what)
+
+    # Routing
+
+    async def _call(self, node_id: int, request: Message, answer: type[R], deadline: Deadline) -> R:
+        """Send a request to one broker, once."""
+        timeout = self._request_timeout(deadline) + GRACE_SECONDS
+        return await self._client.call(node_id, request, answer, timeout=timeout)
+
+    async def _ask_any(self, request: Message, answer: type[R], deadline: Deadline) -> R:
+        """Send a request to any broker, until one answers."""
+        await self.start()
+
+        async def ask() -> R:
+            timeout = self._request_timeout(deadline)
+            if self._client.speaks_with_controllers:
+                return await self._client.call_controller(request, answer, timeout=timeout)
+            return await self._client.call_any(request, answer, timeout=timeout)
+
+        return await self._retrying(deadline, api_name(type(request)), ask)
+
+    async def _ask_node(self, node_id: int, request: Message, answer: type[R], deadline: Deadline) -> R:
+        """Send a request to one broker, until it answers."""
+        await self._known(node_id, deadline)
+        return await self._retrying(
+            deadline, api_name(type(request)), lambda: self._call(node_id, request, answer, deadline)
+        )
+
+    async def _ask_controller(
+        self, request: Message, answer: type[R], deadline: Deadline, code_of: Callable[[R], int]
+    ) -> R:
+        """Send a request to the controller, or to its successor if `code_of` finds NOT_CONTROLLER."""
+        await self.start()
+
+        async def ask() -> R:
+            timeout = self._request_timeout(deadline) + GRACE_SECONDS
+            found = await self._client.call_controller(request, answer, timeout=timeout)
+            if code_of(found) == NotController.code:
+                await self._client.refresh(timeout=deadline.left)
+                raise NotController(f"{api_name(type(request))}: the broker is not the controller")
+            return found
+
+        return await self._retrying(deadline, api_name(type(request)), ask)
+
+    async def _known(self, node_id: int, deadline: Deadline) -> None:
+        """Make sure that the address of a broker is known. Raises if the cluster has no such broker."""
+        nodes = await self._nodes(deadline)
+        if node_id not in nodes:
+            raise NetworkException(f"broker {node_id} is not in the cluster, which has {sorted(nodes)}")
+
+    def _node(self, node_id: int) -> BrokerNode:
+        """A broker of the current view of the cluster."""
+        node = self._client.view.nodes.get(node_id)
+        if node is None:
+            raise NetworkException(f"broker {node_id} is not in the cluster any more")
+        return node
+
+    async def _nodes(self, deadline: Deadline) -> list[int]:
+        """The ids of the live brokers."""
+        await self.start()
+        if not self._client.view.nodes:
+            await self._client.refresh(timeout=deadline.left)
+        return sorted(self._client.view.nodes)
+
+    async def _metadata(self, topics: Iterable[str] | None, deadline: Deadline) -> MetadataResponse:
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        if topics is not None:
+            request.topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        answer = await self._ask_any(request, MetadataResponse, deadline)
+        # The next requests go to the brokers that this answer names.
+        self._client.view.update(answer, asked=())
+        return answer
+
+    async def _leaders(
+        self, partitions: Iterable[PartitionKey], deadline: Deadline
+    ) -> dict[PartitionKey, int | KafkaError]:
+        """The leader of each partition, or the reason why it has none."""
+        wanted = list(partitions)
+        answer = await self._metadata(sorted({topic for topic, _ in wanted}), deadline)
+        leaders = {
+            (topic.name, partition.partition_index): partition.leader_id
+            for topic in answer.topics
+            for partition in topic.partitions
+        }
+        refused = {
+            topic.name: error_from(topic.error_code, None, f"topic {topic.name!r}") for topic in answer.topics
+        }
+        live = {broker.node_id for broker in answer.brokers}
+        found: dict[PartitionKey, int | KafkaError] = {}
+        for topic, index in wanted:
+            leader = leaders.get((topic, index))
+            if leader is None:
+                found[topic, index] = refused.get(topic) or UnknownTopicOrPartition(
+                    f"partition {topic}-{index} does not exist"
+                )
+            elif leader in live:
+                found[topic, index] = leader
+            else:
+                found[topic, index] = LeaderNotAvailable(
+                    f"partition {topic}-{index} has no leader at present"
+                )
+        return found
+
+    async def _by_leader(
+        self,
+        partitions: Iterable[PartitionKey],
+        deadline: Deadline,
+        ask: Callable[[int, list[PartitionKey]], Awaitable[Mapping[PartitionKey, T | KafkaError]]],
+    ) -> Outcomes[PartitionKey, T]:
+        """The answers of the leaders for each partition, with retries after elections."""
+
+        async def look_up(waiting: list[PartitionKey]) -> Mapping[PartitionKey, int | KafkaError]:
+            return await self._leaders(waiting, deadline)
+
+        return await self._settle(list(dict.fromkeys(partitions)), deadline, look_up, ask)
+
+    async def _by_coordinator(
+        self,
+        keys: Iterable[str],
+        deadline: Deadline,
+        ask: Callable[[int, list[str]], Awaitable[Mapping[str, T | KafkaError]]],
+        *,
+        kind: int = GROUP,
+        again: tuple[type[KafkaError], ...] = PASSING,
+    ) -> Outcomes[str, T]:
+        """The answers of the coordinators for each group or transactional id."""
+
+        async def look_up(waiting: list[str]) -> Mapping[str, int | KafkaError]:
+            found: dict[str, int | KafkaError] = {}
+            for key in waiting:
+                try:
+                    found[key] = await self._client.coordinator(kind, key, timeout=deadline.left)
+                except KafkaError as error:
+                    found[key] = error
+            return found
+
+        async def asked(node_id: int, waiting: list[str]) -> Mapping[str, T | KafkaError]:
+            answers = await ask(node_id, waiting)
+            for key, outcome in answers.items():
+                if isinstance(outcome, PASSING):
+                    self._client.forget_coordinator(kind, key)
+            return answers
+
+        return await self._settle(names_in(keys), deadline, look_up, asked, again)
+
+    async def _settle(
+        self,
+        keys: list[K],
+        deadline: Deadline,
+        look_up: Callable[[list[K]], Awaitable[Mapping[K, int | KafkaError]]],
+        ask: Callable[[int, list[K]], Awaitable[Mapping[K, T | KafkaError]]],
+        again: tuple[type[KafkaError], ...] = PASSING,
+    ) -> Outcomes[K, T]:
+        await self.start()
+        settled: Outcomes[K, T] = {}
+        waiting = keys
+        while waiting:
+            settled |= await self._ask_once(waiting, look_up, ask)
+            waiting = [key for key in keys if isinstance(settled[key], again)]
+            if waiting:
+                first = settled[waiting[0]]
+                assert isinstance(first, KafkaError)
+                try:
+                    await self._pause(deadline, first, repr(waiting[0]))
+                except KafkaError as error:
+                    return settled | dict.fromkeys(waiting, error)
+        return {key: settled[key] for key in keys}
+
+    async def _ask_once(
+        self,
+        keys: list[K],
+        look_up: Callable[[list[K]], Awaitable[Mapping[K, int | KafkaError]]],
+        ask: Callable[[int, list[K]], Awaitable[Mapping[K, T | KafkaError]]],
+    ) -> Outcomes[K, T]:
+        outcomes: Outcomes[K, T] = {}
+        by_node: dict[int, list[K]] = {}
+        for key, node in (await look_up(keys)).items():
+            if isinstance(node, KafkaError):
+                outcomes[key] = node
+            else:
+                by_node.setdefault(node, []).append(key)
+        answered = await asyncio.gather(*(self._guarded(ask, node, asked) for node, asked in by_node.items()))
+        for (node, asked), answers in zip(by_node.items(), answered, strict=True):
+            silent = UnknownServerError(f"broker {node} gave no answer for it")
+            outcomes |= {key: answers.get(key, silent) for key in asked}
+        return outcomes
+
+    async def _guarded(
+        self, ask: Callable[[int, list[K]], Awaitable[Mapping[K, T | KafkaError]]], node: int, keys: list[K]
+    ) -> Mapping[K, T | KafkaError]:
+        """The answer of one broker. If it fails, each of its keys gets the error."""
+        try:
+            return await ask(node, keys)
+        except KafkaError as error:
+            return dict.fromkeys(keys, error)
+
+
+def by_topic(partitions: Iterable[PartitionKey]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(index)
+    return topics

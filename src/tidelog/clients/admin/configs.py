@@ -1,0 +1,257 @@
+"""Configs of topics, brokers, groups, loggers and client metrics: describe, alter, list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from tidelog.clients.admin.base import AdminBase, Deadline, Outcomes
+from tidelog.clients.admin.results import Results, error_from, raise_for, settled
+from tidelog.config import ConfigType
+from tidelog.errors import KafkaError, UnsupportedVersion
+from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from tidelog.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tidelog.protocol.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+
+class ResourceType(IntEnum):
+    """The types of resources that have configs."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    """A resource with configs. A broker with the name "" stands for the default of all brokers."""
+
+    type: ResourceType
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type.name.lower()} {self.name or '(default)'!r}"
+
+
+class ConfigSource(IntEnum):
+    """The source of a config's value."""
+
+    UNKNOWN = -1
+    NONE = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigSource:
+        return cls.UNKNOWN  # from a broker that is newer than this client
+
+
+class ConfigSynonym(NamedTuple):
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(slots=True, frozen=True)
+class ConfigEntry:
+    """A config and its value; the value of a password is None."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_sensitive: bool = False
+    is_read_only: bool = False
+    type: ConfigType = ConfigType.UNKNOWN
+    synonyms: Sequence[ConfigSynonym] = ()
+    documentation: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+class OpType(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class AlterConfigOp(NamedTuple):
+    """One change. APPEND and SUBTRACT are for lists, DELETE restores the default."""
+
+    name: str
+    value: str | None
+    op: OpType = OpType.SET
+
+
+async def describe_configs(
+    self: AdminBase,
+    resources: Iterable[ConfigResource],
+    *,
+    names: Iterable[str] | None = None,
+    include_synonyms: bool = False,
+    include_documentation: bool = False,
+    partial: bool = False,
+    timeout: float | None = None,
+) -> Results[ConfigResource, dict[str, ConfigEntry]]:
+    """The configs of resources, all or those in `names`. Configs of a broker come from that broker."""
+    deadline = self._deadline(timeout)
+    wanted_names = None if names is None else list(names)
+    outcomes: Outcomes[ConfigResource, dict[str, ConfigEntry]] = {}
+    for node, asked in _by_node(resources).items():
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=resource.type,
+                    resource_name=resource.name,
+                    configuration_keys=wanted_names,
+                )
+                for resource in asked
+            ],
+            include_synonyms=include_synonyms,
+            include_documentation=include_documentation,
+        )
+        try:
+            if node is None:
+                answer = await self._ask_any(request, DescribeConfigsResponse, deadline)
+            else:
+                answer = await self._ask_node(node, request, DescribeConfigsResponse, deadline)
+        except KafkaError as error:
+            if not partial:
+                raise
+            outcomes |= dict.fromkeys(asked, error)
+            continue
+        for result in answer.results:
+            resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
+            outcomes[resource] = error_from(
+                result.error_code, result.error_message, f"settings of {resource}"
+            ) or {entry.name: _entry(entry) for entry in result.configs}
+    return settled(outcomes, partial)
+
+
+async def incremental_alter_configs(
+    self: AdminBase,
+    changes: Mapping[ConfigResource, Iterable[AlterConfigOp]],
+    *,
+    validate_only: bool = False,
+    partial: bool = False,
+    timeout: float | None = None,
+) -> Results[ConfigResource, None]:
+    """Change some configs and leave the others as they are."""
+    deadline = self._deadline(timeout)
+    outcomes: Outcomes[ConfigResource, None] = {}
+    for node, asked in _by_node(changes).items():
+        request = IncrementalAlterConfigsRequest(
+            resources=[_changed(resource, changes[resource]) for resource in asked],
+            validate_only=validate_only,
+        )
+        try:
+            answer = await _alter(self, node, request, deadline)
+        except KafkaError as error:
+            if not partial:
+                raise
+            outcomes |= dict.fromkeys(asked, error)
+            continue
+        for result in answer.responses:
+            resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
+            outcomes[resource] = error_from(
+                result.error_code, result.error_message, f"settings of {resource}"
+            )
+    return settled(outcomes, partial)
+
+
+async def list_config_resources(
+    self: AdminBase, types: Iterable[ResourceType] = (), *, timeout: float | None = None
+) -> list[ConfigResource]:
+    """The resources that have configs, of the given types or of any type."""
+    deadline = self._deadline(timeout)
+    wanted = [int(kind) for kind in types]
+    await self.start()
+    connection = await self._retrying(deadline, "list_config_resources", self._client.any_connection)
+    only_metrics = connection.version_for(ListConfigResourcesRequest) == 0
+    if only_metrics and wanted != [ResourceType.CLIENT_METRICS]:
+        raise UnsupportedVersion(
+            f"the broker {connection.node.address} lists client metrics alone (ListConfigResources 0)"
+        )
+    request = ListConfigResourcesRequest(resource_types=[] if only_metrics else wanted)
+    answer = await self._ask_any(request, ListConfigResourcesResponse, deadline)
+    raise_for(answer.error_code, None, "resources with settings")
+    return [
+        ConfigResource(ResourceType(found.resource_type), found.resource_name)
+        for found in answer.config_resources
+    ]
+
+
+async def list_client_metrics_resources(self: AdminBase, *, timeout: float | None = None) -> list[str]:
+    """The names of the client metrics subscriptions."""
+    found = await list_config_resources(self, [ResourceType.CLIENT_METRICS], timeout=timeout)
+    return [resource.name for resource in found]
+
+
+async def _alter(
+    self: AdminBase, node: int | None, request: IncrementalAlterConfigsRequest, deadline: Deadline
+) -> IncrementalAlterConfigsResponse:
+    if node is not None:
+        return await self._ask_node(node, request, IncrementalAlterConfigsResponse, deadline)
+    return await self._ask_controller(
+        request,
+        IncrementalAlterConfigsResponse,
+        deadline,
+        lambda found: found.responses[0].error_code if found.responses else 0,
+    )
+
+
+def _by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
+    """Resources by the broker that has to be asked. None stands for any broker."""
+    found: dict[int | None, list[ConfigResource]] = {}
+    for resource in resources:
+        own = resource.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and resource.name
+        if own and not resource.name.isdigit():
+            raise ValueError(f"{resource}: expected the number of a broker")
+        found.setdefault(int(resource.name) if own else None, []).append(resource)
+    return found
+
+
+def _changed(
+    resource: ConfigResource, ops: Iterable[AlterConfigOp]
+) -> IncrementalAlterConfigsRequest.AlterConfigsResource:
+    return IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=resource.type,
+        resource_name=resource.name,
+        configs=[
+            IncrementalAlterConfigsRequest.AlterableConfig(
+                name=op.name, config_operation=op.op, value=op.value
+            )
+            for op in ops
+        ],
+    )
+
+
+def _entry(entry: DescribeConfigsResponse.DescribeConfigsResourceResult) -> ConfigEntry:
+    return ConfigEntry(
+        entry.name,
+        entry.value,
+        ConfigSource(entry.config_source),
+        entry.is_sensitive,
+        entry.read_only,
+        ConfigType(entry.config_type),
+        [ConfigSynonym(found.name, found.value, ConfigSource(found.source)) for found in entry.synonyms],
+        entry.documentation,
+    )

@@ -1,0 +1,32 @@
+"""BlockingTasks: work that waits for the disk, done off the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog.clock import Scheduler
+
+
+class BlockingTasks:
+    """Runs work through the scheduler; without a scheduler, or once closed, at once."""
+
+    __slots__ = ("_closed", "_scheduler")
+
+    def __init__(self, scheduler: Scheduler | None) -> None:
+        self._scheduler = scheduler
+        self._closed = False
+
+    def run(self, work: Callable[[], None], done: Callable[[None, BaseException | None], None]) -> None:
+        """Call `work`, then `done(None, error)` on the loop."""
+        if self._scheduler is not None and not self._closed:
+            self._scheduler.run_blocking(work, done)
+            return
+        try:
+            work()
+        except OSError as error:
+            done(None, error)
+        else:
+            done(None, None)
+
+    def close(self) -> None:
+        self._closed = True

@@ -1,0 +1,172 @@
+"""Removes files off the loop: renames them at once, so that no start finds them, and unlinks them later.
+
+Files of a log are renamed in the order of its offsets, whatever goes wrong: a crash in between leaves the
+newest of them, without a gap to the rest of the log, and the next retention deletes them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from threading import Lock
+
+from tidelog.clock import Scheduler
+from tidelog.storage.disk import Disk, DiskFile
+from tidelog.storage.log_segment import DELETED
+
+logger = logging.getLogger("tidelog.storage")
+
+
+class Removal:
+    """The files to remove of one log. `rename` may run in any thread, the other methods on the loop."""
+
+    __slots__ = ("_before", "_disk", "_held", "_lock", "_renamed", "_waiting", "delay_ms", "failed")
+
+    def __init__(self, disk: Disk, delay_ms: int, failed: Callable[[OSError], None]) -> None:
+        self._disk = disk
+        self._before: deque[Callable[[], None]] = deque()
+        self._waiting: deque[str] = deque()
+        self._renamed: list[str] = []
+        self._held: list[DiskFile] = []
+        self._lock = Lock()
+        self.delay_ms = delay_ms
+        self.failed = failed
+
+    def add(self, paths: Iterable[str], held: Iterable[DiskFile]) -> None:
+        """Add files, oldest segment first and its log before its indexes, and their open descriptors."""
+        self._waiting.extend(paths)
+        self._held.extend(held)
+
+    def do_before(self, work: Callable[[], None]) -> None:
+        """Call `work` before the files added so far are renamed: it makes something durable first."""
+        self._before.append(work)
+
+    @property
+    def is_done(self) -> bool:
+        return not self._waiting
+
+    @property
+    def syncs(self) -> bool:
+        """Whether `rename` waits for the disk."""
+        return bool(self._before)
+
+    def rename(self) -> None:
+        with self._lock:
+            while self._before:
+                self._before[0]()
+                self._before.popleft()
+            while self._waiting:
+                path = self._waiting[0]
+                try:
+                    self._disk.rename(path, path + DELETED)
+                except FileNotFoundError:
+                    pass
+                else:
+                    self._renamed.append(path + DELETED)
+                self._waiting.popleft()
+
+    def give_up(self) -> None:
+        """Rename nothing more from the return on: other files may get these names."""
+        with self._lock:
+            self._before.clear()
+            self._waiting.clear()
+
+    def take(self) -> tuple[list[str], list[DiskFile]]:
+        """The files to unlink and the descriptors to close."""
+        with self._lock:
+            renamed, self._renamed = self._renamed, []
+        held, self._held = self._held, []
+        return renamed, held
+
+
+class FileRemover:
+    """Renames and unlinks files with the lowest priority, one task at a time; without a scheduler at once.
+
+    The next start does what is left when the broker stops.
+    """
+
+    __slots__ = ("_closed", "_disk", "_scheduler", "_waiting")
+
+    def __init__(self, disk: Disk, scheduler: Scheduler | None) -> None:
+        self._disk = disk
+        self._scheduler = scheduler
+        self._waiting: list[Removal] = []
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+
+    def rename_later(self, removal: Removal) -> None:
+        """Removals of one turn of the loop share one background task."""
+        if self._scheduler is not None and not self._waiting:
+            self._scheduler.call_soon_in_turn(self._begin)
+        self._waiting.append(removal)
+        if self._scheduler is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        removals, self._waiting = self._waiting, []
+        errors: list[tuple[Removal, OSError]] = []
+
+        def rename() -> None:
+            for removal in removals:
+                try:
+                    removal.rename()
+                except OSError as error:
+                    errors.append((removal, error))
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                logger.error("deleted segments could not be renamed", exc_info=error)
+            for removal, failure in errors:
+                removal.failed(failure)
+            self._unlink_renamed(removals)
+
+        self._run(rename, done)
+
+    def _unlink_renamed(self, removals: list[Removal]) -> None:
+        by_delay: dict[int, tuple[list[str], list[DiskFile]]] = {}
+        for removal in removals:
+            paths, held = by_delay.setdefault(removal.delay_ms, ([], []))
+            renamed, descriptors = removal.take()
+            paths += renamed
+            held += descriptors
+        for delay_ms, (paths, held) in by_delay.items():
+            if paths or held:
+                self.unlink_later(paths, held, delay_ms)
+
+    def unlink_later(self, paths: list[str], held: list[DiskFile], delay_ms: int) -> None:
+        def unlink() -> None:
+            for path in paths:
+                self._disk.unlink(path)
+            # Closing the last descriptor of a large deleted file takes the kernel long: not on the loop.
+            held.clear()
+
+        self._later(delay_ms, unlink)
+
+    def remove_tree_later(self, path: str, delay_ms: int) -> None:
+        self._later(delay_ms, lambda: self._disk.remove_tree(path))
+
+    def _later(self, delay_ms: int, work: Callable[[], None]) -> None:
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, FileNotFoundError):
+                logger.warning("deleted files could not be removed: %s", error)
+
+        if self._scheduler is None:
+            self._run(work, done)
+        else:
+            self._scheduler.schedule(delay_ms / 1000, lambda: self._run(work, done))
+
+    def _run(self, work: Callable[[], None], done: Callable[[None, BaseException | None], None]) -> None:
+        if self._closed:
+            return
+        if self._scheduler is not None:
+            self._scheduler.run_in_background(work, done)
+            return
+        try:
+            work()
+        except OSError as error:
+            done(None, error)
+        else:
+            done(None, None)

@@ -1,0 +1,38 @@
+"""FileSlice: a range of a segment file, sent to a socket without copying it."""
+
+from __future__ import annotations
+
+from tidelog.storage.disk import DiskFile
+
+
+class FileSlice:
+    """Keeps its file open, so that it can be read although the segment is deleted."""
+
+    __slots__ = ("handle", "position", "size")
+
+    def __init__(self, handle: DiskFile, position: int, size: int) -> None:
+        self.handle = handle
+        self.position = position
+        self.size = size
+
+    def fileno(self) -> int:
+        return self.handle.fileno()
+
+    def read(self) -> bytes:
+        return self.handle.pread(self.size, self.position)
+
+    def read_cached(self) -> bytes | bytearray | None:
+        """The bytes; None if the read would have to wait for the disk."""
+        return self.handle.pread_cached(self.size, self.position)
+
+    def is_cached(self, size: int, position: int) -> bool:
+        return self.handle.is_cached(size, position)
+
+    def bring_in(self, size: int, position: int, ahead: int = 0) -> None:
+        self.handle.bring_in(size, position, ahead)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"FileSlice({self.handle.path!r}, position={self.position}, size={self.size})"

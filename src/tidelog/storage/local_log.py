@@ -1,0 +1,325 @@
+"""The segments of one partition and their files: rolled, removed, replaced, cut back, closed.
+
+Segments follow each other without overlap, and only the active one, the last, grows. A crash at any step
+leaves files that load right: what must not come back is renamed before something else is made durable that
+relies on it. Methods raise OSError where the disk refuses. They belong to the thread that owns the log, but
+for `write_snapshots`.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from threading import Lock
+
+from tidelog.storage.config import LogConfig
+from tidelog.storage.disk import Disk, DiskFile
+from tidelog.storage.file_cache import FileCache
+from tidelog.storage.file_remover import FileRemover, Removal
+from tidelog.storage.log_segment import CLEANED, DELETED, LOG, NEVER, SWAP, CleanedFiles, LogSegment
+from tidelog.storage.partition_folders import path_for_deletion
+from tidelog.storage.recovery import LoadedLog
+
+
+class LocalLog:
+    __slots__ = (
+        "_files",
+        "_removal",
+        "_rng",
+        "closed",
+        "config",
+        "dir",
+        "disk",
+        "generation",
+        "lock",
+        "log_end_offset",
+        "log_start_offset",
+        "loose_names",
+        "remover",
+        "segments",
+        "snapshots",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        config: LogConfig,
+        loaded: LoadedLog,
+        *,
+        disk: Disk,
+        files: FileCache,
+        rng: random.Random | None,
+    ) -> None:
+        self.dir = directory
+        self.config = config
+        self.segments = loaded.segments
+        self.snapshots = loaded.snapshots
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.disk = disk
+        self._files = files
+        self._rng = rng
+        self.lock = Lock()  # held while another thread writes one of the small files, and by what ends that
+        self.closed = False
+        self.generation = 0  # another one each time the end moves back
+        self.loose_names = 0  # files that were unlinked; a sync of the folder makes that durable
+        self._removal: Removal | None = None  # files that retention dropped and that still have their names
+        self.remover: FileRemover | None = None  # renames and unlinks files off the loop; without it at once
+
+    # -- the active segment
+
+    def roll_to(self, base_offset: int, producers: bytes, now_ms: int) -> LogSegment:
+        """Begin a segment. Nothing is written to the one before: the flush that follows sees to its files.
+
+        `producers` is the snapshot of the producers below the offset.
+        """
+        config = self.config
+        new = self._new_segment(base_offset, now_ms)
+        if config.segment_jitter_ms:
+            rng = self._rng or random.Random()
+            new.jitter_ms = rng.randrange(min(config.segment_jitter_ms, config.max_segment_ms) + 1)
+        new.roll_timestamp = NEVER
+        self.segments.active.snapshot_to_write = producers
+        self.segments.append(new)
+        return new
+
+    def _new_segment(self, base_offset: int, now_ms: int) -> LogSegment:
+        index_bytes = self.config.segment_index_bytes
+        return LogSegment.create(self.disk, self._files, self.dir, base_offset, index_bytes, now_ms)
+
+    def take_back_roll(self) -> None:
+        """Remove an active segment that no append has reached. The one before it grows again in any case."""
+        with self.lock:
+            removed = self.segments.remove_from(len(self.segments) - 1)[0]
+        self.segments.active.snapshot_to_write = None
+        self.loose_names += 1
+        try:
+            self.snapshots.delete(removed.base_offset)
+            for path in removed.existing_files():
+                self.disk.unlink(path)
+        except OSError as error:
+            # The segment before it will hold its offsets: a start that finds both would end the log here.
+            raise OSError(errno.EIO, f"a segment cannot be removed: {error}", removed.path(LOG)) from error
+        finally:
+            removed.close()
+
+    # -- removal at the start, off the loop
+
+    def remove_first(self, count: int, failed: Callable[[OSError], None]) -> None:
+        """Drop the oldest segments. Their files follow; `failed` hears where the disk refuses that."""
+        removed = self.segments.remove_first(count)
+        removal = self._pending_removal(failed)
+        self._keep_producers(removed, removal)
+        for segment in removed:
+            held = segment.close()
+            removal.add(self._leaving(segment), held)
+        self._rename_later(removal)
+
+    def _pending_removal(self, failed: Callable[[OSError], None]) -> Removal:
+        if self._removal is None or (self._removal.is_done and not self._removal.syncs):
+            self._removal = Removal(self.disk, self.config.file_delete_delay_ms, failed)
+        return self._removal
+
+    def _keep_producers(self, removed: list[LogSegment], removal: Removal) -> None:
+        """Segments leave at the log's start: what comes first then needs the snapshot of those before it.
+
+        Without it a crash would forget transactions that began in what is gone, and that they were aborted.
+        Each of them may be the last that goes before the crash.
+        """
+        bases = [*(segment.base_offset for segment in removed[1:]), self.segments[0].base_offset]
+        snapshots: list[tuple[int, bytes | None]] = []
+        for segment, base in zip(removed, bases, strict=True):
+            if segment.synced and segment.snapshot_to_write is None:
+                continue
+            snapshots.append((base, segment.snapshot_to_write))
+            if segment.snapshot_to_write is not None:
+                self.snapshots.note(base)
+                with self.lock:
+                    segment.snapshot_to_write = None  # a flush that began before must not write it once more
+        if snapshots:
+            removal.do_before(lambda: self.write_snapshots(snapshots))
+
+    def write_snapshots(self, snapshots: list[tuple[int, bytes | None]]) -> None:
+        """In any thread: make snapshots durable that nobody else writes; None is written already."""
+        for base, data in snapshots:
+            with self.lock:
+                if self.closed:
+                    return
+                path = self.snapshots.path(base)
+                if data is not None:
+                    self.disk.write(path, data)
+            try:
+                self.disk.fsync(path)
+            except FileNotFoundError:
+                pass  # there was no need for one
+        self.disk.fsync_dir(path.rpartition("/")[0])
+
+    def _rename_later(self, removal: Removal) -> None:
+        if removal.is_done:
+            self._removal = None
+        elif self.remover is not None:
+            self.remover.rename_later(removal)
+        else:
+            self.rename_removed()
+
+    def retry_removal(self) -> None:
+        """What was in the way of an earlier removal may have passed."""
+        if self._removal is not None:
+            self._rename_later(self._removal)
+
+    @property
+    def unfinished_removal(self) -> Removal | None:
+        """What still has to lose its name."""
+        return None if self._removal is None or self._removal.is_done else self._removal
+
+    def rename_removed(self) -> None:
+        """Do now what was left for later, because what comes next must not overtake it."""
+        removal, self._removal = self._removal, None
+        if removal is None:
+            return
+        try:
+            removal.rename()
+        except OSError:
+            self._removal = removal
+            raise
+        self._unlink_later(*removal.take())
+
+    def _forget_removed(self) -> None:
+        """The folder goes or is not used any more, and with it what was to be renamed there."""
+        if self._removal is not None:
+            self._removal.give_up()
+            self._removal = None
+
+    def _leaving(self, segment: LogSegment) -> list[str]:
+        paths = segment.existing_files()
+        snapshot = self.snapshots.let_go(segment.base_offset)
+        return paths if snapshot is None else [*paths, snapshot]
+
+    def _rename_deleted(self, paths: list[str]) -> list[str]:
+        renamed: list[str] = []
+        for path in paths:
+            try:
+                self.disk.rename(path, path + DELETED)
+            except FileNotFoundError:
+                continue
+            renamed.append(path + DELETED)
+        return renamed
+
+    def _unlink_later(self, paths: list[str], held: list[DiskFile]) -> None:
+        if self.remover is not None:
+            self.remover.unlink_later(paths, held, self.config.file_delete_delay_ms)
+        else:
+            for path in paths:
+                self.disk.unlink(path)
+
+    # -- truncation at the end
+
+    def begin_truncation(self) -> None:
+        """What a flush has still to write is of a log that is no more."""
+        with self.lock:
+            self.generation += 1
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the batches that reach to `offset`, which some segment holds, or behind it."""
+        at = self.segments.find(offset)
+        if at + 1 < len(self.segments):
+            self._remove_for_good(self.segments.remove_from(at + 1))
+        self.segments.active.truncate(offset)
+
+    def start_anew_at(self, offset: int, now_ms: int) -> None:
+        """Drop every segment, and begin an empty one at `offset`."""
+        self._remove_for_good(self.segments.remove_from(0))
+        self.snapshots.delete_outside(offset, offset - 1)
+        self.segments.append(self._new_segment(offset, now_ms))
+
+    def _remove_for_good(self, segments: list[LogSegment]) -> None:
+        """Segments behind the end must not come back by a crash: others will take their offsets."""
+        renamed: list[str] = []
+        held: list[DiskFile] = []
+        for segment in segments:
+            held += segment.close()
+            renamed += self._rename_deleted(self._leaving(segment))
+        self.disk.fsync_dir(self.dir)
+        self._unlink_later(renamed, held)
+
+    # -- cleaned segments take the place of those they were made from
+
+    def replace(self, old: list[LogSegment], cleaned: CleanedFiles) -> bool:
+        """Swap files that are on disk under their names with `.cleaned` for segments that follow each other.
+
+        False, and nothing is changed, where those segments are no longer all there. From the first `.swap` on
+        a start completes what a crash interrupts. Older segments go first, so that no record comes back
+        without the later ones that speak of its key.
+        """
+        at = self.segments.find(old[0].base_offset)
+        present = [self.segments[i] for i in range(at, min(at + len(old), len(self.segments)))]
+        same = len(present) == len(old) and all(a is b for a, b in zip(present, old, strict=True))
+        if self.closed or not same or old[-1] is self.segments.active:
+            return False
+        if self._removal is not None and self._removal.syncs:
+            return False  # that is not waited for here, and soon over
+        # Records that retention dropped must not come back without the tombstones that cleaning drops.
+        self.rename_removed()
+        new = LogSegment.of_cleaned(
+            self.disk, self._files, self.dir, cleaned, self.config.segment_index_bytes
+        )
+        paths = new.existing_files()
+        for path in paths:
+            self.disk.rename(path + CLEANED, path + SWAP)
+        self.segments.replace(at, len(old), new)
+        try:
+            held: list[DiskFile] = []
+            renamed = self._mark_replaced(old, new.base_offset, held)
+            for path in paths:
+                self.disk.rename(path + SWAP, path)
+        except OSError as error:
+            # Names and memory no longer agree: whatever the reason was, the folder cannot be used further.
+            raise OSError(errno.EIO, f"half of a swap: {error}", self.dir) from error
+        self._unlink_later(renamed, held)
+        return True
+
+    def _mark_replaced(self, old: list[LogSegment], base_offset: int, held: list[DiskFile]) -> list[str]:
+        renamed: list[str] = []
+        for segment in old:
+            held += segment.close()
+            same = segment.base_offset == base_offset  # its snapshot stays
+            renamed += self._rename_deleted(segment.existing_files() if same else self._leaving(segment))
+        return renamed
+
+    # -- the end of its life in a folder
+
+    def release(self) -> None:
+        """Let go of all files without writing anything."""
+        with self.lock:
+            self.closed = True
+        self._forget_removed()
+        for segment in self.segments:
+            segment.close()
+
+    def release_files(self) -> None:
+        """Keep no descriptor while nobody uses the log: they are opened again when needed."""
+        for segment in self.segments:
+            segment.release_files()
+            self._files.forget(segment)
+
+    def rename_for_deletion(self) -> str:
+        """Give the folder a name that is no partition's; returns the new path."""
+        target = path_for_deletion(self.dir)
+        self.disk.rename(self.dir, target)
+        return target
+
+    def leave_files(self) -> list[DiskFile]:
+        """Let go of files that lie in another folder now; those that were open are given back."""
+        held: list[DiskFile] = []
+        for segment in self.segments:
+            held += segment.close()
+        self._forget_removed()
+        return held
+
+    def moved_to(self, directory: str) -> None:
+        """Everything from now on is done in another folder. To be called with the lock held."""
+        self.dir = directory
+        self.snapshots.moved(directory)
+        for segment in self.segments:
+            segment.directory = directory

@@ -1,0 +1,485 @@
+"""The appends of a log, each in three steps, so that its bytes can be written off the loop.
+
+`prepare` assigns offsets and a place in the file, `PendingAppend.write` writes, and `finish` makes the batch
+part of the log, or `abandon` takes it back. Appends finish in the order in which they were prepared. All but
+`PendingAppend.write` belongs to the thread that owns the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from tidelog.errors import CorruptMessage, KafkaError, KafkaStorageError, RecordListTooLarge
+from tidelog.records.batch import CONTROL_FLAG, BatchHeader, crc_is_valid, iter_batches, patch_header
+from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
+from tidelog.records.loops import lay_out
+from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend, write_together
+from tidelog.storage.config import LogConfig
+from tidelog.storage.disk import DiskFile
+from tidelog.storage.leader_epoch_file_cache import LeaderEpochFileCache
+from tidelog.storage.local_log import LocalLog
+from tidelog.storage.log_flusher import LogFlusher
+from tidelog.storage.log_listener import LogListeners
+from tidelog.storage.log_segment import CHECK_NEXT, LOG, LogSegment
+from tidelog.storage.produce_rules import produce_rules
+from tidelog.storage.producer_state_manager import ProducerStateManager, Verification
+
+logger = logging.getLogger("tidelog.storage")
+
+NO_TIMESTAMP = -1
+
+
+class LogAppender:
+    __slots__ = (
+        "_epochs",
+        "_flush_messages",
+        "_flusher",
+        "_index_interval",
+        "_listeners",
+        "_local",
+        "_log_append_time",
+        "_name",
+        "_outstanding",
+        "_producers",
+        "_segment_bytes",
+        "_segments",
+        "next_offset",
+        "rules",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        local: LocalLog,
+        flusher: LogFlusher,
+        producers: ProducerStateManager,
+        epochs: LeaderEpochFileCache,
+        listeners: LogListeners,
+    ) -> None:
+        self._name = name
+        self._local = local
+        self._segments = local.segments
+        self._flusher = flusher
+        self._producers = producers
+        self._epochs = epochs
+        self._listeners = listeners
+        self.next_offset = local.log_end_offset  # behind the last append that was prepared
+        self._outstanding: deque[PendingAppend] = deque()  # prepared, not finished
+        self.update_config(local.config)
+
+    def update_config(self, config: LogConfig) -> None:
+        self._segment_bytes = config.segment_bytes
+        self._index_interval = config.index_interval_bytes
+        self._log_append_time = config.log_append_time
+        self._flush_messages = config.flush_messages
+        self.rules = produce_rules(config)
+        self._segments.active.roll_timestamp = CHECK_NEXT
+
+    def rules_for(self, origin: AppendOrigin) -> ProduceRules:
+        if origin is AppendOrigin.CLIENT:
+            return self.rules
+        return produce_rules(self._local.config, from_client=False)
+
+    @property
+    def first_pending(self) -> PendingAppend | None:
+        """The oldest append that was prepared and is not finished."""
+        return self._outstanding[0] if self._outstanding else None
+
+    # -- one batch
+
+    def prepare(
+        self,
+        batch: CheckedBatch,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: Verification | None = None,
+        transaction_version: int = 0,
+        base_offset: int | None = None,
+    ) -> PendingAppend | DuplicateBatch:
+        """Assign offsets and a place in the file. Answer a duplicate once the log end offset is past it.
+
+        `guard` is what a transaction that begins here was verified with, `transaction_version` that of the
+        transaction that a marker ends, `base_offset` that of a batch which a leader has stored.
+        """
+        data, size, attributes, last_offset_delta, max_timestamp, producer_id, _, _ = batch
+        entry = marker = None
+        if producer_id >= 0:
+            producers = self._producers
+            entry = producers.entries.get(producer_id)
+            if (
+                entry is None
+                or origin is not AppendOrigin.CLIENT
+                or not entry.awaits(batch)
+                or producer_id in producers.verifications
+            ):
+                entry = None  # nothing of what follows goes without saying
+                known, marker = producers.admit(
+                    batch,
+                    origin,
+                    guard,
+                    transaction_version,
+                    verify=self._local.config.transaction_verification_enable,
+                )
+                if known is not None:
+                    needs_flush = known.last_offset + 1 - self._flusher.recovery_point >= self._flush_messages
+                    return DuplicateBatch(known, self._local.log_start_offset, needs_flush)
+        if base_offset is None:
+            base_offset = self.next_offset
+        last_offset = base_offset + last_offset_delta
+        segment = self._segments.active
+        try:
+            if (
+                segment.write_position + size > self._segment_bytes
+                or max_timestamp > segment.roll_timestamp
+                or last_offset > segment.max_offset
+            ):
+                segment = self._segment_for(size, max_timestamp, base_offset, last_offset, now_ms)
+            pending = PendingAppend(batch, base_offset, last_offset, leader_epoch, segment, marker)
+        except OSError as error:  # its file was closed to spare a descriptor, and now there is none
+            raise self._listeners.storage_error(f"{self._local.dir} cannot be appended to", error) from error
+        # Sequences go on from here at once: the next batch may be prepared before this one is written.
+        if entry is not None:
+            pending.undo = entry.append(batch, last_offset)
+        elif producer_id >= 0 and not attributes & CONTROL_FLAG:
+            pending.undo = self._producers.append(batch, base_offset, last_offset)
+        if origin is not AppendOrigin.REPLICATION:
+            patch_header(data, 0, base_offset, leader_epoch)
+        segment.write_position += size
+        self.next_offset = last_offset + 1
+        self._outstanding.append(pending)
+        return pending
+
+    def finish(self, pending: PendingAppend, now_ms: int) -> AppendResult:
+        """The bytes are in the file: the batch becomes part of the log, which now ends behind it.
+
+        Nothing here opens or writes a file: there is nothing that may fail once the log end has moved.
+        """
+        outstanding = self._outstanding
+        base_offset = pending.base_offset
+        if pending.cancelled or outstanding[0] is not pending:
+            raise KafkaStorageError(
+                f"{self._name}: the append at offset {base_offset} was given up, "
+                f"or finishes before the one at {self._local.log_end_offset}"
+            )
+        outstanding.popleft()
+        segment, position, last_offset = pending.segment, pending.position, pending.last_offset
+        _, size, _, _, max_timestamp, _, _, _ = pending.batch
+        index_due = segment.bytes_since_index > self._index_interval
+        self._grow(
+            segment,
+            position + size,
+            size,
+            base_offset,
+            last_offset,
+            position,
+            max_timestamp,
+            last_offset,
+            index_due,
+        )
+        if position == 0:
+            segment.first_timestamp = max_timestamp
+            segment.roll_timestamp = CHECK_NEXT
+        if pending.leader_epoch > self._epochs.latest:
+            self._epochs.assign(pending.leader_epoch, base_offset)
+        self._local.log_end_offset = next_offset = last_offset + 1
+        if pending.marker is not None:
+            aborted = self._producers.end_transaction(pending.batch, pending.marker, last_offset)
+            if aborted is not None:
+                segment.add_aborted(aborted)
+        if segment is not self._segments.active and segment.size == segment.write_position:
+            following = self._segments.base_after(segment)
+            assert following is not None
+            self._completed(segment, following)
+        return tuple.__new__(  # two thirds of the time that the constructor takes
+            AppendResult,
+            (
+                base_offset,
+                last_offset,
+                max_timestamp if self._log_append_time else NO_TIMESTAMP,
+                self._local.log_start_offset,
+                next_offset - self._flusher.recovery_point >= self._flush_messages,
+            ),
+        )
+
+    def write(self, pending: PendingAppend, now_ms: int) -> AppendResult:
+        """Write an append and finish it; KafkaStorageError where it is given up instead."""
+        try:
+            pending.file.pwrite(pending.data, pending.position)
+        except OSError as error:
+            raise self.abandon(pending, error) from error
+        return self.finish(pending, now_ms)
+
+    def write_all(self, pending: Sequence[PendingAppend], now_ms: int) -> list[AppendResult]:
+        """The same for consecutive appends, which succeed or fail together."""
+        try:
+            write_together(pending)
+        except OSError as error:
+            raise self.abandon(pending[0], error) from error
+        return [self.finish(append, now_ms) for append in pending]
+
+    def _grow(
+        self,
+        segment: LogSegment,
+        end: int,
+        since_index: int,
+        base_offset: int,
+        last_offset: int,
+        position: int,
+        max_timestamp: int,
+        offset_of_max_timestamp: int,
+        index_due: bool,
+    ) -> None:
+        """A segment grew to `end`. Its last batch has these offsets and begins at `position`.
+
+        That batch gets an index entry where one is due. `since_index` bytes count for the next entry.
+        """
+        if max_timestamp > segment.max_timestamp:
+            segment.max_timestamp = max_timestamp
+            segment.offset_of_max_timestamp = offset_of_max_timestamp
+        if index_due:
+            segment.add_index_entry(last_offset, position)
+        segment.bytes_since_index += since_index
+        segment.size = end
+        segment.last_batch_offset = base_offset
+        segment.last_batch_position = position
+
+    def abandon(self, pending: PendingAppend, error: BaseException | None = None) -> KafkaStorageError:
+        """The write failed: cut the file back, and take the error to answer with.
+
+        Appends that were prepared after this one fail with it.
+        """
+        failure = KafkaStorageError(f"{pending.file.path} cannot be written: {error or 'append given up'}")
+        failure.__cause__ = error
+        if pending.cancelled:
+            return failure
+        outstanding = self._outstanding
+        while not pending.cancelled:
+            last = outstanding.pop()
+            last.cancelled = True
+            if last.undo is not None:
+                self._producers.restore(last.batch.producer_id, last.undo)
+        while self._segments.active is not pending.segment:
+            try:
+                self._local.take_back_roll()
+            except OSError as not_removed:
+                self._listeners.storage_failed(not_removed)
+        self.next_offset = outstanding[-1].last_offset + 1 if outstanding else self._local.log_end_offset
+        self._cut_back(pending.segment, pending.file, pending.position)
+        if isinstance(error, OSError):
+            self._listeners.storage_failed(error)
+        return failure
+
+    def _cut_back(self, segment: LogSegment, file: DiskFile, position: int) -> None:
+        """Let a segment end where a write began that failed."""
+        segment.write_position = position
+        segment.has_loose_tail = True
+        try:
+            file.truncate(position)
+        except OSError:
+            logger.warning("%s has bytes behind its end that could not be cut off", file.path)
+
+    # -- several batches
+
+    def append_together(
+        self,
+        batches: list[CheckedBatch],
+        data: bytearray,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> list[int | DuplicateBatch | KafkaError]:
+        """Append clients' batches that lie one behind the other in `data`, with as few writes as possible.
+
+        Gives the base offset of each, or what there is to say instead. Once a write has failed, the batches
+        after it fail with it.
+        """
+        assert not self._outstanding
+        outcomes: list[int | DuplicateBatch | KafkaError] = []
+        at = 0
+        while (first := len(outcomes)) < len(batches):
+            try:
+                offsets, size = self._append_run(batches, first, data, at, leader_epoch)
+            except KafkaStorageError as error:
+                outcomes += [error] * (len(batches) - first)
+                break
+            outcomes += offsets
+            at += size
+            if not offsets:  # it begins a segment, its producer is new, or it is out of sequence
+                size = batches[first].size
+                batch = batches[first]._replace(data=memoryview(data)[at : at + size])
+                at += size
+                try:
+                    outcomes.append(self._append_one(batch, leader_epoch, now_ms))
+                except KafkaStorageError as error:
+                    outcomes += [error] * (len(batches) - first)
+                    break
+        return outcomes
+
+    def _append_run(
+        self, batches: list[CheckedBatch], first: int, data: bytearray, at: int, leader_epoch: int
+    ) -> tuple[Sequence[int], int]:
+        """Append what follows each other without anything out of the ordinary: its offsets, and its size."""
+        segment, producers, base_offset = self._segments.active, self._producers, self.next_offset
+        position = segment.write_position
+        if position == 0:
+            return (), 0
+        since_index, interval = segment.bytes_since_index, self._index_interval
+        offsets, undo, size, next_offset, last_position, greatest, offset_of_greatest, index_due = lay_out(
+            data,
+            at,
+            batches,
+            first,
+            len(batches),
+            base_offset,
+            leader_epoch,
+            (
+                position,
+                self._segment_bytes,
+                segment.roll_timestamp,
+                segment.max_offset,
+                since_index,
+                interval,
+            ),
+            producers.entries,
+            producers.verifications,
+        )
+        if not offsets:
+            return (), 0
+        try:
+            file = segment.file
+            try:
+                file.pwrite(memoryview(data)[at : at + size], position)
+            except OSError:
+                self._cut_back(segment, file, position)
+                raise
+        except OSError as error:
+            for producer_id, before in reversed(undo):
+                producers.restore(producer_id, before)
+            raise self._listeners.storage_error(f"{segment.path(LOG)} cannot be written", error) from error
+        segment.write_position = end = position + size
+        self.next_offset = next_offset
+        self._grow(
+            segment,
+            end,
+            end - last_position if index_due else size,
+            offsets[-1],
+            next_offset - 1,
+            last_position,
+            greatest,
+            offset_of_greatest,
+            index_due,
+        )
+        if leader_epoch > self._epochs.latest:
+            self._epochs.assign(leader_epoch, base_offset)
+        self._local.log_end_offset = next_offset
+        return offsets, size
+
+    def _append_one(
+        self, batch: CheckedBatch, leader_epoch: int, now_ms: int
+    ) -> int | DuplicateBatch | KafkaError:
+        """Append one batch, whatever may be out of the ordinary; KafkaStorageError where the disk refuses."""
+        try:
+            prepared = self.prepare(batch, leader_epoch, now_ms)
+        except KafkaStorageError:
+            raise
+        except KafkaError as error:
+            return error
+        if isinstance(prepared, DuplicateBatch):
+            return prepared
+        return self.write(prepared, now_ms).base_offset
+
+    def append_as_leader(
+        self,
+        batch: bytes | bytearray | memoryview,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        now_ms: int,
+    ) -> AppendResult:
+        """Check, write and finish one batch in one go."""
+        checked = check_produced(memoryview(batch), self.rules_for(origin), now_ms)
+        pending = self.prepare(checked, leader_epoch, now_ms, origin=origin)
+        return pending.result if isinstance(pending, DuplicateBatch) else self.write(pending, now_ms)
+
+    def append_as_follower(self, data: bytes | bytearray | memoryview, *, now_ms: int) -> AppendResult | None:
+        """Whole batches as the leader stored them, offsets and epochs included; None when there are none."""
+        view = memoryview(data)
+        pending: list[PendingAppend] = []
+        try:
+            for position, header in iter_batches(view):
+                pending.append(self._prepare_copy(view, position, header, now_ms))
+        except KafkaError:
+            if pending:
+                self.abandon(pending[0])
+            raise
+        if not pending:
+            return None
+        results = self.write_all(pending, now_ms)
+        return results[-1]._replace(base_offset=results[0].base_offset)
+
+    def _prepare_copy(
+        self, data: memoryview, position: int, header: BatchHeader, now_ms: int
+    ) -> PendingAppend:
+        name, base_offset = f"{self._name}", header.base_offset
+        if not crc_is_valid(data, position, header):
+            raise CorruptMessage(f"{name}: bad CRC at offset {base_offset}")
+        if base_offset < self.next_offset:
+            raise CorruptMessage(
+                f"{name}: the leader's batch at offset {base_offset} is not behind the log end offset "
+                f"{self.next_offset}"
+            )
+        pending = self.prepare(
+            CheckedBatch.of(data[position : position + header.total_size]),
+            header.partition_leader_epoch,
+            now_ms,
+            origin=AppendOrigin.REPLICATION,
+            base_offset=base_offset,
+        )
+        assert isinstance(pending, PendingAppend)  # only clients' batches can be duplicates
+        return pending
+
+    # -- segments
+
+    def _segment_for(
+        self, size: int, max_timestamp: int, base_offset: int, last_offset: int, now_ms: int
+    ) -> LogSegment:
+        """The close look at whether the batch goes into the active segment or begins a new one."""
+        if size > self._segment_bytes:
+            raise RecordListTooLarge(
+                f"a batch of {size} bytes does not fit into a segment of segment.bytes={self._segment_bytes}"
+            )
+        segment = self._segments.active
+        with self._listeners.disk_errors(f"{segment.path(LOG)} cannot grow"):
+            must_roll = segment.must_roll(size, max_timestamp, last_offset, now_ms, self._local.config)
+        return self._roll_to(base_offset, now_ms) if must_roll else segment
+
+    def roll(self, now_ms: int) -> LogSegment:
+        """Begin a new segment at the log's end, unless the active one is empty already."""
+        active = self._segments.active
+        if active.write_position == 0 and active.base_offset == self.next_offset:
+            return active
+        return self._roll_to(self.next_offset, now_ms)
+
+    def _roll_to(self, base_offset: int, now_ms: int) -> LogSegment:
+        old = self._segments.active
+        if old.base_offset == base_offset:
+            return old
+        with self._listeners.disk_errors(f"{self._local.dir}: no new segment at offset {base_offset}"):
+            new = self._local.roll_to(base_offset, self._producers_at_roll(), now_ms)
+        if old.size == old.write_position:
+            self._completed(old, base_offset)
+        return new
+
+    def _producers_at_roll(self) -> bytes:
+        """The producers at the end of a segment, to which markers may still be on their way."""
+        markers = [(append.batch, append.marker) for append in self._outstanding if append.marker is not None]
+        return self._producers.encode_snapshot(markers)
+
+    def _completed(self, segment: LogSegment, next_base: int) -> None:
+        """The last append to a segment has finished. Its indexes stay in memory until a flush has them."""
+        segment.complete()
+        self._flusher.completed(next_base)
+        self._listeners.segment_rolled()

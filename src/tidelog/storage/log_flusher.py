@@ -1,0 +1,199 @@
+"""The recovery point of a log: everything below it is on disk, and flushes move it on.
+
+`begin` chooses on the loop what has to be synced, `FlushJob.run` syncs it in any thread, and `end` moves the
+recovery point on the loop. `write_file` and `files_synced` are called by the job in its thread.
+"""
+
+from __future__ import annotations
+
+from tidelog.storage.checkpoints import PARTITION_METADATA
+from tidelog.storage.flush_job import CompletedSegment, FlushJob, Syncs
+from tidelog.storage.leader_epoch_file_cache import LeaderEpochFileCache
+from tidelog.storage.local_log import LocalLog
+from tidelog.storage.log_segment import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, LogSegment
+
+
+class LogFlusher:
+    __slots__ = (
+        "_epochs",
+        "_local",
+        "_synced_names",
+        "_syncs",
+        "last_flush_ms",
+        "recovery_point",
+        "topic_id_is_loose",
+    )
+
+    def __init__(
+        self, local: LocalLog, epochs: LeaderEpochFileCache, recovery_point: int, now_ms: int
+    ) -> None:
+        self._local = local
+        self._epochs = epochs
+        self._syncs = Syncs()
+        self._synced_names = 0  # how many of the unlinked files the disk knows of
+        self.recovery_point = recovery_point
+        self.last_flush_ms = now_ms
+        self.topic_id_is_loose = False  # it was written to its file, which was not synced
+
+    # -- the recovery point
+
+    @property
+    def recovery_point_to_keep(self) -> int:
+        """The recovery point as checkpoints may say it: such that recovery begins in a segment that may grow.
+
+        It may have been rolled at this offset when the checkpoint is read, without its indexes on disk.
+        """
+        point, segments = self.recovery_point, self._local.segments
+        is_inside = point > segments[segments.find(point)].base_offset
+        return point - 1 if is_inside and not self._local.closed else point
+
+    def completed(self, next_base: int) -> None:
+        """A segment no longer grows. Recovery must begin in it until a flush has written its indexes.
+
+        A checkpoint of before cannot say otherwise, see `recovery_point_to_keep`.
+        """
+        self.recovery_point = min(self.recovery_point, next_base - 1)
+
+    def lower(self, offset: int) -> bool:
+        """Before offsets are used anew, nothing on disk may say that what is below them is synced."""
+        if offset > self.recovery_point:
+            return False
+        self.recovery_point = offset
+        return True
+
+    # -- a flush
+
+    def begin(self, up_to: int) -> FlushJob | None:
+        """What has to be synced so that everything below `up_to` is durable; None when it is already."""
+        if up_to <= self.recovery_point:
+            return None
+        local, segments = self._local, self._local.segments
+        job = FlushJob(local.disk, up_to, self._epochs, local.generation, self._syncs, self)
+        if self.topic_id_is_loose:
+            job.add_path(f"{local.dir}/{PARTITION_METADATA}")
+            job.add_directory(local.dir)
+            job.names_topic = True
+        removal = local.unfinished_removal
+        if removal is not None:
+            # Dropped segments are not synced: were they found by the next start, the log would end in them.
+            job.rename_first(removal)
+            job.add_directory(local.dir)
+        for segment in segments.starting_from(self.recovery_point):
+            if segment.base_offset >= up_to and segment.base_offset > self.recovery_point:
+                break
+            job.add_file(segment.file)
+            if not segment.linked:
+                job.add_directory(local.dir)
+                job.linked.append(segment)
+            if segment is not segments.active and segment.size == segment.write_position:
+                self._add_completed(segment, job)
+        if local.loose_names != self._synced_names:
+            job.add_directory(local.dir)
+        job.loose_names = local.loose_names
+        return job
+
+    def _add_completed(self, segment: LogSegment, job: FlushJob) -> None:
+        local = self._local
+        following = local.segments.base_after(segment)
+        assert following is not None
+        if segment.snapshot_to_write is not None:
+            local.snapshots.note(following)
+        for path in index_paths(segment):
+            job.add_path(path)
+        if following in local.snapshots:
+            job.add_path(local.snapshots.path(following))
+        job.add_directory(local.dir)
+        job.completed.append(CompletedSegment(segment, following))
+
+    def end(self, job: FlushJob, log_end_offset: int, now_ms: int) -> None:
+        """`job.run` has returned: the recovery point moves, unless the log was cut back meanwhile."""
+        local, segments = self._local, self._local.segments
+        if job.truncations != local.generation or local.closed:
+            return
+        if job.names_topic:
+            self.topic_id_is_loose = False
+        for segment in job.linked:
+            segment.linked = True
+        self._synced_names = max(self._synced_names, job.loose_names)
+        self._note_synced(job.completed)
+        synced_up_to = min(job.up_to, log_end_offset)
+        at = segments.find(self.recovery_point)
+        while (following := segments.next_base(at)) is not None and following <= synced_up_to:
+            if not segments[at].synced:  # complete while the job ran: recovery has to begin in it
+                synced_up_to = following - 1
+            at += 1
+        self.recovery_point = max(self.recovery_point, synced_up_to)
+        self.last_flush_ms = now_ms
+
+    def _note_synced(self, synced: list[CompletedSegment]) -> None:
+        for completed in synced:
+            segment = completed.segment
+            if not self._is_still(completed):
+                continue
+            with self._local.lock:
+                segment.indexes_written()
+                segment.snapshot_to_write = None
+            segment.has_loose_tail = False
+            segment.synced = True
+
+    # -- for a job, in any thread
+
+    def write_file(self, completed: CompletedSegment, truncations: int, suffix: str, data: bytes) -> bool:
+        """Write one of the small files of a segment that is complete.
+
+        False where that is no longer right, because the log was cut back, closed or given another folder.
+        """
+        local, segment = self._local, completed.segment
+        with local.lock:
+            if local.closed or truncations != local.generation:
+                return False
+            if segment.synced or not self._is_still(completed):
+                pass  # another flush was first, or its roll was taken back
+            elif suffix == SNAPSHOT:
+                if segment.snapshot_to_write is not None:  # else it is kept where the segment is removed
+                    local.disk.write(local.snapshots.path(completed.next_base), data)
+            elif suffix == LOG:
+                local.disk.open(segment.path(LOG)).truncate(completed.size)
+            elif segment.is_growing:
+                segment.write_index(suffix, data)
+            return True
+
+    def files_synced(self, completed: CompletedSegment, truncations: int) -> None:
+        """From here on no other flush writes these files again."""
+        with self._local.lock:
+            if truncations == self._local.generation and self._is_still(completed):
+                completed.segment.synced = True
+
+    def _is_still(self, completed: CompletedSegment) -> bool:
+        """Whether the segment is as it was when a flush began, and its roll was not taken back."""
+        segment = completed.segment
+        return segment is not self._local.segments.active and segment.size == completed.size
+
+    # -- a clean stop
+
+    def close(self, log_end_offset: int, producers: bytes) -> None:
+        """Write and sync what a start after a clean stop reads: indexes, the producers, the epochs.
+
+        The log was flushed, and nothing is appended any more.
+        """
+        local, synced = self._local, []
+        active = local.segments.active
+        if active.is_growing:
+            active.complete()
+            active.write_indexes()
+            synced += index_paths(active)
+        if log_end_offset > 0 and log_end_offset not in local.snapshots:
+            local.snapshots.write(log_end_offset, producers)
+            synced.append(local.snapshots.path(log_end_offset))
+        for path in synced:
+            local.disk.fsync(path)
+        if synced:
+            local.disk.fsync_dir(local.dir)
+        self._epochs.save()
+
+
+def index_paths(segment: LogSegment) -> list[str]:
+    paths = [segment.path(OFFSET_INDEX), segment.path(TIME_INDEX)]
+    if segment.has_aborted:
+        paths.append(segment.path(TRANSACTION_INDEX))
+    return paths

@@ -1,0 +1,464 @@
+"""The producers of a log: their epochs, sequences, last batches and open transactions.
+
+Batches from clients are checked here before they are written: a duplicate is recognised, a gap in the
+sequence or an old epoch is refused. Snapshots in Kafka's format, one for each segment, keep the state: a
+restart reads only the batches after the newest snapshot.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from tidelog.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+)
+from tidelog.records.batch import (
+    CONTROL_FLAG,
+    TRANSACTIONAL_FLAG,
+    EndTransactionMarker,
+    read_header,
+    read_marker,
+)
+from tidelog.records.check import CheckedBatch
+from tidelog.records.loops import LAST_SEQUENCE, NO_PRODUCER_EPOCH, BatchMetadata, ProducerEntry, crc
+from tidelog.storage.transaction_index import AbortedTransaction
+
+__all__ = ["AppendOrigin", "BatchMetadata", "ProducerEntry", "ProducerStateManager", "Verification"]
+
+EPOCH_BUMP = 2  # the transaction version in which every commit and abort raises the epoch (KIP-890)
+
+NEVER = (1 << 63) - 1  # above every offset
+WAS_UNKNOWN = b""  # the state of a producer before its first batch
+_SNAPSHOT_HEAD = struct.Struct(">hIi")  # version, CRC of all that follows it, number of producers
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+SNAPSHOT_VERSION = 1
+
+
+class CorruptSnapshot(ValueError):
+    """A snapshot file that is torn or malformed."""
+
+
+class AppendOrigin(IntEnum):
+    CLIENT = 0
+    COORDINATOR = 1
+    REPLICATION = 2
+
+
+class CompletedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    aborted: bool
+
+
+class Verification:
+    """The coordinator is being asked whether a producer's transaction has this partition (KIP-890).
+
+    The first append of the transaction needs this guard. A marker removes it, so that a batch verified for
+    one transaction never begins another. While the guard exists, only the lowest sequence seen may be
+    appended: the batches after it must not overtake it.
+    """
+
+    __slots__ = ("adds_partitions", "epoch", "lowest_sequence", "timestamp")
+
+    def __init__(self, sequence: int, epoch: int, adds_partitions: bool, timestamp: int) -> None:
+        self.lowest_sequence = sequence
+        self.epoch = epoch
+        self.adds_partitions = adds_partitions
+        self.timestamp = timestamp
+
+    def saw(self, sequence: int, epoch: int) -> None:
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+
+
+def _in_sequence(last: int, following: int) -> bool:
+    return following == (last + 1) & LAST_SEQUENCE
+
+
+class ProducerStateManager:
+    """The producers of one log, up to its end."""
+
+    __slots__ = (
+        "_expiration_ms",
+        "entries",
+        "first_unstable",
+        "ongoing",
+        "unreplicated",
+        "verifications",
+    )
+
+    def __init__(self, expiration_ms: int) -> None:
+        self._expiration_ms = expiration_ms
+        self.entries: dict[int, ProducerEntry] = {}
+        # The first offset of each open transaction by its producer id, in the order of these offsets.
+        self.ongoing: dict[int, int] = {}
+        # The first and last offset of transactions that ended above the high watermark.
+        self.unreplicated: list[tuple[int, int]] = []
+        # The lowest first offset of both; NEVER if there is none.
+        self.first_unstable = NEVER
+        self.verifications: dict[int, Verification] = {}  # by producer id; not in snapshots
+
+    def set_expiration(self, expiration_ms: int) -> None:
+        self._expiration_ms = expiration_ms
+
+    # -- checks and changes by appends
+
+    def admit(
+        self,
+        batch: CheckedBatch,
+        origin: AppendOrigin,
+        guard: Verification | None,
+        transaction_version: int,
+        *,
+        verify: bool,
+    ) -> tuple[BatchMetadata | None, EndTransactionMarker | None]:
+        """Refuse what does not follow from the producer's past. Gives its first arrival, or its marker.
+
+        `verify` asks that a transaction which begins here was verified: with `guard`, if by a client.
+        """
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        if batch.attributes & CONTROL_FLAG:
+            marker = read_marker(batch.data, 0, read_header(batch.data))
+            if marker is not None:
+                self.check_marker(producer_id, epoch, marker.coordinator_epoch, origin, transaction_version)
+            return None, marker
+        if origin is AppendOrigin.CLIENT:
+            known = self.find_duplicate(batch)
+            if known is not None:
+                return known, None
+        transactional = batch.attributes & TRANSACTIONAL_FLAG != 0
+        if (
+            transactional
+            and origin is not AppendOrigin.REPLICATION
+            and not self.has_ongoing(producer_id, epoch)
+        ):
+            self.check_epoch(producer_id, epoch)
+            if verify:
+                if origin is AppendOrigin.COORDINATOR:
+                    guard = self.verifications.get(producer_id)  # what it verified is gone with a marker
+                self.check_verified(producer_id, epoch, guard)
+        self.check(producer_id, epoch, batch.base_sequence, origin)
+        self.check_transactional(producer_id, transactional)
+        return None, None
+
+    def find_duplicate(self, batch: CheckedBatch) -> BatchMetadata | None:
+        """The original of a duplicate batch, if it is among the producer's last five batches."""
+        entry = self.entries.get(batch.producer_id)
+        if entry is None:
+            return None
+        return entry.find_duplicate(batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
+
+    def check(self, producer_id: int, epoch: int, first_sequence: int, origin: AppendOrigin) -> None:
+        """Refuse a batch with an old epoch or a wrong sequence. Duplicates are found before."""
+        entry = self.entries.get(producer_id)
+        if entry is None or origin is AppendOrigin.REPLICATION:
+            if self.verifications and origin is AppendOrigin.CLIENT:
+                self._check_verified_sequence(producer_id, first_sequence)
+            return
+        if epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {producer_id} has epoch {epoch}, the last epoch it wrote with is {entry.epoch}"
+            )
+        if origin is not AppendOrigin.CLIENT:
+            return
+        if self.verifications:
+            self._check_verified_sequence(producer_id, first_sequence)
+        if epoch != entry.epoch:
+            if first_sequence != 0 and entry.epoch != NO_PRODUCER_EPOCH:
+                raise OutOfOrderSequenceNumber(
+                    f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence} instead of 0"
+                )
+        elif entry.epoch != NO_PRODUCER_EPOCH and not _in_sequence(entry.last_sequence, first_sequence):
+            raise OutOfOrderSequenceNumber(
+                f"producer {producer_id} sent sequence {first_sequence} after {entry.last_sequence}"
+            )
+
+    def _check_verified_sequence(self, producer_id: int, first_sequence: int) -> None:
+        """While the first batch of a transaction is being verified, a later one must not overtake it."""
+        verification = self.verifications.get(producer_id)
+        if verification is None:
+            return
+        entry = self.entries.get(producer_id)
+        if verification.adds_partitions and first_sequence != 0 and (entry is None or not entry.batches):
+            raise OutOfOrderSequenceNumber(
+                f"producer {producer_id} is not known here and begins with sequence {first_sequence}, not 0"
+            )
+        if first_sequence > verification.lowest_sequence:
+            raise OutOfOrderSequenceNumber(
+                f"producer {producer_id} sent sequence {first_sequence} before "
+                f"{verification.lowest_sequence} was written"
+            )
+
+    def has_ongoing(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction of this producer and epoch is open here."""
+        entry = self.entries.get(producer_id)
+        return entry is not None and entry.epoch == epoch and entry.transaction_start is not None
+
+    def begins_transaction(self, batch: CheckedBatch) -> bool:
+        """Whether a transactional batch is the first of a transaction here."""
+        entry = self.entries.get(batch.producer_id)
+        if entry is not None and entry.awaits(batch):
+            return False
+        return not self.has_ongoing(batch.producer_id, batch.producer_epoch)
+
+    def start_verification(
+        self, producer_id: int, epoch: int, sequence: int, adds_partitions: bool, now_ms: int
+    ) -> Verification | None:
+        """The guard for the first batch of a transaction; None if the transaction is open here already."""
+        self.check_epoch(producer_id, epoch)
+        if self.has_ongoing(producer_id, epoch):
+            return None
+        verification = self.verifications.get(producer_id)
+        if verification is None:
+            verification = Verification(sequence, epoch, adds_partitions, now_ms)
+            self.verifications[producer_id] = verification
+        else:
+            verification.saw(sequence, epoch)
+        return verification
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        entry = self.entries.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {producer_id} has epoch {epoch}, the last epoch it wrote with is {entry.epoch}"
+            )
+
+    def check_verified(self, producer_id: int, epoch: int, guard: Verification | None) -> None:
+        """Refuse the first batch of a transaction unless `guard`, its verification, is still valid."""
+        verification = self.verifications.get(producer_id)
+        if verification is None or verification is not guard:
+            raise InvalidTxnState(
+                f"no transaction of producer {producer_id} with epoch {epoch} is known to be open here"
+            )
+
+    def end_verification(self, producer_id: int, marker_epoch: int | None = None) -> None:
+        """Remove the guard after a batch or a marker.
+
+        A guard with the epoch of the marker belongs to the next transaction, and stays.
+        """
+        verification = self.verifications.get(producer_id)
+        if verification is not None and not (
+            verification.adds_partitions and marker_epoch == verification.epoch
+        ):
+            del self.verifications[producer_id]
+
+    def check_transactional(self, producer_id: int, transactional: bool) -> None:
+        entry = self.entries.get(producer_id)
+        if entry is not None and entry.transaction_start is not None and not transactional:
+            raise InvalidTxnState(f"producer {producer_id} wrote a plain batch inside its transaction")
+
+    def append(self, batch: CheckedBatch, first_offset: int, last_offset: int) -> bytes:
+        """Add a batch before it is written. `restore` with the result takes it back."""
+        producer_id = batch.producer_id
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, batch.producer_epoch)
+            entry.append(batch, last_offset)
+            before = WAS_UNKNOWN
+        else:
+            before = entry.append(batch, last_offset)
+        if batch.attributes & TRANSACTIONAL_FLAG:
+            if entry.transaction_start is None:
+                entry.transaction_start = self.ongoing[producer_id] = first_offset
+                self._transactions_changed()
+            if self.verifications:
+                self.end_verification(producer_id)
+        return before
+
+    def check_marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        origin: AppendOrigin,
+        transaction_version: int = 0,
+    ) -> None:
+        entry = self.entries.get(producer_id)
+        if entry is None or origin is AppendOrigin.REPLICATION:
+            return
+        if transaction_version >= EPOCH_BUMP and epoch == entry.epoch and entry.transaction_start is not None:
+            # A marker has a higher epoch than its records: this one is late, and ends the transaction before.
+            raise InvalidProducerEpoch(
+                f"the marker of producer {producer_id} has epoch {epoch}, that of an open transaction"
+            )
+        if epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"the marker of producer {producer_id} has epoch {epoch}, its last epoch is {entry.epoch}"
+            )
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"the marker of producer {producer_id} has coordinator epoch {coordinator_epoch}, "
+                f"a marker with {entry.coordinator_epoch} was written before"
+            )
+
+    def end_transaction(
+        self, batch: CheckedBatch, marker: EndTransactionMarker, offset: int
+    ) -> AbortedTransaction | None:
+        """A marker was written. Gives the transaction that it aborted, for the marker's segment."""
+        if self.verifications:
+            self.end_verification(batch.producer_id, batch.producer_epoch)
+        completed = self.append_marker(
+            batch.producer_id,
+            batch.producer_epoch,
+            marker.coordinator_epoch,
+            not marker.commit,
+            offset,
+            batch.max_timestamp,
+        )
+        if completed is None:
+            return None
+        stable = self.stable_offset_after(completed)
+        self.complete(completed)
+        if not completed.aborted:
+            return None
+        _, first_offset, last_offset, _ = completed
+        return AbortedTransaction(batch.producer_id, first_offset, last_offset, stable)
+
+    def append_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, aborted: bool, offset: int, timestamp: int
+    ) -> CompletedTransaction | None:
+        """End a transaction; None if it has no records in this log."""
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
+        start = entry.end_transaction(epoch, coordinator_epoch, timestamp)
+        if start is None:
+            return None
+        return CompletedTransaction(producer_id, start, offset, aborted)
+
+    def stable_offset_after(self, completed: CompletedTransaction) -> int:
+        """The last stable offset after `completed`: the first offset of the next open transaction."""
+        for producer_id, first_offset in self.ongoing.items():
+            if producer_id != completed.producer_id:
+                return first_offset
+        return completed.last_offset + 1
+
+    def complete(self, completed: CompletedTransaction) -> None:
+        self.ongoing.pop(completed.producer_id, None)
+        self.unreplicated.append((completed.first_offset, completed.last_offset))
+        self._transactions_changed()
+
+    def restore(self, producer_id: int, before: bytes) -> None:
+        """Undo an append that was not written. Appends are undone in reverse order."""
+        self.ongoing.pop(producer_id, None)
+        if before == WAS_UNKNOWN:
+            self.entries.pop(producer_id, None)
+        else:
+            entry = self.entries[producer_id]
+            entry.restore(before)
+            if entry.transaction_start is not None:
+                self.ongoing[producer_id] = entry.transaction_start
+        self._sort_ongoing()
+
+    # -- transactions and the high watermark
+
+    def high_watermark_moved(self, high_watermark: int) -> None:
+        """Transactions that ended below the high watermark do not limit the last stable offset any more."""
+        self.unreplicated = [range_ for range_ in self.unreplicated if range_[1] >= high_watermark]
+        self._transactions_changed()
+
+    def _transactions_changed(self) -> None:
+        self.first_unstable = next(iter(self.ongoing.values()), NEVER)
+        for start, _ in self.unreplicated:
+            self.first_unstable = min(self.first_unstable, start)
+
+    # -- life time
+
+    def remove_expired(self, now_ms: int) -> int:
+        expired = [pid for pid, entry in self.entries.items() if self._is_expired(entry, now_ms)]
+        for producer_id in expired:
+            del self.entries[producer_id]
+        for producer_id, verification in list(self.verifications.items()):
+            if now_ms - verification.timestamp >= self._expiration_ms:
+                del self.verifications[producer_id]
+        return len(expired)
+
+    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        return entry.transaction_start is None and now_ms - entry.last_timestamp >= self._expiration_ms
+
+    def log_start_moved(self, log_start_offset: int) -> None:
+        """Forget transactions that ended below the log start offset."""
+        self.high_watermark_moved(log_start_offset)  # the high watermark is never below the log start
+
+    def clear(self) -> None:
+        self.entries.clear()
+        self.verifications.clear()
+        self.ongoing.clear()
+        self.unreplicated.clear()
+        self.first_unstable = NEVER
+
+    # -- snapshots
+
+    def load(self, entries: Iterable[ProducerEntry], now_ms: int) -> None:
+        self.clear()
+        for entry in entries:
+            if not self._is_expired(entry, now_ms):
+                self.entries[entry.producer_id] = entry
+                if entry.transaction_start is not None:
+                    self.ongoing[entry.producer_id] = entry.transaction_start
+        self._sort_ongoing()
+
+    def _sort_ongoing(self) -> None:
+        self.ongoing = dict(sorted(self.ongoing.items(), key=lambda item: item[1]))
+        self._transactions_changed()
+
+    def encode_snapshot(self, markers: Iterable[tuple[CheckedBatch, EndTransactionMarker]] = ()) -> bytes:
+        """The producers as they are once `markers`, which are being written, end their transactions."""
+        ended: dict[int, ProducerEntry] = {}
+        for batch, marker in markers:
+            known = ended.get(batch.producer_id) or self.entries.get(batch.producer_id)
+            entry = ProducerEntry(batch.producer_id) if known is None else known.copy()
+            entry.end_transaction(batch.producer_epoch, marker.coordinator_epoch, batch.max_timestamp)
+            ended[batch.producer_id] = entry
+        return encode_snapshot({**self.entries, **ended}.values())
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    rows = [
+        _SNAPSHOT_ENTRY.pack(
+            entry.producer_id,
+            entry.epoch,
+            entry.last_sequence,
+            entry.last_offset,
+            entry.batches[-1].offset_delta if entry.batches else 0,
+            entry.last_timestamp,
+            entry.coordinator_epoch,
+            -1 if entry.transaction_start is None else entry.transaction_start,
+        )
+        for entry in entries
+    ]
+    body = struct.pack(">i", len(rows)) + b"".join(rows)
+    return struct.pack(">hI", SNAPSHOT_VERSION, crc(body, 0, len(body))) + body
+
+
+def decode_snapshot(data: bytes) -> list[ProducerEntry]:
+    if len(data) < _SNAPSHOT_HEAD.size:
+        raise CorruptSnapshot(f"{len(data)} bytes are too few for a snapshot")
+    version, checksum, count = _SNAPSHOT_HEAD.unpack_from(data)
+    if version != SNAPSHOT_VERSION:
+        raise CorruptSnapshot(f"version {version}, only version {SNAPSHOT_VERSION} is known")
+    if checksum != crc(data, 6, len(data)):
+        raise CorruptSnapshot("its CRC does not match")
+    if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        raise CorruptSnapshot(f"{count} producers do not fit its {len(data)} bytes")
+    entries = []
+    for row in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEAD.size :]):
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = row
+        entry = ProducerEntry(producer_id, epoch)
+        entry.last_timestamp = timestamp
+        entry.coordinator_epoch = coordinator_epoch
+        if offset >= 0:
+            entry.note(sequence, offset, delta, timestamp)
+        if transaction_start >= 0:
+            entry.transaction_start = transaction_start
+        entries.append(entry)
+    return entries

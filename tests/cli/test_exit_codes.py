@@ -1,0 +1,90 @@
+"""The exit codes of docs/exit-codes.md: no tool takes a broker that is not there for a success."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tidelog.cli.main import TOOLS, main
+
+NOBODY = "127.0.0.1:1"  # a port that no program of ours is given
+FILE = "FILE"  # a file that is made for the test
+
+# A call of each tool that needs a broker. A file sets short time-outs.
+CALLS: dict[str, tuple[str, ...]] = {
+    "console-producer": ("--topic", "t", "--producer.config", FILE),
+    "console-consumer": ("--topic", "t", "--timeout-ms", "100", "--command-config", FILE),
+    "topics": ("--list",),
+    "consumer-groups": ("--list",),
+    "groups": ("--list",),
+    "transactions": ("list",),
+    "log-dirs": ("--describe",),
+    "delete-records": ("--offset-json-file", FILE),
+    "get-offsets": ("--topic", "t", "--command-config", FILE),
+    "configs": ("--describe", "--topic", "t", "--command-config", FILE),
+    "broker-api-versions": ("--command-config", FILE),
+    "producer-perf-test": (
+        *("--topic", "t", "--num-records", "1", "--record-size", "1"),
+        *("--throughput", "-1", "--producer.config", FILE),
+    ),
+    "consumer-perf-test": (
+        *("--include", "t", "--messages", "1", "--timeout", "100"),
+        *("--command-config", FILE),
+    ),
+    "end-to-end-latency": (
+        *("--topic", "t", "--num-records", "1", "--producer-acks", "1"),
+        *("--record-size", "1", "--command-config", FILE),
+    ),
+    "verifiable-producer": ("--topic", "t", "--max-messages", "1", "--command-config", FILE),
+}
+# Members of a group wait for a broker as long as it takes; the others wait for longer than a test should.
+WAITING = {"verifiable-consumer", "consume-with", "generate", "pipeline"}
+
+CONTENTS = {
+    "delete-records": '{"partitions": [{"topic": "t", "partition": 0, "offset": 1}], "version": 1}',
+}
+SHORT = "default.api.timeout.ms=500\nmax.block.ms=500\nrequest.timeout.ms=100\n"
+
+
+def takes_a_broker(command: click.Command | None) -> bool:
+    assert command is not None
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    own = any("--bootstrap-server" in option.opts for option in command.params)
+    return own or any(takes_a_broker(child) for child in inner)
+
+
+def test_every_tool_that_takes_a_broker_is_tried() -> None:
+    context = click.Context(main)
+    found = {name for name in TOOLS if takes_a_broker(main.get_command(context, name))}
+    assert found == CALLS.keys() | WAITING
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_broker_that_is_not_there_ends_a_tool_with_1(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.cli.existing.UNKNOWN_TOPIC_SECONDS", 0.1)
+    file = tmp_path / "file"
+    file.write_text(CONTENTS.get(name, SHORT))
+    arguments = [str(file) if argument is FILE else argument for argument in CALLS[name]]
+    result = CliRunner().invoke(main, [name, "--bootstrap-server", NOBODY, *arguments], input=b"one\n")
+    assert result.exit_code == 1, result.output
+    assert NOBODY in result.output
+    assert "Traceback" not in result.output
+
+
+OURS_ALONE = {"start", "demo", "adopt", "tree", "config-docs"}  # Kafka has no tools of these names to be like
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_flag_that_does_not_exist_ends_a_tool_as_the_page_says(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--nonsense"])
+    assert result.exit_code == (2 if name in OURS_ALONE else 1), result.output
+    assert "--nonsense" in result.stderr
+
+
+def test_a_tool_that_does_not_exist_ends_with_2() -> None:
+    assert CliRunner().invoke(main, ["nonsense"]).exit_code == 2
