@@ -1,6 +1,7 @@
 """Build the source archive and the wheels into dist/, and try each in an empty environment.
 
-    python packaging/dist.py [--keep]
+    python packaging/dist.py
+    python packaging/dist.py --smoke    try what is installed, with its compiled module
 
 A wheel with the compiled module is for this machine's kind; the one without it is for all. The smoke test of
 each starts a broker, writes records and reads them back, with nothing but what the archive brings.
@@ -75,10 +76,18 @@ def try_out(archive: Path, compiled: bool) -> None:
         run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", archive)
         version = run(home / "venv" / "bin" / "tidelog", "--version", cwd=home)
         assert ("without the compiled module" in version) is not compiled, version
-        run(python, "-c", SMOKE.replace("(COMPILED, COMPILED)", str((compiled, compiled))), cwd=home)
+        run(python, "-c", smoke(compiled), cwd=home)
+
+
+def smoke(compiled: bool) -> str:
+    """The program of the smoke test."""
+    return SMOKE.replace("(COMPILED, COMPILED)", str((compiled, compiled)))
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--smoke"]:
+        run(sys.executable, "-c", smoke(compiled=True), cwd=Path(tempfile.gettempdir()))
+        return
     print("building the source archive and two wheels", flush=True)
     for archive, compiled in build():
         try_out(archive, compiled)
