@@ -1,0 +1,43 @@
+"""Transport: requests from this broker to other brokers.
+
+The controller, the coordinators and the replica fetchers open their connections here. The server passes the
+implementation in: sockets in a real broker, a simulated network in tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from tidelog.endpoints import Endpoint
+from tidelog.protocol.message import Message
+
+R = TypeVar("R", bound=Message)
+
+
+class BrokerConnection(Protocol):
+    """A connection to one broker. The broker answers one request after the other."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    async def call(
+        self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
+    ) -> R:
+        """Send a request and return its answer; by default in the newest version that both sides have.
+
+        Raises NetworkException if the connection ends first, RequestTimedOut after `timeout` seconds (the
+        connection is closed then), UnsupportedVersion if the other side does not have the version.
+        """
+
+    def close(self, reason: str = "it was closed") -> None: ...
+
+
+class Transport(Protocol):
+    async def connect(self, broker_id: int, endpoint: Endpoint, *, timeout: float) -> BrokerConnection:
+        """Connect and log in. Raises NetworkException or RequestTimedOut if the broker cannot be reached,
+        SaslAuthenticationFailed or SslAuthenticationException if it refuses this broker."""
+
+
+EndpointOf = Callable[[int], Endpoint | None]
+"""The endpoint of a live broker on the inter-broker listener; None if there is none."""
