@@ -13,8 +13,9 @@ from tidelog.endpoints import Endpoint
 from tidelog.metadata import paths
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
 from tidelog.metadata.nodes import BadNode, BrokerNode, random_id
-from tidelog.metadata.state import NO_LEADER, PartitionState, TopicState
-from tidelog.metadata.store import NO_STATE_NODE, Fenced, MetadataStore
+from tidelog.metadata.operations import Fenced
+from tidelog.metadata.state import NO_LEADER, NO_STATE_NODE, PartitionState, TopicState
+from tidelog.metadata.store import MetadataStore
 from tidelog.metadata.tree import BadVersion, NodeExists
 
 

@@ -46,14 +46,16 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.metadata.nodes import BrokerNode
+from tidelog.metadata.operations import Fenced
 from tidelog.metadata.state import (
     DEFAULT_ENTITY,
+    NO_STATE_NODE,
     BrokerRegistration,
     ClusterState,
     PartitionState,
     TopicState,
 )
-from tidelog.metadata.store import NO_STATE_NODE, Fenced, MetadataStore
+from tidelog.metadata.store import MetadataStore
 from tidelog.metadata.tree import TreeError, TreeUnavailable
 from tidelog.slices import finished
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -38,10 +39,10 @@ def topic_id_from_text(text: str) -> bytes:
     return topic_id
 
 
-def random_id() -> bytes:
+def random_id(rng: random.Random | None = None) -> bytes:
     """A random id for a topic or cluster; never with a leading dash, which command lines take for a flag."""
     while True:
-        made = bytearray(os.urandom(16))
+        made = bytearray(os.urandom(16) if rng is None else rng.randbytes(16))
         made[6] = made[6] & 0x0F | 0x40  # a random UUID, version 4
         made[8] = made[8] & 0x3F | 0x80
         if not topic_id_text(made).startswith("-"):
@@ -64,6 +65,12 @@ class Fields:
 
     def __contains__(self, name: str) -> bool:
         return self._values.get(name) is not None
+
+    def others(self, known: frozenset[str]) -> dict[str, Json] | None:
+        """The members with other names than the known ones; None if there are none."""
+        if self._values.keys() <= known:
+            return None
+        return {name: value for name, value in self._values.items() if name not in known}
 
     def integer(self, name: str, default: int | None = None) -> int:
         value = self._values.get(name)
@@ -230,19 +237,24 @@ def parse_endpoint(url: str, protocols: Mapping[str, str]) -> Endpoint:
 
 @dataclass(slots=True)
 class ControllerNode:
-    """/controller: the broker that is the controller, and since when."""
+    """/controller: the broker that is the controller, and since when.
+
+    `kraft_epoch` is -1, unless the cluster is being migrated to KRaft and a KRaft controller has the node.
+    """
 
     broker_id: int
     timestamp: int
+    kraft_epoch: int = -1
 
     def encode(self) -> bytes:
         value = {"version": 2, "brokerid": self.broker_id, "timestamp": str(self.timestamp)}
-        return dump_json(value | {"kraftControllerEpoch": -1})
+        return dump_json(value | {"kraftControllerEpoch": self.kraft_epoch})
 
     @classmethod
     def decode(cls, data: bytes) -> ControllerNode:
         fields = Fields(data)
-        return cls(fields.integer("brokerid"), fields.integer("timestamp", -1))
+        kraft_epoch = fields.integer("kraftControllerEpoch", -1)
+        return cls(fields.integer("brokerid"), fields.integer("timestamp", -1), kraft_epoch)
 
 
 def encode_number(number: int) -> bytes:
@@ -284,12 +296,16 @@ class ProducerIdBlock:
 
 @dataclass(slots=True)
 class TopicNode:
-    """/brokers/topics/<topic>: the replicas of each partition. Versions below 3 have no topic id."""
+    """/brokers/topics/<topic>: the replicas of each partition. Versions below 3 have no topic id.
+
+    `other_fields` are those that this version does not know: they are kept when the node is written again.
+    """
 
     partitions: dict[int, list[int]]
     topic_id: bytes | None = None
     adding: dict[int, list[int]] = field(default_factory=dict)
     removing: dict[int, list[int]] = field(default_factory=dict)
+    other_fields: Mapping[str, object] | None = None
 
     def encode(self) -> bytes:
         value: dict[str, object] = {"partitions": _replica_json(self.partitions)}
@@ -298,6 +314,7 @@ class TopicNode:
         value["adding_replicas"] = _replica_json(self.adding)
         value["removing_replicas"] = _replica_json(self.removing)
         value["version"] = 2 if self.topic_id is None else 3
+        value.update(self.other_fields or ())
         return dump_json(value)
 
     @classmethod
@@ -305,7 +322,11 @@ class TopicNode:
         fields = Fields(data)
         topic_id = topic_id_from_text(fields.text("topic_id")) if "topic_id" in fields else None
         adding, removing = fields.replica_map("adding_replicas"), fields.replica_map("removing_replicas")
-        return cls(fields.replica_map("partitions"), topic_id, adding, removing)
+        others = fields.others(_TOPIC_FIELDS)
+        return cls(fields.replica_map("partitions"), topic_id, adding, removing, others)
+
+
+_TOPIC_FIELDS = frozenset(("partitions", "topic_id", "adding_replicas", "removing_replicas", "version"))
 
 
 def _replica_json(partitions: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
@@ -320,16 +341,38 @@ class PartitionNode:
     leader_epoch: int
     isr: list[int]
     controller_epoch: int
+    leader_recovery_state: int = 0
+    other_fields: Mapping[str, object] | None = None
 
     def encode(self) -> bytes:
-        head = {"controller_epoch": self.controller_epoch, "leader": self.leader, "version": 1}
-        return dump_json(head | {"leader_epoch": self.leader_epoch, "isr": self.isr})
+        value: dict[str, object] = {
+            "controller_epoch": self.controller_epoch,
+            "leader": self.leader,
+            "version": 1,
+            "leader_epoch": self.leader_epoch,
+            "isr": self.isr,
+        }
+        if self.leader_recovery_state:  # Kafka leaves it out of recovered partitions
+            value["leader_recovery_state"] = self.leader_recovery_state
+        value.update(self.other_fields or ())
+        return dump_json(value)
 
     @classmethod
     def decode(cls, data: bytes) -> PartitionNode:
         fields = Fields(data)
-        leader, leader_epoch = fields.integer("leader"), fields.integer("leader_epoch")
-        return cls(leader, leader_epoch, fields.integers("isr"), fields.integer("controller_epoch"))
+        return cls(
+            fields.integer("leader"),
+            fields.integer("leader_epoch"),
+            fields.integers("isr"),
+            fields.integer("controller_epoch"),
+            fields.integer("leader_recovery_state", 0),
+            fields.others(_PARTITION_FIELDS),
+        )
+
+
+_PARTITION_FIELDS = frozenset(
+    ("controller_epoch", "leader", "version", "leader_epoch", "isr", "leader_recovery_state")
+)
 
 
 def encode_partitions(partitions: Sequence[tuple[str, int]]) -> bytes:

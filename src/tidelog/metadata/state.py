@@ -6,13 +6,19 @@ read from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tidelog.endpoints import Endpoint
 
 NO_LEADER = -1
 """The leader of a partition whose replicas are all offline."""
+
+LEADER_DURING_DELETE = -2
+"""The leader that brokers are told while the partition's topic is deleted."""
+
+NO_STATE_NODE = -1
+"""The partition epoch of a partition whose leader was never written."""
 
 DEFAULT_ENTITY = "<default>"
 """The name of the default entity, whose settings hold for all entities of its kind."""
@@ -26,7 +32,9 @@ class PartitionState:
 
     `partition_epoch` counts the changes of leader and in-sync replicas (the node's version in the tree);
     `controller_epoch` is the epoch of the controller that made the last change. `adding` and `removing` are
-    the replicas of a running reassignment.
+    the replicas of a running reassignment. `leader_recovery_state` is 1 after an unclean election until the
+    leader has recovered. `other_fields` are fields of the node that this version does not know: they are kept
+    when the node is written again.
     """
 
     replicas: list[int]
@@ -37,6 +45,8 @@ class PartitionState:
     controller_epoch: int = 0
     adding: list[int] = field(default_factory=list)
     removing: list[int] = field(default_factory=list)
+    leader_recovery_state: int = 0
+    other_fields: Mapping[str, object] | None = None
 
 
 @dataclass(slots=True)

@@ -7,15 +7,14 @@ writes nothing. Calls block, as the tree does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.clock import Clock, SystemClock
-from tidelog.metadata import nodes, paths
-from tidelog.metadata.state import INTERNAL_TOPICS, NO_LEADER, BrokerRegistration, PartitionState, TopicState
+from tidelog.metadata import nodes, operations, paths
+from tidelog.metadata.operations import CHANGE_EXPIRY_MS, ControllerEpoch, Fenced, decode
+from tidelog.metadata.state import NO_STATE_NODE, BrokerRegistration, PartitionState, TopicState
 from tidelog.metadata.tree import (
     BadVersion,
-    Check,
     Create,
     Delete,
     NodeExists,
@@ -27,27 +26,12 @@ from tidelog.metadata.tree import (
     walk,
 )
 
-PRODUCER_ID_BLOCK = 1000
-"""The size of a block of producer ids, as in Kafka."""
-
-MAX_PRODUCER_ID = 2**63 - 1
-
-CHANGE_EXPIRY_MS = 15 * 60 * 1000
-"""How long notifications of changed settings stay, as in Kafka."""
-
-NO_STATE_NODE = -1
-"""The partition epoch of a partition whose leader was never written."""
-
-
-class Fenced(Exception):
-    """Another controller was elected; nothing was written."""
-
 
 class MetadataStore:
     def __init__(self, tree: Tree, clock: Clock | None = None) -> None:
         self.tree = tree
         self._clock = clock or SystemClock()
-        self._epoch_version: int | None = None
+        self._epoch: ControllerEpoch | None = None
 
     # --- the cluster and this broker
 
@@ -83,25 +67,18 @@ class MetadataStore:
         """Become the controller; returns the new controller epoch. NodeExists while there is another one."""
         if self.tree.exists(paths.CONTROLLER_EPOCH) is None:
             self.tree.create(paths.CONTROLLER_EPOCH, nodes.encode_number(0))
-        data, stat = self.tree.get(paths.CONTROLLER_EPOCH)
-        epoch = decode(paths.CONTROLLER_EPOCH, nodes.decode_number, data) + 1
-        node = nodes.ControllerNode(broker_id, self._clock.ms())
-        self.tree.multi(
-            [
-                Create(paths.CONTROLLER, node.encode(), ephemeral=True),
-                SetData(paths.CONTROLLER_EPOCH, nodes.encode_number(epoch), stat.version),
-            ]
-        )
-        self._epoch_version = stat.version + 1
-        return epoch
+        epoch = operations.next_epoch(*self.tree.get(paths.CONTROLLER_EPOCH))
+        self.tree.multi(operations.election(nodes.ControllerNode(broker_id, self._clock.ms()), epoch))
+        self._epoch = epoch
+        return epoch.epoch
 
-    def _change(self, operations: Sequence[Operation]) -> None:
-        guard = [] if self._epoch_version is None else [Check(paths.CONTROLLER_EPOCH, self._epoch_version)]
+    def _change(self, changes: Sequence[Operation]) -> None:
+        guard = [] if self._epoch is None else [self._epoch.check]
         try:
-            self.tree.multi([*guard, *operations])
+            self.tree.multi([*guard, *changes])
         except BadVersion as error:
             if error.path == paths.CONTROLLER_EPOCH:
-                raise Fenced("another controller was elected: this one is no longer in charge") from error
+                raise Fenced from error
             raise
 
     # --- topics
@@ -123,50 +100,36 @@ class MetadataStore:
             self._change([SetData(path, node.encode(), stat.version)])
         partitions = {index: self._read_partition(name, index, node) for index in node.partitions}
         configs = self._read_config(f"{paths.CONFIG}/topics/{name}")
-        return TopicState(name, node.topic_id, partitions, configs, name in INTERNAL_TOPICS)
+        return operations.topic_state(name, node.topic_id, partitions, configs)
 
     def _read_partition(self, topic: str, index: int, node: nodes.TopicNode) -> PartitionState:
-        path = paths.partition_state(topic, index)
-        replicas, adding, removing = (
-            assignment.get(index, []) for assignment in (node.partitions, node.adding, node.removing)
-        )
         try:
-            data, stat = self.tree.get(path)
+            found = self.tree.get(paths.partition_state(topic, index))
         except NoNode:
-            return PartitionState(replicas, NO_LEADER, -1, [], NO_STATE_NODE, 0, adding, removing)
-        state = decode(path, nodes.PartitionNode.decode, data)
-        return PartitionState(
-            replicas,
-            state.leader,
-            state.leader_epoch,
-            state.isr,
-            stat.version,
-            state.controller_epoch,
-            adding,
-            removing,
-        )
+            return operations.partition_state(topic, index, node, None)
+        return operations.partition_state(topic, index, node, found)
 
     def create_topics(self, topics: Iterable[TopicState]) -> None:
         """Write new topics with their settings, assignments and leaders; all of them or none."""
-        operations: list[Operation] = []
+        changes: list[Operation] = []
         for topic in topics:
-            operations.append(self._put_config(paths.entity_path("topics", topic.name), topic.configs))
-            operations.append(Create(paths.topic(topic.name), _topic_node(topic).encode()))
-            operations.append(Create(paths.partitions(topic.name)))
+            changes.append(self._put_config(paths.entity_path("topics", topic.name), topic.configs))
+            changes.append(Create(paths.topic(topic.name), operations.topic_node(topic).encode()))
+            changes.append(Create(paths.partitions(topic.name)))
             for index, state in topic.partitions.items():
-                operations += _create_partition(topic.name, index, state)
-        self._change(operations)
+                changes += operations.create_partition(topic.name, index, state)
+        self._change(changes)
 
     def add_partitions(self, topics: Iterable[TopicState]) -> None:
         """Write the new partitions of topics; existing ones are not changed."""
-        operations: list[Operation] = []
+        changes: list[Operation] = []
         for topic in topics:
-            operations.append(SetData(paths.topic(topic.name), _topic_node(topic).encode()))
+            changes.append(SetData(paths.topic(topic.name), operations.topic_node(topic).encode()))
             known = self._children(paths.partitions(topic.name))
             for index, state in topic.partitions.items():
                 if str(index) not in known:
-                    operations += _create_partition(topic.name, index, state)
-        self._change(operations)
+                    changes += operations.create_partition(topic.name, index, state)
+        self._change(changes)
 
     def write_partitions(self, topic: str, partitions: Mapping[int, PartitionState]) -> None:
         """Write leaders and in-sync replicas, and increment `partition_epoch` of the given states.
@@ -177,28 +140,26 @@ class MetadataStore:
 
     def write_partitions_of(self, topics: Mapping[str, Mapping[int, PartitionState]]) -> None:
         """The same for partitions of several topics, in one step."""
-        operations: list[Operation] = []
+        changes: list[Operation] = []
         for topic, partitions in topics.items():
-            operations += self._partition_changes(topic, partitions)
-        self._change(operations)
+            changes += self._partition_changes(topic, partitions)
+        self._change(changes)
         for partitions in topics.values():
             for state in partitions.values():
                 state.partition_epoch += 1
 
     def _partition_changes(self, topic: str, partitions: Mapping[int, PartitionState]) -> list[Operation]:
-        operations: list[Operation] = []
+        changes: list[Operation] = []
         if self.tree.exists(paths.partitions(topic)) is None:
-            operations.append(Create(paths.partitions(topic)))
+            changes.append(Create(paths.partitions(topic)))
         for index, state in partitions.items():
             if state.partition_epoch != NO_STATE_NODE:
-                path = paths.partition_state(topic, index)
-                operations.append(SetData(path, _partition_node(state).encode(), state.partition_epoch))
+                changes.append(operations.set_partition_state(topic, index, state))
             elif self.tree.exists(paths.partition(topic, index)) is None:
-                operations += _create_partition(topic, index, state)
+                changes += operations.create_partition(topic, index, state)
             else:
-                path = paths.partition_state(topic, index)
-                operations.append(Create(path, _partition_node(state).encode()))
-        return operations
+                changes.append(operations.create_partition_state(topic, index, state))
+        return changes
 
     def mark_for_deletion(self, topics: Iterable[str]) -> None:
         """Mark topics for deletion: from now on they will be deleted, even after a crash."""
@@ -233,14 +194,12 @@ class MetadataStore:
         path = paths.entity_config(entity_path)
         ensure_path(self.tree, path.rpartition("/")[0])
         ensure_path(self.tree, paths.CONFIG_CHANGES)
-        notice = Create(paths.CONFIG_CHANGE_PREFIX, nodes.encode_config_change(entity_path), sequential=True)
+        notice = operations.config_notice(entity_path)
         self._change([self._put_config(entity_path, configs), notice, *self._expired_notices()])
 
     def _put_config(self, entity_path: str, configs: Mapping[str, str]) -> Operation:
-        path = paths.entity_config(entity_path)
-        data = nodes.encode_config(configs)
-        # An older Kafka that died during a deletion may have left settings without a topic.
-        return Create(path, data) if self.tree.exists(path) is None else SetData(path, data)
+        exists = self.tree.exists(paths.entity_config(entity_path)) is not None
+        return operations.put_config(entity_path, configs, exists=exists)
 
     def _expired_notices(self) -> list[Operation]:
         limit = self._clock.ms() - CHANGE_EXPIRY_MS
@@ -265,10 +224,7 @@ class MetadataStore:
         ensure_path(self.tree, paths.PRODUCER_IDS)
         while True:
             data, stat = self.tree.get(paths.PRODUCER_IDS)
-            first = decode(paths.PRODUCER_IDS, nodes.ProducerIdBlock.decode, data).last + 1 if data else 0
-            if first + PRODUCER_ID_BLOCK - 1 > MAX_PRODUCER_ID:
-                raise ValueError(f"there are no producer ids left: the last block ended at {first - 1}")
-            block = nodes.ProducerIdBlock(broker_id, first, first + PRODUCER_ID_BLOCK - 1)
+            block = operations.next_producer_ids(data, broker_id)
             try:
                 self.tree.set(paths.PRODUCER_IDS, block.encode(), stat.version)
             except BadVersion:
@@ -280,30 +236,3 @@ class MetadataStore:
             return self.tree.children(path)
         except NoNode:
             return []
-
-
-T = TypeVar("T")
-
-
-def decode(path: str, decoder: Callable[[bytes], T], data: bytes) -> T:
-    """Decode a node; BadNode with its path if that fails."""
-    try:
-        return decoder(data)
-    except nodes.BadNode as error:
-        raise nodes.BadNode(f"{path} in the tree cannot be understood: {error}") from error
-
-
-def _topic_node(topic: TopicState) -> nodes.TopicNode:
-    partitions = {index: state.replicas for index, state in topic.partitions.items()}
-    adding = {index: state.adding for index, state in topic.partitions.items() if state.adding}
-    removing = {index: state.removing for index, state in topic.partitions.items() if state.removing}
-    return nodes.TopicNode(partitions, topic.topic_id, adding, removing)
-
-
-def _partition_node(state: PartitionState) -> nodes.PartitionNode:
-    return nodes.PartitionNode(state.leader, state.leader_epoch, state.isr, state.controller_epoch)
-
-
-def _create_partition(topic: str, index: int, state: PartitionState) -> list[Operation]:
-    data = _partition_node(state).encode()
-    return [Create(paths.partition(topic, index)), Create(paths.partition_state(topic, index), data)]

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
 from tidelog.metadata.nodes import ProducerIdBlock, random_id
+from tidelog.metadata.operations import PRODUCER_ID_BLOCK
 from tidelog.metadata.paths import PRODUCER_IDS
 from tidelog.metadata.state import INTERNAL_TOPICS, PartitionState, TopicState
-from tidelog.metadata.store import PRODUCER_ID_BLOCK, MetadataStore
+from tidelog.metadata.store import MetadataStore
 from tidelog.server.adopt_logs import (
     NO_PRODUCER,
     highest_producer_id,
