@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tidelog.endpoints import Endpoint
+from tidelog.partitions import TopicPartition
 
 NO_LEADER = -1
 """The leader of a partition whose replicas are all offline."""
@@ -47,6 +49,18 @@ class PartitionState:
     removing: list[int] = field(default_factory=list)
     leader_recovery_state: int = 0
     other_fields: Mapping[str, object] | None = None
+
+
+class StateUpdates(NamedTuple):
+    """The outcome of writing the states of several partitions.
+
+    `updated` has the written states with their new partition epochs, `retriable` the partitions whose node
+    has another version than the expected partition epoch, `failed` the errors of the others.
+    """
+
+    updated: dict[TopicPartition, PartitionState]
+    retriable: list[TopicPartition]
+    failed: dict[TopicPartition, Exception]
 
 
 @dataclass(slots=True)
