@@ -186,14 +186,14 @@ class ControllerContext:
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         return list(self._topics.get(topic, {}).values())
 
-    def replicas(self, partition: PartitionKey) -> list[int]:
+    def replicas(self, partition: TopicPartition) -> list[int]:
         """The brokers in the assignment of a partition; empty if it is not known."""
-        state = self.partitions.get(partition)  # type: ignore[call-overload]
+        state = self.partitions.get(partition)
         return [] if state is None else state.replicas
 
-    def leadership(self, partition: PartitionKey) -> PartitionState | None:
+    def leadership(self, partition: TopicPartition) -> PartitionState | None:
         """The state of a partition that has a leader, or had one; None before its first leader."""
-        state = self.partitions.get(partition)  # type: ignore[call-overload]
+        state = self.partitions.get(partition)
         return None if state is None or state.partition_epoch == NO_STATE_NODE else state
 
     def partitions_with_leadership(self) -> list[TopicPartition]:
@@ -230,7 +230,9 @@ class ControllerContext:
         ]
 
     def replicas_on_broker(self, broker_id: int) -> list[PartitionAndReplica]:
-        return [PartitionAndReplica(*partition, broker_id) for partition in self._on_broker.get(broker_id, ())]
+        return [
+            PartitionAndReplica(*partition, broker_id) for partition in self._on_broker.get(broker_id, ())
+        ]
 
     def replicas_on_brokers(self, broker_ids: Iterable[int]) -> list[PartitionAndReplica]:
         return [replica for broker_id in broker_ids for replica in self.replicas_on_broker(broker_id)]

@@ -60,9 +60,7 @@ class ReplicaStatus(Enum):
 PARTITION_PREDECESSORS: Mapping[PartitionStatus, frozenset[PartitionStatus]] = {
     PartitionStatus.NON_EXISTENT: frozenset((PartitionStatus.OFFLINE,)),
     PartitionStatus.NEW: frozenset((PartitionStatus.NON_EXISTENT,)),
-    PartitionStatus.ONLINE: frozenset(
-        (PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE)
-    ),
+    PartitionStatus.ONLINE: frozenset((PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE)),
     PartitionStatus.OFFLINE: frozenset(
         (PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE)
     ),
