@@ -6,6 +6,7 @@ The blocking MetadataStore and the asynchronous ClusterStore share them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from tidelog.metadata import nodes, paths
@@ -100,21 +101,23 @@ def partition_state(
     replicas, adding, removing = (
         assignment.get(index, []) for assignment in (node.partitions, node.adding, node.removing)
     )
-    if found is None:
-        return PartitionState(replicas, NO_LEADER, -1, [], NO_STATE_NODE, 0, adding, removing)
+    state = PartitionState(replicas, NO_LEADER, -1, [], NO_STATE_NODE, 0, adding, removing)
+    return state if found is None else with_leadership(paths.partition_state(topic, index), state, found)
+
+
+def with_leadership(path: str, state: PartitionState, found: tuple[bytes, Stat]) -> PartitionState:
+    """The state with leader, in-sync replicas and epochs of the state node."""
     data, stat = found
-    state = decode(paths.partition_state(topic, index), nodes.PartitionNode.decode, data)
-    return PartitionState(
-        replicas,
-        state.leader,
-        state.leader_epoch,
-        state.isr,
-        stat.version,
-        state.controller_epoch,
-        adding,
-        removing,
-        state.leader_recovery_state,
-        state.other_fields,
+    node = decode(path, nodes.PartitionNode.decode, data)
+    return replace(
+        state,
+        leader=node.leader,
+        leader_epoch=node.leader_epoch,
+        isr=node.isr,
+        partition_epoch=stat.version,
+        controller_epoch=node.controller_epoch,
+        leader_recovery_state=node.leader_recovery_state,
+        other_fields=node.other_fields,
     )
 
 
@@ -128,9 +131,7 @@ def create_partition_state(topic: str, index: int, state: PartitionState) -> Cre
 
 def set_partition_state(topic: str, index: int, state: PartitionState) -> SetData:
     """Replace a state that has the partition epoch of `state`."""
-    return SetData(
-        paths.partition_state(topic, index), partition_node(state).encode(), state.partition_epoch
-    )
+    return SetData(paths.partition_state(topic, index), partition_node(state).encode(), state.partition_epoch)
 
 
 # --- settings and producer ids

@@ -1,0 +1,185 @@
+"""ControllerStore: the writes of an elected controller.
+
+Every multi checks the controller epoch: once another controller was elected, all calls raise Fenced and write
+nothing. A write whose answer was lost is resolved by reading the node back. Many topics and partitions are
+written in a pipeline of multis below ZooKeeper's limit of 1 MB. Each topic and each partition is complete in
+one multi, so that the next controller can go on wherever this one died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from typing import TypeVar
+
+from tidelog.metadata import nodes, operations, paths
+from tidelog.metadata.cluster_store import ClusterStore
+from tidelog.metadata.operations import ControllerEpoch, decode
+from tidelog.metadata.state import PartitionState, StateUpdates, TopicState
+from tidelog.metadata.tree import (
+    BadVersion,
+    Create,
+    Delete,
+    NoNode,
+    NotEmpty,
+    Operation,
+    SetData,
+    TreeError,
+    child_of,
+)
+from tidelog.metadata.tree_writes import Step, write_steps
+from tidelog.partitions import TopicPartition
+
+K = TypeVar("K")
+
+
+class ControllerStore:
+    """Implements tidelog.controller.state_store.StateStore, among others."""
+
+    def __init__(self, cluster: ClusterStore, epoch: ControllerEpoch) -> None:
+        self.epoch = epoch
+        self._cluster = cluster
+        self._tree = cluster.tree
+
+    # --- topics
+
+    async def create_topics(self, topics: Sequence[TopicState]) -> dict[str, TreeError]:
+        """Write topics with their settings and assignments; returns the errors of those not created.
+
+        The states of the partitions are written when they get leaders.
+        """
+        refused = await self._write([_creation(topic, has_config=False) for topic in topics])
+        # A deletion by an older Kafka can leave settings without a topic.
+        leftover = [
+            topic for topic in topics if topic.name in refused and not _is_topic(refused[topic.name].path)
+        ]
+        for topic in leftover:
+            del refused[topic.name]
+        return refused | await self._write([_creation(topic, has_config=True) for topic in leftover])
+
+    async def set_assignments(self, topics: Mapping[str, TopicState]) -> dict[str, TreeError]:
+        """Write the replicas of the partitions of topics; returns the errors of those not written."""
+        found = await self._tree.get_all([paths.topic(name) for name in topics])
+        steps: list[Step[str]] = []
+        refused: dict[str, TreeError] = {}
+        for name, topic in topics.items():
+            path = paths.topic(name)
+            if path not in found:
+                refused[name] = NoNode(path)
+                continue
+            data, stat = found[path]
+            node = operations.topic_node(topic)
+            node.other_fields = decode(path, nodes.TopicNode.decode, data).other_fields
+            steps.append(Step.of(name, SetData(path, node.encode(), stat.version)))
+        return refused | await self._write(steps)
+
+    async def mark_for_deletion(self, topics: Iterable[str]) -> None:
+        """Mark topics for deletion: from now on they will be deleted, whoever is the controller."""
+        await self._write([Step.of(name, Create(paths.deleted_topic(name))) for name in topics])
+
+    async def remove_deletion_marks(self, topics: Sequence[str]) -> None:
+        """Delete the nodes that ask for the deletion of topics, and keep the topics."""
+        await self._write([Step.of(name, Delete(paths.deleted_topic(name))) for name in topics])
+
+    async def delete_topics(self, topics: Sequence[str]) -> None:
+        """Delete the nodes of topics: partitions, assignment and settings, and at last their deletion marks.
+
+        Missing nodes are no error: an earlier controller may have begun the deletion.
+        """
+        while doomed := await self._below([paths.topic(name) for name in topics]):
+            refused = await self._write([Step.of(path, Delete(path)) for path in reversed(doomed)])
+            for error in refused.values():
+                if not isinstance(error, (NoNode, NotEmpty)):
+                    raise error
+        configs = [paths.entity_config(paths.entity_path("topics", name)) for name in topics]
+        await self._write([Step.of(path, Delete(path)) for path in configs])
+        await self.remove_deletion_marks(topics)
+
+    async def _below(self, level: list[str]) -> list[str]:
+        """The nodes and all below them, parents before children."""
+        found: list[str] = []
+        while level:
+            children = await self._tree.children_of_all(level)
+            found += children
+            level = [child_of(node, name) for node, names in children.items() for name in names]
+        return found
+
+    # --- partitions
+
+    async def create_partition_states(
+        self, states: Mapping[TopicPartition, PartitionState]
+    ) -> dict[TopicPartition, Exception]:
+        """Create the nodes of new partitions, with missing parents; returns the errors of the failed ones."""
+        parents = {paths.partitions(topic): topic for topic, _ in states}
+        found = await self._tree.children_of_all(parents)
+        missing = [Step.of(path, Create(path)) for path in parents if path not in found]
+        await self._write(missing)
+        known = {(parents[path], name) for path, names in found.items() for name in names}
+        steps = [_partition_creation(partition, state, known) for partition, state in states.items()]
+        return {**await self._write(steps)}
+
+    async def read_partition_states(
+        self, known: Mapping[TopicPartition, PartitionState]
+    ) -> dict[TopicPartition, PartitionState]:
+        """The known states with leader, in-sync replicas and epochs as they are in the tree.
+
+        Partitions without a state node are left out.
+        """
+        by_path = {paths.partition_state(*partition): partition for partition in known}
+        found = await self._tree.get_all(by_path)
+        states: dict[TopicPartition, PartitionState] = {}
+        for path, node in found.items():
+            partition = by_path[path]
+            states[partition] = operations.with_leadership(path, known[partition], node)
+        return states
+
+    async def update_partition_states(self, states: Mapping[TopicPartition, PartitionState]) -> StateUpdates:
+        """Replace states. The node of each must have the `partition_epoch` of its state as its version."""
+        steps = [
+            Step.of(partition, operations.set_partition_state(*partition, state))
+            for partition, state in states.items()
+        ]
+        refused = await self._write(steps)
+        updated = {
+            partition: replace(state, partition_epoch=state.partition_epoch + 1)
+            for partition, state in states.items()
+            if partition not in refused
+        }
+        retriable = [partition for partition, error in refused.items() if isinstance(error, BadVersion)]
+        failed: dict[TopicPartition, Exception] = {
+            partition: error for partition, error in refused.items() if not isinstance(error, BadVersion)
+        }
+        return StateUpdates(updated, retriable, failed)
+
+    # --- settings, notifications, requests in nodes
+
+    async def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The settings that topics override."""
+        return await self._cluster.topic_configs(topics)
+
+    async def delete_nodes(self, doomed: Iterable[str]) -> None:
+        """Delete notifications or requests that are handled. Missing nodes are no error."""
+        await self._write([Step.of(path, Delete(path)) for path in doomed])
+
+    async def _write(self, steps: Sequence[Step[K]]) -> dict[K, TreeError]:
+        return await write_steps(self._tree, steps, self.epoch)
+
+
+def _creation(topic: TopicState, *, has_config: bool) -> Step[str]:
+    config = operations.put_config(paths.entity_path("topics", topic.name), topic.configs, exists=has_config)
+    node = Create(paths.topic(topic.name), operations.topic_node(topic).encode())
+    # The topic's id makes its node unlike one of any other writer.
+    return Step(topic.name, [config, node, Create(paths.partitions(topic.name))], node)
+
+
+def _is_topic(path: str) -> bool:
+    return path.startswith(paths.TOPICS)
+
+
+def _partition_creation(
+    partition: TopicPartition, state: PartitionState, known: Set[tuple[str, str]]
+) -> Step[TopicPartition]:
+    topic, index = partition
+    node = operations.create_partition_state(topic, index, state)
+    parent: list[Operation] = [] if (topic, str(index)) in known else [Create(paths.partition(topic, index))]
+    return Step(partition, [*parent, node], node)
