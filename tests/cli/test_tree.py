@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-import tidelog.metadata.zookeeper
 from tidelog.cli.main import main
 from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.threaded_tree import ThreadedTree
+from tidelog.metadata.zookeeper import ZooKeeperTree
 
 Export = Callable[..., Result]
 CLUSTER = b'{"version":"1","id":"Y2x1c3RlciBmb3IgYSB0ZXN"}'
@@ -32,10 +34,10 @@ def folder(tmp_path: Path) -> Path:
 def export(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
     """The command, with another embedded store in the place of the ZooKeeper."""
 
-    def store(_connect: str) -> EmbeddedTree:
-        return EmbeddedTree(tmp_path / "target")
+    async def connect(_connect: str, *, rng: random.Random) -> ThreadedTree:
+        return ThreadedTree(EmbeddedTree(tmp_path / "target"))
 
-    monkeypatch.setattr(tidelog.metadata.zookeeper, "ZooKeeperTree", store)
+    monkeypatch.setattr(ZooKeeperTree, "connect", connect)
     return lambda *arguments: CliRunner().invoke(
         main, ["tree", "export", str(folder), "--zookeeper", "zk:2181", *arguments]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,24 @@ import pytest
 
 from tidelog.endpoints import Endpoint
 from tidelog.metadata.embedded import EmbeddedTree
-from tidelog.metadata.export import ExportRefused, export_tree
+from tidelog.metadata.export import Exported, ExportRefused, OnProgress
+from tidelog.metadata.export import export_tree as export_to
 from tidelog.metadata.nodes import BrokerNode, random_id
 from tidelog.metadata.state import PartitionState, TopicState
 from tidelog.metadata.store import MetadataStore
+from tidelog.metadata.threaded_tree import ThreadedTree
 from tidelog.metadata.tree import Tree, walk
+
+
+def export_tree(
+    source: EmbeddedTree, target: EmbeddedTree, *, force: bool = False, progress: OnProgress | None = None
+) -> Exported:
+    """Export into an embedded tree, which stays open."""
+
+    async def export() -> Exported:
+        return await export_to(source, ThreadedTree(target), force=force, progress=progress)
+
+    return asyncio.run(export())
 
 
 @pytest.fixture

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from tidelog.metadata.export import Exported
 
 
 @click.group()
@@ -28,26 +34,36 @@ def export(folder: Path, zookeeper: str, force: bool) -> None:
     Kafka 3.9 with that ZooKeeper can then use the log folders. The broker must be stopped; its folders stay
     unchanged.
     """
-    from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
-    from tidelog.metadata.export import ExportRefused, export_tree
+    from tidelog.metadata.embedded import FILE_NAME
+    from tidelog.metadata.export import ExportRefused
     from tidelog.metadata.tree import TreeError
-    from tidelog.metadata.zookeeper import ZooKeeperTree
 
     file = folder / FILE_NAME
     if not file.exists():
         raise click.ClickException(f"{folder} has no {FILE_NAME}: it is not the first log folder of a broker")
     try:
-        with (
-            EmbeddedTree(file) as source,
-            ZooKeeperTree(zookeeper) as target,
-            click.progressbar(length=1, label="Nodes", file=sys.stderr) as bar,
-        ):
-
-            def show(done: int, total: int) -> None:
-                bar.length = total
-                bar.update(done - bar.pos)
-
-            written = export_tree(source, target, force=force, progress=show)
-    except (ExportRefused, TreeError) as error:
+        written = asyncio.run(_export(file, zookeeper, force))
+    except (ExportRefused, TreeError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"Wrote {written.nodes} nodes with {written.topics} topics to {zookeeper}.")
+
+
+async def _export(file: Path, zookeeper: str, force: bool) -> Exported:
+    from tidelog.metadata.embedded import EmbeddedTree
+    from tidelog.metadata.export import export_tree
+    from tidelog.metadata.zookeeper import ZooKeeperTree
+
+    with (
+        EmbeddedTree(file) as source,
+        click.progressbar(length=1, label="Nodes", file=sys.stderr) as bar,
+    ):
+
+        def show(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        target = await ZooKeeperTree.connect(zookeeper, rng=random.Random())
+        try:
+            return await export_tree(source, target, force=force, progress=show)
+        finally:
+            await target.close()

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelog.metadata import paths
-from tidelog.metadata.tree import NodeExists, NoNode, Tree, child_of, walk
+from tidelog.metadata.async_tree import AsyncTree, ensure_path, subtree
+from tidelog.metadata.tree import NodeExists, NoNode, Tree, child_of, parent_of, walk
 
 TOP_LEVEL = (
     "admin",
@@ -49,8 +50,8 @@ class Exported:
     topics: int
 
 
-def export_tree(
-    source: Tree, target: Tree, *, force: bool = False, progress: OnProgress | None = None
+async def export_tree(
+    source: Tree, target: AsyncTree, *, force: bool = False, progress: OnProgress | None = None
 ) -> Exported:
     """Write the nodes of `source` into `target`. ExportRefused before anything is changed.
 
@@ -60,25 +61,25 @@ def export_tree(
         raise ExportRefused(
             "there is nothing to export: the tree has no cluster id, no broker was started on it"
         )
-    _check_target(target, force)
+    await _check_target(target, force)
     for name in TOP_LEVEL:
-        _clear(target, child_of("/", name))
+        await _clear(target, child_of("/", name))
     wanted = _nodes_to_write(source)
     for done, (path, data, version) in enumerate(wanted, 1):
-        _write(target, path, data, version)
+        await _write(target, path, data, version)
         if progress is not None:
             progress(done, len(wanted))
-    return Exported(len(wanted), len(_children(source, paths.TOPICS)))
+    return Exported(len(wanted), _count_topics(source))
 
 
-def _check_target(target: Tree, force: bool) -> None:
-    alive = _children(target, paths.BROKER_IDS)
-    if alive or target.exists(paths.CONTROLLER) is not None:
+async def _check_target(target: AsyncTree, force: bool) -> None:
+    alive = await _children(target, paths.BROKER_IDS)
+    if alive or await target.exists(paths.CONTROLLER) is not None:
         raise ExportRefused(
             f"brokers are running on the target (ids {', '.join(alive) or '?'}): stop them first"
         )
-    topics = _children(target, paths.TOPICS)
-    if not force and (topics or target.exists(paths.CLUSTER_ID) is not None):
+    topics = await _children(target, paths.TOPICS)
+    if not force and (topics or await target.exists(paths.CLUSTER_ID) is not None):
         raise ExportRefused(
             f"the target holds a Kafka cluster already, with {len(topics)} topic(s): "
             "name an empty ZooKeeper or chroot, or replace what is there with --force"
@@ -95,26 +96,33 @@ def _nodes_to_write(source: Tree) -> list[tuple[str, bytes, int]]:
     return found
 
 
-def _clear(target: Tree, path: str) -> None:
-    """Write node by node: a large cluster does not fit into one ZooKeeper transaction."""
-    doomed = [node for node, _, _ in walk(target, path)]
-    for node in reversed(doomed):
-        target.delete(node)
+async def _clear(target: AsyncTree, path: str) -> None:
+    """Delete node by node: a large cluster does not fit into one ZooKeeper transaction."""
+    for node in reversed(await subtree(target, path)):
+        await target.delete(node)
 
 
-def _write(target: Tree, path: str, data: bytes, version: int) -> None:
+async def _write(target: AsyncTree, path: str, data: bytes, version: int) -> None:
+    await ensure_path(target, parent_of(path))
     try:
-        target.create(path, data, make_parents=True)
+        await target.create(path, data)
     except NodeExists:
-        target.set(path, data)
+        await target.set(path, data)
     if path == paths.BROKER_SEQUENCE:
         # The next generated broker id is computed from the node's version.
         for _ in range(version):
-            target.set(path, b"")
+            await target.set(path, b"")
 
 
-def _children(tree: Tree, path: str) -> list[str]:
+async def _children(tree: AsyncTree, path: str) -> list[str]:
     try:
-        return tree.children(path)
+        return await tree.children(path)
     except NoNode:
         return []
+
+
+def _count_topics(source: Tree) -> int:
+    try:
+        return len(source.children(paths.TOPICS))
+    except NoNode:
+        return 0

@@ -43,6 +43,16 @@ class NoChildrenForEphemerals(TreeError):
     reason = "an ephemeral node cannot have children"
 
 
+class NoAuth(TreeError):
+    reason = "the ACL of the node does not allow this"
+
+
+class DataTooLarge(TreeError):
+    """The request is larger than the tree accepts. Nothing was changed."""
+
+    reason = "the data is too large"
+
+
 class TreeUnavailable(TreeError):
     """The tree cannot be reached, read or written; whether the change was made is not known."""
 

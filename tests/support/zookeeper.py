@@ -1,0 +1,36 @@
+"""A real ZooKeeper for tests, from the jars of PySpark."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tidelog.server.zookeeper_process import ZooKeeperFailed, ZooKeeperProcess, class_path, find_java
+
+# Sessions of a second: tests of expiry do not wait long.
+QUICK = {"tickTime": "200", "minSessionTimeout": "400", "maxSessionTimeout": "60000"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def zookeeper_server(folder: Path, **settings: str) -> ZooKeeperProcess:
+    """A server on a free port; `with` starts and stops it. The test is skipped without Java or PySpark.
+
+    Dots in the names of settings are written as double underscores.
+    """
+    try:
+        find_java()
+        class_path()
+    except ZooKeeperFailed as reason:
+        pytest.skip(str(reason))
+    extra = {name.replace("__", "."): value for name, value in settings.items()}
+    return ZooKeeperProcess(
+        folder, free_port(), settings={**QUICK, **extra}, jvm_flags=("-Dzookeeper.forceSync=no",)
+    )
