@@ -1,13 +1,22 @@
 """MetadataCache: the state of the cluster as a snapshot, which each change replaces as a whole.
 
-A reader that takes `cache.snapshot` once sees one consistent state.
+A reader that takes `cache.snapshot` once sees one consistent state. The controller of a single broker
+publishes snapshots; in a cluster the UpdateMetadata requests of the elected controller make them.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tidelog.metadata.state import ClusterState
+from tidelog.metadata.state import ClusterState, PartitionState
+from tidelog.slices import finished
+
+if TYPE_CHECKING:
+    from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest
+
+log = logging.getLogger("tidelog.cluster")
 
 TopicsDeleted = Callable[[list[tuple[str, bytes]]], None]
 """Called with the names and ids of deleted topics."""
@@ -18,14 +27,54 @@ class MetadataCache:
 
     def __init__(self, cluster_id: str) -> None:
         self.snapshot = ClusterState(cluster_id)
+        # Whether the snapshot came from a controller. Before that, a missing topic may well exist: nobody
+        # may act on its absence.
+        self.is_initialized = False
         self.features: dict[str, int] = {}
         # Rises with every change of the finalized features; clients keep those with the highest epoch.
         self.features_epoch = 0
-
         self.topics_deleted: TopicsDeleted | None = None
+        self._expects_full_update = False
 
     def update(self, state: ClusterState) -> None:
-        before, self.snapshot = self.snapshot, state
+        """Publish a snapshot of the whole cluster."""
+        before = self.snapshot
         gone = before.names_by_id.keys() - state.names_by_id.keys()
-        if gone and self.topics_deleted is not None:
-            self.topics_deleted([(before.names_by_id[topic_id], topic_id) for topic_id in gone])
+        self._publish(state, [(before.names_by_id[topic_id], topic_id) for topic_id in gone])
+
+    async def apply(self, request: UpdateMetadataRequest) -> None:
+        """Publish the snapshot after an update of the controller; other tasks run while it is made."""
+        from tidelog.cluster.metadata_update import listeners_differ, updated
+
+        before = self.snapshot
+        update = await finished(updated(before, request, is_full=self._expects_full_update))
+        self._expects_full_update = False
+        state = update.state
+        # Settings may have changed in the other tasks.
+        state.entity_configs = self.snapshot.entity_configs
+        if state.brokers is not before.brokers and (listeners := listeners_differ(state.brokers)):
+            log.error("the brokers have different listeners: %s", listeners)
+        self._publish(state, update.deleted)
+
+    def expect_full_update(self) -> None:
+        """This broker has a new session: the next update has all topics, and replaces the snapshot.
+
+        The controller may have deleted topics while it did not know this broker.
+        """
+        self._expects_full_update = True
+
+    def set_entity_configs(self, entity_path: str, configs: dict[str, str]) -> None:
+        """Replace the settings of an entity other than a topic (ClusterState.entity_configs)."""
+        self.snapshot = self.snapshot.with_entity_configs(entity_path, configs)
+
+    def find_partition(self, topic: str | bytes, index: int) -> PartitionState | None:
+        """A partition of the cluster, by the name or the id of its topic."""
+        state = self.snapshot
+        found = state.topics.get(topic) if isinstance(topic, str) else state.topic_by_id(topic)
+        return None if found is None else found.partitions.get(index)
+
+    def _publish(self, state: ClusterState, deleted: list[tuple[str, bytes]]) -> None:
+        self.snapshot = state
+        self.is_initialized = True
+        if deleted and self.topics_deleted is not None:
+            self.topics_deleted(deleted)

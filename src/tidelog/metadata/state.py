@@ -25,6 +25,9 @@ NO_STATE_NODE = -1
 DEFAULT_ENTITY = "<default>"
 """The name of the default entity, whose settings hold for all entities of its kind."""
 
+NO_TOPIC_ID = bytes(16)
+"""The id of a topic that has none: a broker before Kafka 2.8 created it."""
+
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 
@@ -36,7 +39,8 @@ class PartitionState:
     `controller_epoch` is the epoch of the controller that made the last change. `adding` and `removing` are
     the replicas of a running reassignment. `leader_recovery_state` is 1 after an unclean election until the
     leader has recovered. `other_fields` are fields of the node that this version does not know: they are kept
-    when the node is written again.
+    when the node is written again. The tree does not have `offline_replicas`: the controller knows which
+    replicas are on stopped brokers or in failed log folders.
     """
 
     replicas: list[int]
@@ -49,6 +53,7 @@ class PartitionState:
     removing: list[int] = field(default_factory=list)
     leader_recovery_state: int = 0
     other_fields: Mapping[str, object] | None = None
+    offline_replicas: list[int] = field(default_factory=list)
 
 
 class StateUpdates(NamedTuple):
@@ -137,7 +142,8 @@ class ClusterState:
             if before is not None and before.topic_id != topic.topic_id:
                 names.pop(before.topic_id, None)
             topics[topic.name] = topic
-            names[topic.topic_id] = topic.name
+            if topic.topic_id != NO_TOPIC_ID:
+                names[topic.topic_id] = topic.name
         return self._with(topics=topics, names_by_id=names)
 
     def with_entity_configs(self, entity_path: str, configs: dict[str, str]) -> ClusterState:

@@ -1,0 +1,138 @@
+"""Builds the next ClusterState from an UpdateMetadata request of the controller.
+
+An update names all live brokers, and only the partitions that changed. The next snapshot shares the topics
+that the update does not name, and the partitions of a topic that did not change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidelog.endpoints import Endpoint
+from tidelog.metadata.state import (
+    INTERNAL_TOPICS,
+    LEADER_DURING_DELETE,
+    NO_TOPIC_ID,
+    BrokerRegistration,
+    ClusterState,
+    PartitionState,
+    TopicState,
+)
+from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest
+from tidelog.slices import Slices
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Kafka's security protocols; the id of each on the wire is its position."""
+
+_NONE: Final[list[int]] = []  # shared: published states are never changed
+
+
+@dataclass(slots=True)
+class MetadataUpdate:
+    """The next snapshot, and the names and ids of the topics that it does not have any more."""
+
+    state: ClusterState
+    deleted: list[tuple[str, bytes]] = field(default_factory=list)
+
+
+def updated(
+    state: ClusterState, request: UpdateMetadataRequest, *, is_full: bool = False
+) -> Slices[MetadataUpdate]:
+    """The snapshot after an update. A full update has all topics: the others are deleted."""
+    topics = {} if is_full else state.topics
+    changed: list[TopicState] = []
+    removed: dict[str, None] = {}
+    deleted: list[tuple[str, bytes]] = []
+    for wanted in request.topic_states:
+        before = topics.get(wanted.topic_name)
+        if before is not None and _is_another(before, wanted.topic_id):
+            deleted.append((before.name, before.topic_id))
+            before = None
+        partitions = {} if before is None else dict(before.partitions)
+        for partition in wanted.partition_states:
+            if partition.leader == LEADER_DURING_DELETE:
+                partitions.pop(partition.partition_index, None)
+            else:
+                partitions[partition.partition_index] = _partition(partition)
+            yield
+        if partitions:
+            changed.append(_topic(before, wanted, partitions))
+        else:
+            removed[wanted.topic_name] = None
+            if before is not None:
+                deleted.append((before.name, before.topic_id))
+        yield
+    if is_full:
+        names = {topic.name: topic.topic_id for topic in changed}
+        gone = [topic for topic in state.topics.values() if names.get(topic.name) != topic.topic_id]
+        deleted += [(topic.name, topic.topic_id) for topic in gone]
+        removed.update(dict.fromkeys(topic.name for topic in gone if topic.name not in names))
+    if changed or removed:
+        state = state.with_topics(changed, removed)
+    state = state.with_brokers(_brokers(state.brokers, request))
+    return MetadataUpdate(state.with_controller(request.controller_id, request.controller_epoch), deleted)
+
+
+def _is_another(topic: TopicState, topic_id: bytes) -> bool:
+    """Whether the name belongs to a newer topic. A topic without an id is the same topic."""
+    return NO_TOPIC_ID not in (topic.topic_id, topic_id) and topic.topic_id != topic_id
+
+
+def _topic(
+    before: TopicState | None,
+    wanted: UpdateMetadataRequest.UpdateMetadataTopicState,
+    partitions: dict[int, PartitionState],
+) -> TopicState:
+    if before is not None:
+        return replace(before, topic_id=wanted.topic_id, partitions=partitions)
+    name = wanted.topic_name
+    return TopicState(name, wanted.topic_id, partitions, is_internal=name in INTERNAL_TOPICS)
+
+
+def _partition(wanted: UpdateMetadataRequest.UpdateMetadataPartitionState) -> PartitionState:
+    return PartitionState(
+        wanted.replicas,
+        wanted.leader,
+        wanted.leader_epoch,
+        wanted.isr,
+        wanted.zk_version,
+        wanted.controller_epoch,
+        _NONE,
+        _NONE,
+        offline_replicas=wanted.offline_replicas or _NONE,
+    )
+
+
+def _brokers(
+    before: dict[int, BrokerRegistration], request: UpdateMetadataRequest
+) -> dict[int, BrokerRegistration]:
+    brokers = {broker.id: _broker(broker) for broker in request.live_brokers}
+    return before if brokers == before else brokers
+
+
+def _broker(wanted: UpdateMetadataRequest.UpdateMetadataBroker) -> BrokerRegistration:
+    return BrokerRegistration(
+        wanted.id,
+        [
+            Endpoint(endpoint.listener, _protocol(endpoint.security_protocol), endpoint.host, endpoint.port)
+            for endpoint in wanted.endpoints
+        ],
+        wanted.rack,
+    )
+
+
+def _protocol(number: int) -> str:
+    known = 0 <= number < len(SECURITY_PROTOCOLS)
+    return SECURITY_PROTOCOLS[number] if known else f"protocol {number}"
+
+
+def listeners_differ(brokers: dict[int, BrokerRegistration]) -> str | None:
+    """The listeners of each broker, for a log line; None if all brokers have the same."""
+    listeners = {
+        broker_id: sorted(endpoint.listener for endpoint in broker.endpoints)
+        for broker_id, broker in brokers.items()
+    }
+    if len({tuple(names) for names in listeners.values()}) <= 1:
+        return None
+    return "; ".join(f"broker {broker_id}: {', '.join(names)}" for broker_id, names in listeners.items())
