@@ -93,7 +93,8 @@ def test_the_marker_of_a_clean_stop_is_gone_while_running(tmp_path: Path) -> Non
 
 def test_a_life_after_an_unclean_stop_recovers_first(tmp_path: Path) -> None:
     def make_topic(broker: Recorded) -> None:
-        broker._auto_create_topic("t")
+        assert broker._topic_creation is not None
+        broker._topic_creation.create("t")
 
     live(tmp_path, make_topic)
     assert (tmp_path / "data" / "t-0").is_dir()

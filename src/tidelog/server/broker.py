@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
@@ -22,8 +22,6 @@ from tidelog.cluster.moves import ReplicaMoves
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.topic_metrics import AllTopicMetrics
 from tidelog.cluster.worker import ThreadWorker
-from tidelog.controller.interface import NewTopic
-from tidelog.controller.single import SingleController
 from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.transaction.coordinator import TOPIC as TRANSACTIONS_TOPIC
@@ -33,9 +31,7 @@ from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.verification import TransactionVerification
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
-from tidelog.metadata.state import INTERNAL_TOPICS, TopicState
-from tidelog.metadata.store import MetadataStore
+from tidelog.metadata.state import ClusterState
 from tidelog.metadata.tree import TreeError, TreeUnavailable
 from tidelog.metrics.registry import Registry
 from tidelog.network.loop import BrokerLoop
@@ -53,10 +49,10 @@ from tidelog.server.first_screen import first_screen
 from tidelog.server.group_metrics import GroupMetrics
 from tidelog.server.host import BrokerHost
 from tidelog.server.internal_topics import InternalTopics
+from tidelog.server.membership import Membership
 from tidelog.server.metrics import BrokerMetrics
 from tidelog.server.part_settings import (
     cleaner_settings,
-    controller_settings,
     intervals,
     move_settings,
     network_limits,
@@ -64,16 +60,9 @@ from tidelog.server.part_settings import (
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
-from tidelog.server.stale_tree import (
-    StaleTree,
-    check_folders,
-    check_logs,
-    check_no_logs,
-    last_stop,
-    name_empty_folders,
-    note_stop,
-    what_to_do,
-)
+from tidelog.server.stale_tree import StaleTree
+from tidelog.server.topic_creation import AutoTopicCreation
+from tidelog.storage.checkpoints import MetaProperties
 from tidelog.storage.cleaner.log_cleaner import LogCleaner
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import RealDisk
@@ -82,6 +71,7 @@ from tidelog.storage.log_manager import LogManager
 from tidelog.storage.log_manager_listener import LogManagerListener
 
 if TYPE_CHECKING:
+    from tidelog.controller.interface import Controller
     from tidelog.metrics.http import Health, MetricsServer
 
 log = logging.getLogger("tidelog.server")
@@ -91,8 +81,6 @@ SUPPORTED_FEATURES = {"group.version": (0, 1), "metadata.version": (7, 30), "tra
 # Two-phase commits need a newer version of this API.
 INIT_PRODUCER_ID, INIT_WITH_TWO_PHASE = 22, 6
 PROGRESS_SECONDS = 5.0
-MAX_CREATIONS = 100
-"""The limit of topics that auto-creation creates at a time: one request can have very many."""
 
 
 class BrokerState(IntEnum):
@@ -114,20 +102,20 @@ class Broker(LogManagerListener):
         self.registry = Registry()
         self._loop = loop
         self._clock = loop.clock
-        self._tree: EmbeddedTree | None = None
+        self._membership: Membership | None = None
         self._logs: LogManager | None = None
         self._cleaner: LogCleaner | None = None
         self._moves: ReplicaMoves | None = None
-        self._controller: SingleController | None = None
         self._replicas: ReplicaManager | None = None
         self._host: BrokerHost | None = None
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
         self._server: SocketServer | None = None
         self._router: Router | None = None
-        self._creating: set[str] = set()
+        self._topic_creation: AutoTopicCreation | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._registered_epoch = -1
+        self._identities: list[MetaProperties] = []
+        self._new_folders: list[str] = []  # beside folders that a broker used before
         self._has_logs = False  # whether the logs are open, and belong to this broker's tree
         self._metrics_server: MetricsServer | None = None
 
@@ -140,39 +128,37 @@ class Broker(LogManagerListener):
         try:
             dynamic = DynamicConfig(self.config)
             logs = self._open_log_dirs(dynamic)
-            controller = self._open_tree(logs, dynamic)
-            cluster = await controller.load()
+            self._membership = membership = self._make_membership(dynamic)
+            identity = await membership.identify(self._identities)
+            self.broker_id = identity.broker_id
+            if self.config.broker_id < 0:
+                self.config.assume_broker_id(self.broker_id)
+            logs.log_dirs.claim(identity.cluster_id, self.broker_id)
+            cluster = await membership.load()
             dynamic.load(cluster, self.broker_id)
             logs.recovery_threads.per_log_dir = self.config.num_recovery_threads_per_data_dir
             self._loop.set_io_threads(self.config.num_io_threads)
-            services = self._assemble(logs, controller, dynamic)
+            services = self._assemble(logs, membership.controller, dynamic, cluster)
             self._server = server = self._bind(services)
             self._metrics_server = metrics_server = await self._bind_metrics()
             topics = dynamic.topics
             overrides = {name: topic.configs for name, topic in cluster.topics.items()}
-            self._check_tree(logs, cluster.topics)
+            membership.check_folders([log_dir.path for log_dir in logs.log_dirs.online], cluster.topics)
             await self._load_logs(logs, lambda topic: topics.log_config(overrides.get(topic, {})))
-            check_logs(logs.logs, cluster.topics)
+            membership.check_logs(logs, self._new_folders, cluster.topics)
             self._has_logs = True
-            if self._identities:
-                name_empty_folders(self._new_folders, {*logs.logs, *logs.failed}, cluster.topics)
             self._host = host = BrokerHost(
                 services.replicas,
                 services.metadata,
                 topics,
-                lambda topic: controller.state.topics[topic].configs,
+                lambda topic: membership.controller.state.topics[topic].configs,
             )
             host.coordinators[OFFSETS_TOPIC] = services.groups.runtime
             host.coordinators[TRANSACTIONS_TOPIC] = services.transactions.runtime
-            await controller.raise_leader_epochs(logs.recovered())
-            broker = await controller.register(self._advertised(server), self.config.broker_rack)
-            self._registered_epoch = broker.epoch
-            await controller.activate(host)
-            host.takes_new_partitions = True
+            await membership.join(host, logs, self._advertised(server))
             services.groups.start()
             self.registry.collect(GroupMetrics(services.groups, services.replicas).families)
             services.transactions.start()
-            self._name_strays(logs)
             logs.start(intervals(self.config))
             self._cleaner = cleaner = LogCleaner(logs, self._loop, cleaner_settings(self.config))
             cleaner.start()
@@ -216,51 +202,27 @@ class Broker(LogManagerListener):
             raise StartFailed(f"the log folder cannot be used: {error}") from error
         self._logs = logs
         self._identities = [meta for meta in identities if meta is not None]
-        self._new_folders = [
-            log_dir.path
-            for log_dir, meta in zip(logs.log_dirs, identities, strict=True)
-            if meta is None and log_dir.offline is None
-        ]
+        if self._identities:
+            self._new_folders = [
+                log_dir.path
+                for log_dir, meta in zip(logs.log_dirs, identities, strict=True)
+                if meta is None and log_dir.offline is None
+            ]
         logs.listen(self)
         return logs
 
-    def _open_tree(self, logs: LogManager, dynamic: DynamicConfig) -> SingleController:
-        """Open the tree, and check that folders and tree belong to this broker."""
-        file = Path(self.config.data_dirs[0]) / FILE_NAME
-        if not file.exists():
-            check_no_logs(self.config.data_dirs)
-        self._tree = EmbeddedTree(file, self._clock)
-        store = MetadataStore(self._tree, self._clock)
-        store.prepare()
-        found_cluster = next((m.cluster_id for m in self._identities if m.cluster_id is not None), None)
-        found_broker = next((m.broker_id for m in self._identities if m.broker_id is not None), None)
-        cluster_id = store.cluster_id(found_cluster)
-        if self.broker_id < 0:
-            if found_broker is not None:
-                self.broker_id = found_broker
-            elif self.config.broker_id_generation_enable:
-                self.broker_id = store.generate_broker_id(self.config.reserved_broker_max_id)
-            else:
-                raise StartFailed(
-                    "broker.id is not set and broker.id.generation.enable is false: set one of them"
-                )
-            self.config.assume_broker_id(self.broker_id)
-        logs.log_dirs.claim(cluster_id, self.broker_id)
-        self._controller = SingleController(
-            store,
-            self.broker_id,
-            dynamic,
-            settings=controller_settings(self.config),
-            on_entity_config=dynamic.entity_changed,
-            clock=self._clock,
-        )
-        return self._controller
+    def _make_membership(self, dynamic: DynamicConfig) -> Membership:
+        from tidelog.server.embedded_membership import EmbeddedMembership
 
-    def _assemble(self, logs: LogManager, controller: SingleController, dynamic: DynamicConfig) -> Services:
+        return EmbeddedMembership(self.config, dynamic, self._clock)
+
+    def _assemble(
+        self, logs: LogManager, controller: Controller, dynamic: DynamicConfig, cluster: ClusterState
+    ) -> Services:
         worker = ThreadWorker("tidelog-append", self._loop.post)
         replicas = ReplicaManager(self.broker_id, logs, self._loop, worker, AllTopicMetrics(self.registry))
         self._replicas = replicas
-        metadata = MetadataCache(controller.state.cluster_id)
+        metadata = MetadataCache(cluster.cluster_id)
         metadata.features = {name: high for name, (_, high) in SUPPORTED_FEATURES.items()}
         settings = GroupSettings(self.config.__getitem__, overrides_of(metadata))
         self._groups = groups = GroupCoordinator(replicas, metadata, self._loop, settings)
@@ -268,6 +230,7 @@ class Broker(LogManagerListener):
         self._transactions = transactions = self._make_transactions(replicas, metadata, groups, producer_ids)
         verification = TransactionVerification(transactions, replicas)
         groups.offsets.check_transaction = verification.check_offsets
+        self._topic_creation = topic_creation = AutoTopicCreation(controller)
         sessions = FetchSessionCache(self._clock, self.config.max_incremental_fetch_session_cache_slots)
         services = Services(
             broker_id=self.broker_id,
@@ -280,7 +243,7 @@ class Broker(LogManagerListener):
             sessions=sessions,
             metadata=metadata,
             controller=controller,
-            internal_topics=InternalTopics(controller),
+            internal_topics=InternalTopics(controller, metadata),
             groups=groups,
             transactions=transactions,
             verification=verification,
@@ -288,7 +251,7 @@ class Broker(LogManagerListener):
             metrics=BrokerMetrics(
                 self.registry, replicas, sessions, metadata, lambda: self.state, self._clock.ms()
             ),
-            auto_create_topic=self._auto_create_topic,
+            auto_create_topic=topic_creation.create,
             apis=self._apis(),
             supported_features=SUPPORTED_FEATURES,
         )
@@ -337,10 +300,6 @@ class Broker(LogManagerListener):
         services.dynamic_config.on_level_change = server.refresh_log_level
         return server
 
-    def _check_tree(self, logs: LogManager, topics: Mapping[str, TopicState]) -> None:
-        assert self._tree is not None
-        check_folders((log_dir.path for log_dir in logs.log_dirs.online), self._tree, topics)
-
     async def _load_logs(self, logs: LogManager, config_of: Callable[[str], LogConfig]) -> None:
         last_told = time.monotonic()
         paths = [Path(log_dir.path) for log_dir in logs.log_dirs]
@@ -377,24 +336,17 @@ class Broker(LogManagerListener):
             endpoints.append(replace(endpoint, port=port))
         return endpoints
 
-    def _name_strays(self, logs: LogManager) -> None:
-        assert self._replicas is not None
-        hosted = {(p.topic, p.index) for p in self._replicas.partitions()}
-        strays = sorted(set(logs.logs) - hosted)
-        for topic, index in strays:
-            log.warning("folder %s-%d belongs to no topic of this broker and is left alone", topic, index)
-        if strays:
-            log.warning("if another broker made these folders, %s", what_to_do())
-
     # -- settings ----------------------------------------------------------------------------------
 
     def _follow_settings(
         self, host: BrokerHost, server: SocketServer, cleaner: LogCleaner, moves: ReplicaMoves
     ) -> None:
+        membership = self._membership
+        assert membership is not None
+
         def changed(names: frozenset[str]) -> None:
             log.info("settings changed", extra={"fields": {"names": ",".join(sorted(names))}})
-            assert self._controller is not None
-            self._controller.settings = controller_settings(self.config)
+            membership.settings_changed()
             server.update_limits(network_limits(self.config))
             self._loop.set_io_threads(self.config.num_io_threads)
             cleaner.update_settings(cleaner_settings(self.config))
@@ -428,31 +380,12 @@ class Broker(LogManagerListener):
 
     # -- while running -----------------------------------------------------------------------------
 
-    def _auto_create_topic(self, name: str) -> None:
-        """Create a topic that a client asked for, once for all clients.
-
-        At the limit of topics at a time this does nothing: the client asks again.
-        """
-        if name in self._creating or name in INTERNAL_TOPICS or len(self._creating) >= MAX_CREATIONS:
-            return
-        self._creating.add(name)
-        self._spawn(self._create_topic(name))
-
-    async def _create_topic(self, name: str) -> None:
-        assert self._controller is not None
-        try:
-            (result,) = await self._controller.create_topics([NewTopic(name)])
-            if result.error is not None:
-                log.warning("topic %s could not be created for a client: %s", name, result.error)
-        finally:
-            self._creating.discard(name)
-
     def log_dir_offline(self, path: str, lost: list[PartitionKey]) -> None:
         """Take the partitions of a failed folder offline until a restart.
 
         While logs are loaded another thread than the loop's calls this.
         """
-        if self._host is None or self._controller is None or self.state is not BrokerState.RUNNING_AS_BROKER:
+        if self._host is None or self.state is not BrokerState.RUNNING_AS_BROKER:
             return
         self._host.partitions_offline(lost)
         self._spawn(self._tell_controller(lost))
@@ -462,9 +395,9 @@ class Broker(LogManagerListener):
             self.failed.set()
 
     async def _tell_controller(self, lost: list[PartitionKey]) -> None:
-        assert self._controller is not None
+        assert self._membership is not None
         try:
-            await self._controller.partitions_offline(lost)
+            await self._membership.partitions_offline(lost)
         except KafkaError as error:
             log.error("the controller could not be told of offline partitions: %s", error)
 
@@ -499,6 +432,8 @@ class Broker(LogManagerListener):
         """Answer the open requests, close the logs and mark a clean stop; also cleans up a failed start."""
         running = self.state is BrokerState.RUNNING_AS_BROKER
         self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        if running and self._membership is not None:
+            await self._membership.leave()
         if self._server is not None:
             self._server.stop_accepting()
         if self._groups is not None:
@@ -512,12 +447,14 @@ class Broker(LogManagerListener):
         if self._router is not None:
             await self._router.drain()
         self.state = BrokerState.BROKER_SHUTTING_DOWN
+        if self._topic_creation is not None:
+            await self._topic_creation.drain()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
         if self._metrics_server is not None:
             await self._metrics_server.close()
-        if self._controller is not None:
-            await self._controller.close()
+        if self._membership is not None:
+            await self._membership.resign()
         if self._replicas is not None:
             self._replicas.shutdown()
         if self._moves is not None:
@@ -532,25 +469,14 @@ class Broker(LogManagerListener):
             await asyncio.to_thread(self._close_logs)
         elif self._logs is not None:
             self._logs.log_dirs.unlock()
-        if self._tree is not None:
-            self._tree.close()
+        if self._membership is not None:
+            await self._membership.close()
         self.state = BrokerState.NOT_RUNNING
         if running:
             log.info("stopped")
 
     def _close_logs(self) -> None:
-        """Close the logs and write the markers of a clean stop.
-
-        Also after a failed start: opening the logs removed the markers of the last clean stop.
-        """
-        assert self._tree is not None
+        """Close the logs and write the markers of a clean stop."""
+        assert self._membership is not None
         assert self._logs is not None
-        epoch = self._registered_epoch
-        try:
-            if epoch >= 0:
-                note_stop(self._tree, epoch)
-            else:
-                epoch = last_stop(self._tree)
-        except TreeError as error:
-            log.warning("this stop could not be written to the tree: %s", error)
-        self._logs.shutdown(epoch)
+        self._logs.shutdown(self._membership.note_stop())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.controller.interface import Controller, NewTopic
 from tidelog.errors import CoordinatorNotAvailable, TopicAlreadyExists
 
@@ -11,13 +12,14 @@ from tidelog.errors import CoordinatorNotAvailable, TopicAlreadyExists
 class InternalTopics:
     """Creates each topic once, for all concurrent requests."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, metadata: MetadataCache) -> None:
         self._controller = controller
+        self._metadata = metadata
         self._making: dict[str, asyncio.Task[None]] = {}
 
     async def ensure(self, topic: NewTopic) -> None:
         """Return when the topic exists. Raises CoordinatorNotAvailable if it cannot be created."""
-        if topic.name in self._controller.state.topics:
+        if topic.name in self._metadata.snapshot.topics:
             return
         task = self._making.get(topic.name)
         if task is None:

@@ -1,0 +1,134 @@
+"""EmbeddedMembership: the only broker of its cluster, with its tree in the first log folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from tidelog.clock import Clock
+from tidelog.controller.single import SingleController
+from tidelog.endpoints import Endpoint
+from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+from tidelog.metadata.state import ClusterState, TopicState
+from tidelog.metadata.store import MetadataStore
+from tidelog.metadata.tree import TreeError
+from tidelog.partitions import PartitionKey
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.dynamic_config import DynamicConfig
+from tidelog.server.host import BrokerHost
+from tidelog.server.membership import Identity, known_broker_id, known_cluster_id
+from tidelog.server.part_settings import controller_settings
+from tidelog.server.stale_tree import (
+    check_folders,
+    check_logs,
+    check_no_logs,
+    last_stop,
+    name_empty_folders,
+    note_stop,
+    what_to_do,
+)
+from tidelog.storage.checkpoints import MetaProperties
+from tidelog.storage.log_manager import LogManager
+
+log = logging.getLogger("tidelog.server")
+
+
+class EmbeddedMembership:
+    """Implements tidelog.server.membership.Membership, which documents the public methods."""
+
+    def __init__(self, config: BrokerConfig, dynamic: DynamicConfig, clock: Clock) -> None:
+        self._config = config
+        self._dynamic = dynamic
+        self._clock = clock
+        self._tree: EmbeddedTree | None = None
+        self._controller: SingleController | None = None
+        self._registered_epoch = -1
+
+    async def identify(self, folders: Sequence[MetaProperties]) -> Identity:
+        file = Path(self._config.data_dirs[0]) / FILE_NAME
+        if not file.exists():
+            check_no_logs(self._config.data_dirs)
+        self._tree = EmbeddedTree(file, self._clock)
+        store = MetadataStore(self._tree, self._clock)
+        store.prepare()
+        cluster_id = store.cluster_id(known_cluster_id(folders))
+        broker_id = known_broker_id(self._config, folders)
+        if broker_id is None:
+            broker_id = store.generate_broker_id(self._config.reserved_broker_max_id)
+        self._controller = SingleController(
+            store,
+            broker_id,
+            self._dynamic,
+            settings=controller_settings(self._config),
+            on_entity_config=self._dynamic.entity_changed,
+            clock=self._clock,
+        )
+        return Identity(cluster_id, broker_id)
+
+    @property
+    def controller(self) -> SingleController:
+        assert self._controller is not None
+        return self._controller
+
+    async def load(self) -> ClusterState:
+        return await self.controller.load()
+
+    def check_folders(self, folders: Collection[str], topics: Mapping[str, TopicState]) -> None:
+        assert self._tree is not None
+        check_folders(folders, self._tree, topics)
+
+    def check_logs(
+        self, logs: LogManager, new_folders: Sequence[str], topics: Mapping[str, TopicState]
+    ) -> None:
+        check_logs(logs.logs, topics)
+        name_empty_folders(new_folders, {*logs.logs, *logs.failed}, topics)
+
+    async def join(self, host: BrokerHost, logs: LogManager, endpoints: Sequence[Endpoint]) -> None:
+        controller = self.controller
+        await controller.raise_leader_epochs(logs.recovered())
+        broker = await controller.register(endpoints, self._config.broker_rack)
+        self._registered_epoch = broker.epoch
+        await controller.activate(host)
+        host.takes_new_partitions = True
+        self._name_strays(host, logs)
+
+    def _name_strays(self, host: BrokerHost, logs: LogManager) -> None:
+        strays = sorted(set(logs.logs) - host.hosted())
+        for topic, index in strays:
+            log.warning("folder %s-%d belongs to no topic of this broker and is left alone", topic, index)
+        if strays:
+            log.warning("if another broker made these folders, %s", what_to_do())
+
+    def settings_changed(self) -> None:
+        self.controller.settings = controller_settings(self._config)
+
+    async def partitions_offline(self, partitions: Sequence[PartitionKey]) -> None:
+        await self.controller.partitions_offline(partitions)
+
+    async def leave(self) -> None:
+        """There is no other broker that could lead the partitions."""
+
+    async def resign(self) -> None:
+        if self._controller is not None:
+            await self._controller.close()
+
+    def note_stop(self) -> int:
+        """Write this stop to the tree; after a failed start the marker gets the epoch of the last stop.
+
+        Opening the logs removed the markers of that stop.
+        """
+        assert self._tree is not None
+        epoch = self._registered_epoch
+        try:
+            if epoch >= 0:
+                note_stop(self._tree, epoch)
+            else:
+                epoch = last_stop(self._tree)
+        except TreeError as error:
+            log.warning("this stop could not be written to the tree: %s", error)
+        return epoch
+
+    async def close(self) -> None:
+        if self._tree is not None:
+            self._tree.close()
