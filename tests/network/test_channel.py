@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.network.harness import Client, echo, frame, serving
+from tidelog.network.channel import Channel
 from tidelog.network.limits import NetworkLimits
 from tidelog.network.request import Request
 from tidelog.storage.disk import RealDisk
@@ -325,3 +327,23 @@ def test_large_frames_reuse_memory_and_small_ones_follow_them() -> None:
             assert client.receive() == (2 * n, large)
             assert client.receive() == (2 * n + 1, b"small")
         assert running.server.context.pool.used == 0
+
+
+def test_a_closed_channel_is_freed_without_the_garbage_collector() -> None:
+    def channels() -> int:
+        return sum(isinstance(object_, Channel) for object_ in gc.get_objects())
+
+    gc.collect()
+    before = channels()
+    gc.disable()
+    try:
+        # Without idle checks, which keep closed channels until their check is due.
+        with serving(limits=NetworkLimits(connections_max_idle_ms=-1)) as running:
+            for n in range(5):
+                client = running.client()
+                assert client.ask(n) == (n, b"")
+            assert channels() == before + 5
+            running.close_clients()
+            running.wait_until(lambda: channels() == before, "the channels are freed")
+    finally:
+        gc.enable()

@@ -64,7 +64,8 @@ def test_a_frame_above_the_limit_is_refused_however_it_arrives(
             client.receive()
         elif arrival == "in two parts":
             client.sock.sendall(large[:2])
-            running.wait_until(lambda: any(c._frames.filled for c in running.server.channels.values()))
+            channels = running.server.channels
+            running.wait_until(lambda: any(c._reader._frames.filled for c in channels.values()))
             client.sock.sendall(large[2:])
         else:
             client.sock.sendall(large)

@@ -1,13 +1,15 @@
-"""One connection: reads frames, hands one request at a time to the handler, sends responses in order.
+"""One connection: its state, and its responses, which it sends in the order of their requests.
 
-A channel is muted while its request is in progress, its response is pending or the request queue is full
-(`channel_state`). A peer that sends or reads slowly delays no other connection.
+Requests come from the channel's `RequestReader`. The channel is muted while a request is in progress, a
+response is pending or the request queue is full (`channel_state`). A peer that sends or reads slowly delays
+no other connection.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
 from typing import Final
@@ -22,35 +24,34 @@ from tidelog.network.channel_state import (
     CLOSED,
     CLOSING,
     DEFERRED,
+    DEFERRED_COMPLETED,
+    GATHERED,
+    OPEN,
     QUEUE_DRAINED,
     QUEUE_FILLED,
+    REQUEST_COMPLETED,
     REQUEST_IN_PROGRESS,
     REQUEST_RECEIVED,
+    RESPONSE_DEFERRED,
+    RESPONSE_HELD,
     RESPONSE_PENDING,
-    UNREADABLE,
+    SEND_BLOCKED,
+    SEND_COMPLETED,
 )
-from tidelog.network.frames import (
-    NOWHERE,
-    READ_BYTES,
-    TO_FRAME,
-    TO_SHARED_BUFFER,
-    TO_SIZE,
-    FrameReader,
-    InvalidReceive,
-)
-from tidelog.network.loop import GONE, READ, WRITE
-from tidelog.network.memory import FrameBuffer
-from tidelog.network.request import NO_BYTES, FastRequest, Request
-from tidelog.network.request_channel import InvalidRequest, RequestChannel
+from tidelog.network.frames import SIZE
+from tidelog.network.loop import READ, WRITE
+from tidelog.network.output import COPIED_BYTES, Output, read_together
+from tidelog.network.request import NO_BYTES, FastRequest, Part, Request, part_size
+from tidelog.network.request_channel import RequestChannel
 from tidelog.network.request_metrics import ApiVersionEntry
-from tidelog.network.response_channel import ResponseChannel, log
-from tidelog.network.twins import known_header
+from tidelog.network.request_reader import RequestReader
 
-KnownHeader = tuple[ApiVersionEntry, int, int]
-"""The API version, the correlation id, and where the body begins."""
+log = logging.getLogger("tidelog.network")
 
-FRAMES_PER_TURN: Final = 32
-"""A channel handles at most so many frames before other channels have their turn."""
+BATCH_BYTES: Final = 64 * 1024
+"""The responses of a batch are sent when they have so many bytes, or when the batch ends."""
+
+LateResponse = tuple[Request, Sequence[Part], int]  # a request, its response, and when that was given
 
 
 def hang_up(sock: socket.socket) -> None:
@@ -60,16 +61,31 @@ def hang_up(sock: socket.socket) -> None:
     sock.close()
 
 
-class Channel(ResponseChannel):
+class Channel:
     """The connection of one client, on the loop of the broker."""
 
     __slots__ = (
-        "_client_raw",
-        "_frames",
+        "_batch",
+        "_batch_bytes",
+        "_deferred",
+        "_held",
         "_on_closed",
-        "_recv_into",
-        "_shared",
+        "_output",
+        "_reader",
+        "_send",
+        "_sending",
         "client_id",
+        "client_software",
+        "connection_id",
+        "context",
+        "fd",
+        "interest",
+        "last_active_ns",
+        "listener",
+        "peer",
+        "principal",
+        "sock",
+        "state",
     )
 
     def __init__(
@@ -81,218 +97,58 @@ class Channel(ResponseChannel):
         connection_id: str,
         on_closed: Callable[[Channel], None],
     ) -> None:
-        super().__init__(context, sock, peer, listener, connection_id)
+        self.context = context
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.peer = peer
+        self.listener = listener
+        self.connection_id = connection_id
+        self.principal = "User:ANONYMOUS"
         self.client_id: str | None = None
-        self._client_raw = b""  # the client id of the last request, with its length before it
-        self._recv_into = sock.recv_into
+        self.client_software = ("unknown", "unknown")
+        self.last_active_ns = perf_counter_ns()
+        self.state = OPEN
+        self.interest = READ
+        self._send = sock.send
+        self._batch: list[bytes] = []
+        self._batch_bytes = 0
+        self._output = Output(sock)
+        self._sending: tuple[Request, Sequence[Part], int, int] | None = None
+        # How many responses are deferred, and the response that waits for them.
+        self._deferred = 0
+        self._held: LateResponse | None = None
         self._on_closed = on_closed
-        self._shared = context.received
-        self._frames = FrameReader(context.received, context.pool)
-        context.loop.register(self.fd, self.on_event, READ)
+        # None when the channel is closed: the two refer to each other, and would wait for the collector.
+        self._reader: RequestReader | None = RequestReader(self, context, sock)
+        context.loop.register(self.fd, self._reader.on_event, READ)
 
-    # Reading
+    @property
+    def is_open(self) -> bool:
+        return not self.state & CLOSED
 
-    def on_event(self, mask: int) -> None:
-        context = self.context
-        if mask != READ or self._state or self._frames.target or context.is_full:
-            self._on_unusual(mask)
-            return
-        shared = self._shared
-        buffer = shared.buffer
-        try:
-            received = self._recv_into(buffer)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._lost(error)
-            return
-        # The ordinary case: the read is exactly one frame, of an API version and a client that are known.
-        known = known_header(buffer, 0, received, context.entries, self._client_raw)
-        if known is not None:
-            self._handle(known, self.client_id, shared.view[4:received], None)
-        elif received:
-            self._frames.buffer_updated(received)
-            self._handle_frames()
-        else:
-            self.close()
+    @property
+    def is_busy(self) -> bool:
+        """A request has no response yet, or its response is not sent yet."""
+        return bool(self.state & BUSY)
 
-    def _on_unusual(self, mask: int) -> None:
-        state = self._state
-        if state & CLOSED:
-            return
-        if mask & GONE and (not mask & READ or not self._may_read()):
-            # Nothing can be sent any more. A channel that may read first reads the peer's last bytes.
-            self._lost(None)
-            return
-        if mask & WRITE and state & RESPONSE_PENDING:
-            self._continue_sending()
-        if mask & READ and not self._state & CLOSED:
-            self._read()
+    @property
+    def has_response_pending(self) -> bool:
+        return bool(self.state & RESPONSE_PENDING)
 
-    def _may_read(self) -> bool:
-        return not self._state & UNREADABLE and self._frames.target != NOWHERE
+    @property
+    def has_request_in_progress(self) -> bool:
+        return bool(self.state & REQUEST_IN_PROGRESS)
 
-    def _read(self) -> None:
-        if not self._may_read():
-            # To stop listening is a system call: it is made only now that the peer has sent more.
-            self._set_interest(self._interest & ~READ)
-        elif self.context.is_full and self._must_wait():
-            self._mute()
-        else:
-            self._receive()
+    @property
+    def has_other_requests(self) -> bool:
+        """Whether this turn of the loop has other requests too, of this connection or of others."""
+        return self.context.clock.crowded or self.state & GATHERED != 0
 
-    def _must_wait(self) -> bool:
-        # A frame that has its memory is read to its end: its memory is released when it is handled.
-        context = self.context
-        return self._frames.target != TO_FRAME or context.in_progress >= context.max_in_progress
+    # Requests
 
-    def _receive(self) -> None:
-        frames = self._frames
-        target = frames.target
-        try:
-            received = self._receive_once()
-            if target == TO_SIZE and received and frames.missing:
-                received = self._receive_once()  # the frame follows its size
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._lost(error)
-            return
-        except InvalidReceive as error:
-            self._refuse_frame(error)
-            return
-        if not received:
-            self.close()
-        elif target == TO_SHARED_BUFFER:
-            self._handle_frames()
-        else:
-            frame = frames.next_frame()
-            if frame is not None:
-                self._handle_new(frame, frames.take_memory())
-
-    def _receive_once(self) -> int:
-        context, frames = self.context, self._frames
-        space = frames.get_buffer()
-        if len(space) > READ_BYTES:
-            space = space[: context.allowance(len(space))]
-        received = self._recv_into(space)
-        if received:
-            if frames.target:
-                clock = context.clock
-                self.last_active_ns = clock.now_ns
-                clock.bulk_ns = clock.turn_ns
-            if frames.buffer_updated(received) and context.pool.is_out_of_memory:
-                context.check_limits()
-        return received
-
-    def _handle_frames(self) -> None:
-        """Handle the whole frames of one read, as many as may be handled now."""
-        frames = self._frames
-        handled = 0
-        try:
-            while handled < FRAMES_PER_TURN and not self._state & UNREADABLE:
-                frame = frames.next_frame()
-                if frame is None:
-                    break
-                handled += 1
-                if not self._state & BATCHED and (self._batch or frames.has_frame()):
-                    self._state = BATCH_STARTED[self._state]
-                known = known_header(
-                    frames.buffer, frames.start, frames.position, self.context.entries, self._client_raw
-                )
-                if known is not None:
-                    self._handle(known, self.client_id, frame, None)
-                else:
-                    self._handle_new(frame, None)
-            self._end_batch()
-            if not self._state & CLOSED:
-                self._detach(handled == FRAMES_PER_TURN)
-        except InvalidReceive as error:
-            self._end_batch()
-            self._refuse_frame(error)
-
-    def _end_batch(self) -> None:
-        """Send the responses of the requests of one read together."""
-        if self._state & BATCHED:
-            self._state = BATCH_ENDED[self._state]
-            self._send_batch()
-
-    def _detach(self, is_turn_over: bool) -> None:
-        """Leave the shared buffer to other connections."""
-        frames = self._frames
-        frames.detach(is_turn_over or self._state & UNREADABLE != 0)
-        if frames.target == NOWHERE:
-            if not self._state & UNREADABLE:
-                # Only the share of this turn is used up.
-                self.context.loop.call_soon(self._continue_saved)
-        elif frames.target and self.context.pool.is_out_of_memory:
-            self.context.check_limits()
-
-    def _refuse_frame(self, error: InvalidReceive) -> None:
-        self._frames.close()
-        self._drop(str(error))
-
-    def _continue_saved(self) -> None:
-        """Handle frames that were received earlier."""
-        if self._frames.target != NOWHERE or self._state & UNREADABLE:
-            return
-        if self.context.is_full:
-            self._mute()
-            return
-        self._handle_frames()
-        self._listen_again()
-
-    # Handling
-
-    def _handle_new(self, frame: memoryview, memory: FrameBuffer | None) -> None:
-        """Handle a frame of an API version or a client id that is new here, or with memory of the pool."""
-        context = self.context
-        try:
-            entry, correlation_id, client_id, body_start = context.read_header(frame)
-        except InvalidRequest as error:
-            if memory is not None:
-                context.pool.release(memory, len(frame))
-                context.check_limits()
-            self._end_batch()
-            self._drop(str(error))
-            return
-        if body_start >= 10:
-            length = max(0, int.from_bytes(frame[8:10], "big", signed=True))
-            self._client_raw = bytes(frame[8 : 10 + length])
-            self.client_id = client_id
-        self._handle((entry, correlation_id, body_start), client_id, frame, memory)
-
-    def _handle(
-        self, header: KnownHeader, client_id: str | None, frame: memoryview, memory: FrameBuffer | None
-    ) -> None:
-        """Give a request to the fast path of its API, or to the handler."""
-        entry, correlation_id, body_start = header
-        context = self.context
-        clock = context.clock
-        self.last_active_ns = now = clock.now_ns
-        size, fast_path, request = len(frame), entry.fast_path, None
-        try:
-            if (
-                fast_path is None
-                or context.log_level  # the request log needs a Request
-                or not fast_path((self, entry, correlation_id, size, clock.turn_ns, now), frame, body_start)
-            ):
-                request = Request(
-                    self, entry, correlation_id, client_id, frame, body_start, size, clock.turn_ns, now
-                )
-                request.memory, memory = memory, None
-                context.handler(request)
-        except Exception as error:
-            self._handler_failed(entry, request, error)
-        if memory is not None:
-            context.pool.release(memory, size)
-            context.check_limits()
-        if request is not None and not request.done:
-            self._request_received(request)
-
-    def _request_received(self, request: Request) -> None:
+    def request_received(self, request: Request) -> None:
         """The handler returned without a response: it comes later."""
-        self._state = REQUEST_RECEIVED[self._state]
+        self.state = REQUEST_RECEIVED[self.state]
         if not request.kept:
             request.release_buffer()
         if request.local_end_ns == 0:
@@ -302,13 +158,14 @@ class Channel(ResponseChannel):
             if context.in_progress >= context.max_in_progress:
                 context.check_limits()
 
-    def _handler_failed(self, entry: ApiVersionEntry, request: Request | None, error: Exception) -> None:
+    def handler_failed(self, entry: ApiVersionEntry, request: Request | None, error: Exception) -> None:
+        """Close the channel: a handler raised an error of its own."""
         log.error(
             "closing the connection of %s: the handler of %s failed", self.peer, entry.name, exc_info=error
         )
         if request is not None and not request.done:
             self._complete(request)
-            self._record(request, (), perf_counter_ns())
+            self.context.record(request, (), perf_counter_ns())
         self.close()
 
     def request_of(self, request: FastRequest) -> Request:
@@ -323,7 +180,7 @@ class Channel(ResponseChannel):
     def keep_frame(self, request: Request) -> None:
         """Copy the frame of a request out of the shared buffer, unless the channel owns its bytes."""
         frame = request.buffer
-        if self._frames.owns(frame):
+        if self._reader is not None and self._reader.owns(frame):
             return
         copied = bytearray(frame)
         request.memory = copied
@@ -333,67 +190,344 @@ class Channel(ResponseChannel):
         if pool.is_out_of_memory:
             self.context.check_limits()
 
-    def _resume(self) -> None:
-        """Handle the next frame that is here, or read."""
-        state = self._state
-        if state & (CLOSED | REQUEST_IN_PROGRESS | RESPONSE_PENDING):
-            return
-        if state & CLOSING:
-            if not state & DEFERRED:
-                self.close()
-        elif self._frames.target == NOWHERE:
-            self.context.loop.call_soon_in_turn(self._continue_saved)
-        else:
-            self._listen_again()
+    # Responses
 
-    def _listen_again(self) -> None:
-        if self._interest != READ and self._may_read():
-            self._set_interest(READ)
+    def send_frame(self, request: Request, frame: bytes) -> None:
+        """Send a response that begins with its size. Responses of earlier requests leave before it."""
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        if request.deferred:
+            self._send_deferred_frame(request, frame)
+            return
+        responded = perf_counter_ns()
+        if self.state or request.memory is not None:
+            self._send_late(request, (frame,), responded)
+            return
+        request.done = True
+        try:
+            sent = self._send(frame)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self.context.record(request, (frame,), responded)
+            self.lost(error)
+            return
+        if sent != len(frame):
+            self._send_rest(request, (memoryview(frame)[sent:],), responded)
+            return
+        context = self.context
+        context.clock.now_ns = now = perf_counter_ns()
+        request.metrics.record(request, responded, responded, now)
+        if context.log_level:
+            context.log_request(request, (frame,), responded, responded, now)
+
+    def defer_response(self) -> None:
+        """A fast path gives its response later in this turn. Later responses of the channel wait for it."""
+        self._deferred += 1
+        self.state = RESPONSE_DEFERRED[self.state]
+
+    def send_deferred(self, request: FastRequest, frame: bytes) -> None:
+        """Send a deferred response: a frame that begins with its size, or nothing."""
+        self._deferred = deferred = self._deferred - 1
+        if not deferred:
+            self.state = DEFERRED_COMPLETED[self.state]
+        self.send_now(request, frame)
+        if self.state:
+            self._after_deferred()
+
+    def send_now(self, request: FastRequest, frame: bytes) -> None:
+        """Send the response of a fast path before it returns. No response before it may be deferred."""
+        responded = perf_counter_ns()
+        if self.state or self._batch:
+            self._add_to_batch(frame)
+        elif frame:
+            self._send_bytes(frame)
+        _, entry, _, size, received_ns, started_ns = request
+        self.context.clock.now_ns = now = perf_counter_ns()
+        entry.count += 1
+        entry.record_times(size, received_ns, started_ns, responded, responded, now)
+
+    def send_parts(self, request: Request, parts: Sequence[Part]) -> None:
+        """Send a response of bytes and file ranges, its size before it."""
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        size = sum(map(part_size, parts))
+        if size <= COPIED_BYTES:
+            frame = read_together(size, parts)
+            if frame is not None:
+                self.send_frame(request, frame)
+                return
+        head = SIZE.pack(size)
+        if parts and type(parts[0]) is bytes:
+            framed: list[Part] = [head + parts[0], *parts[1:]]
+        else:
+            framed = [head, *parts]
+        self._send_late(request, framed, perf_counter_ns())
+
+    def send_nothing(self, request: Request) -> None:
+        """Complete a request without a response."""
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        responded = perf_counter_ns()
+        was_busy = self._complete(request)
+        self.context.record(request, (), responded)
+        if was_busy:
+            self._resume()
+
+    def refuse(self, request: Request, reason: str) -> None:
+        """Complete a request by closing the channel, after the responses of earlier requests."""
+        if request.done:
+            raise RuntimeError(f"{request.entry.name} from {self.peer} was answered twice")
+        responded = perf_counter_ns()
+        if request.deferred:
+            self._end_deferral(request)
+        self._complete(request)
+        self.context.record(request, (), responded)
+        self._send_batch()
+        self.drop(reason)
+        self._after_deferred()
+
+    def _send_late(self, request: Request, parts: Sequence[Part], responded: int) -> None:
+        """Send a response that came after its handler returned, that is in a batch, or that has parts."""
+        if self.state & DEFERRED:
+            # The deferred responses come first. No request is read until this one is sent.
+            self.state = RESPONSE_HELD[self.state]
+            self._held = (request, parts, responded)
+            request.done = True
+            return
+        was_busy = self._complete(request)
+        if self.state & CLOSED:
+            self.context.record(request, parts, responded)
+            return
+        if self.state & BATCHED and len(parts) == 1 and isinstance(parts[0], bytes):
+            self._batch.append(parts[0])
+            self._batch_bytes += len(parts[0])
+            if self._batch_bytes >= BATCH_BYTES:
+                self._send_batch()
+            self.context.record(request, parts, responded)
+            return
+        self._send_batch()
+        self._send_rest(request, parts, responded)
+        if was_busy and not self.state & RESPONSE_PENDING:
+            self._resume()
+
+    def _send_deferred_frame(self, request: Request, frame: bytes) -> None:
+        """Send the deferred response of a `Request`, together with others of this turn."""
+        self._end_deferral(request)
+        if not self.state and not self._batch:
+            self.send_frame(request, frame)
+        else:
+            request.done = True
+            self._add_to_batch(frame)
+            self.context.record(request, (frame,), perf_counter_ns())
+        self._after_deferred()
+
+    def _add_to_batch(self, frame: bytes) -> None:
+        """Send a response together with the others of its channel in this turn."""
+        self._batch.append(frame)
+        self._batch_bytes += len(frame)
+        if not self.state & GATHERED:
+            self._send_batch()
+
+    def _end_deferral(self, request: Request) -> None:
+        request.deferred = False
+        self._deferred -= 1
+        if not self._deferred:
+            self.state = DEFERRED_COMPLETED[self.state]
+
+    def _after_deferred(self) -> None:
+        """Send the response that waited for deferred ones, if the last of them is there."""
+        if self.state & DEFERRED:
+            return
+        held, self._held = self._held, None
+        if held is not None:
+            self._send_late(*held)
+        elif self.state & CLOSING:
+            self._resume()
+
+    def _complete(self, request: Request) -> bool:
+        """Complete a request and release what it holds; says whether it had muted the channel."""
+        request.done = True
+        if request.memory is not None:
+            self.context.release_memory(request)
+        request.buffer = NO_BYTES
+        if request.counted:
+            self.context.no_longer_in_progress(request)
+        was_busy = bool(self.state & REQUEST_IN_PROGRESS)
+        self.state = REQUEST_COMPLETED[self.state]
+        return was_busy
+
+    # Sending
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether responses wait to be sent together."""
+        return bool(self._batch)
+
+    def start_batch(self) -> None:
+        """Send the responses of the requests of one read together, when `end_batch` is called."""
+        self.state = BATCH_STARTED[self.state]
+
+    def end_batch(self) -> None:
+        """Send the responses of the batch, if one was started."""
+        if self.state & BATCHED:
+            self.state = BATCH_ENDED[self.state]
+            self._send_batch()
+
+    def _send_batch(self) -> None:
+        if not self._batch:
+            return
+        data = b"".join(self._batch)
+        self._batch.clear()
+        self._batch_bytes = 0
+        if self.state & CLOSED:
+            return
+        if self.state & RESPONSE_PENDING:
+            self._output.add((data,))
+        else:
+            self._send_bytes(data)
+
+    def _send_bytes(self, data: bytes) -> None:
+        """Send as much as the peer takes; the rest is pending."""
+        try:
+            sent = self._send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self.lost(error)
+            return
+        if sent != len(data):
+            self._output.add((memoryview(data)[sent:],))
+            self._wait_to_send()
+
+    def _send_rest(self, request: Request, parts: Sequence[Part], responded: int) -> None:
+        if self.state & CLOSED:
+            self.context.record(request, parts, responded)
+            return
+        clock = self.context.clock
+        clock.bulk_ns = clock.turn_ns
+        waited = bool(self._output)
+        self._output.add(parts)
+        started = perf_counter_ns() if waited else responded
+        try:
+            finished = not waited and self._output.send()
+        except OSError as error:
+            self.context.record(request, parts, responded)
+            self.lost(error)
+            return
+        if finished:
+            self.context.record(request, parts, responded)
+            return
+        self._sending = (request, parts if self.context.log_level else (), responded, started)
+        self._wait_to_send()
+
+    def _wait_to_send(self) -> None:
+        """Wait until the peer takes more, or until a thread has read the missing range of a file."""
+        self.state = SEND_BLOCKED[self.state]
+        missing = self._output.missing
+        if missing is None:
+            self.set_interest(WRITE)
+            return
+        self.set_interest(0)
+
+        def bring_in() -> None:
+            if not self.state & CLOSED:
+                missing.bring_in()
+
+        self.context.loop.run_reading(bring_in, self._brought_in)
+
+    def _brought_in(self, _: None, error: BaseException | None) -> None:
+        if self.state & CLOSED:
+            return
+        if isinstance(error, OSError):
+            self.lost(error)
+        elif error is not None:
+            raise error
+        else:
+            self._output.brought_in()
+            self.continue_sending()
+
+    def continue_sending(self) -> None:
+        try:
+            finished = self._output.send()
+        except OSError as error:
+            self.lost(error)
+            return
+        self.last_active_ns = self.context.clock.now_ns
+        if not finished:
+            self._wait_to_send()
+            return
+        self.state = SEND_COMPLETED[self.state]
+        self._record_sent()
+        self._resume()
+
+    def _record_sent(self) -> None:
+        """Record the request whose response was pending, if one was."""
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            self.context.record(*sending)
+
+    def set_interest(self, mask: int) -> None:
+        """Wait for these events of the socket."""
+        if mask != self.interest:
+            self.interest = mask
+            self.context.loop.modify(self.fd, mask)
 
     # Muting and closing
 
-    def _mute(self) -> None:
-        """The request queue is full: wait for a turn to read."""
-        self._state = QUEUE_FILLED[self._state]
-        self._set_interest(self._interest & ~READ)
-        self.context.muted.append(self)
+    def mute(self) -> None:
+        """The request queue is full: read nothing until `unmute`."""
+        self.state = QUEUE_FILLED[self.state]
+        self.set_interest(self.interest & ~READ)
 
     def unmute(self) -> None:
-        """The request queue has room, and it is this channel's turn to read."""
-        self._state = QUEUE_DRAINED[self._state]
-        if self._state & CLOSED:
+        """The request queue has room. The reader listens again."""
+        self.state = QUEUE_DRAINED[self.state]
+
+    def _resume(self) -> None:
+        """Read the next request, unless something else mutes the channel."""
+        state, reader = self.state, self._reader
+        if reader is None or state & (REQUEST_IN_PROGRESS | RESPONSE_PENDING):
             return
-        context = self.context
-        was_full, context.is_full = context.is_full, False
-        if self._frames.target == NOWHERE:
-            self._continue_saved()
+        if not state & CLOSING:
+            reader.resume()
+        elif not state & DEFERRED:
+            self.close()
+
+    def lost(self, error: OSError | None) -> None:
+        """Close the channel: the peer has gone."""
+        if error is not None:
+            log.debug("connection of %s lost: %s", self.peer, error)
+        self.close()
+
+    def drop(self, reason: str) -> None:
+        """Close the channel because of its peer; deferred responses are sent before."""
+        log.warning("closing the connection of %s (listener %s): %s", self.peer, self.listener, reason)
+        if self.state & DEFERRED:
+            self.state = CLOSE_STARTED[self.state]  # after the deferred responses
         else:
-            self._listen_again()
-            self._read()
-        context.is_full = context.is_full or was_full
+            self.close()
 
     def drain(self) -> None:
         """Read no further request, and close when the last response is sent."""
-        if self._state & BUSY:
-            self._state = CLOSE_STARTED[self._state]
+        if self.state & BUSY:
+            self.state = CLOSE_STARTED[self.state]
         else:
             self.close()
 
     def close(self) -> None:
         """Close the connection now. The response of a request in progress is recorded and dropped."""
-        if self._state & CLOSED:
+        reader, self._reader = self._reader, None
+        if reader is None:
             return
-        self._state = CLOSE_COMPLETED[self._state]
+        self.state = CLOSE_COMPLETED[self.state]
         context = self.context
         context.loop.unregister(self.fd)
         hang_up(self.sock)
-        self._frames.close()
+        reader.close()
         if context.is_full:
             context.check_limits()
         self._batch.clear()
         self._output.clear()
-        sending, self._sending = self._sending, None
-        if sending is not None:
-            request, parts, responded, started = sending
-            self._record(request, parts, responded, started)
+        self._record_sent()
         self._on_closed(self)

@@ -164,13 +164,13 @@ class Request:
         """Release the memory of the frame before the response is there."""
         self.buffer = NO_BYTES
         if self.memory is not None:
-            self.channel.release_memory(self)
+            self.channel.context.release_memory(self)
 
     def waiting(self) -> None:
         """The request waits in a purgatory from now on: it does not count as in progress."""
         if self.local_end_ns == 0:
             self.local_end_ns = time.perf_counter_ns()
-        self.channel.now_waiting(self)
+        self.channel.context.no_longer_in_progress(self)
 
     def set_metrics(self, name: str) -> None:
         """Count the request under another name: FetchFollower instead of FetchConsumer."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import error_name
@@ -21,8 +22,8 @@ from tidelog.protocol.headers import read_request_header
 from tidelog.protocol.wire import ProtocolError
 
 if TYPE_CHECKING:
-    from tidelog.network.channel import Channel
     from tidelog.network.loop import BrokerLoop
+    from tidelog.network.request_reader import RequestReader
 
 FIRST_READ_BYTES: Final = 1024 * 1024
 """The first channel of a turn receives so much of a large frame: fewer turns take less CPU, and other
@@ -88,7 +89,7 @@ class RequestChannel:
         self.entries: dict[int, ApiVersionEntry] = {}
         self.is_full = False
         self.in_progress = 0
-        self.muted: deque[Channel] = deque()
+        self.muted: deque[RequestReader] = deque()
         self._resuming = False
         self._large_turn_ns = 0
         self.log_level = 0
@@ -156,9 +157,35 @@ class RequestChannel:
         while self.muted:
             if self._is_over_limits():
                 return
-            self.muted.popleft().unmute()
+            self.muted.popleft().take_turn()
         if not self._is_over_limits():
             self.is_full = False
+
+    # Completed requests
+
+    def release_memory(self, request: Request) -> None:
+        """Give the memory of a request's frame back to the pool."""
+        memory = request.memory
+        if memory is not None:
+            request.memory = None
+            self.pool.release(memory, request.size)
+            if self.is_full:
+                self.check_limits()
+
+    def no_longer_in_progress(self, request: Request) -> None:
+        """Give the place of a request in the request queue back."""
+        if request.counted:
+            request.counted = False
+            self.in_progress -= 1
+            if self.is_full:
+                self.check_limits()
+
+    def record(self, request: Request, parts: Sequence[Part], responded_ns: int, started_ns: int = 0) -> None:
+        """Record the times of a request whose response is sent, and write its line of the request log."""
+        self.clock.now_ns = now = perf_counter_ns()
+        request.metrics.record(request, responded_ns, started_ns or responded_ns, now)
+        if self.log_level:
+            self.log_request(request, parts, responded_ns, started_ns or responded_ns, now)
 
     # The request log
 
