@@ -120,6 +120,11 @@ class AsyncConnection:
     def in_flight(self) -> int:
         return len(self._in_flight) + len(self._unanswered)
 
+    @property
+    def correlation_id(self) -> int:
+        """The correlation id of the newest request, for logs."""
+        return self._correlation_id
+
     def serves(self, request: type[Message]) -> bool:
         return request.KEY in self.versions
 

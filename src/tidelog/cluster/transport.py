@@ -21,6 +21,10 @@ class BrokerConnection(Protocol):
     @property
     def closed(self) -> bool: ...
 
+    @property
+    def correlation_id(self) -> int:
+        """The correlation id of the newest request, for logs."""
+
     async def call(
         self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
     ) -> R:

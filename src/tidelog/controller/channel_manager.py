@@ -1,0 +1,254 @@
+"""ControllerChannelManager: a queue of requests and a connection for each live broker.
+
+A broker gets its requests in order, one at a time. The first request of the queue is sent again, over a new
+connection if need be, until the broker answers it or the broker is removed: a broker that is away for a
+moment misses nothing. An error that a retry would not change (a refused login, an unknown version) ends the
+request instead.
+
+`add_broker` when a broker joins, `remove_broker` when it is gone, `replace_broker` when it registered anew,
+`close` when the controller resigns. Callbacks run on the loop, outside of any event: they put an event into
+the controller's queue. The callbacks of a removed broker are never called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tidelog.cluster.transport import BrokerConnection, Transport
+from tidelog.controller.state_change_log import StateChangeLog
+from tidelog.endpoints import Endpoint
+from tidelog.errors import KafkaError, NetworkException, RequestTimedOut, UnknownServerError
+from tidelog.metadata.state import BrokerRegistration
+from tidelog.protocol.api import api_name
+from tidelog.protocol.message import Message
+
+BACKOFF_SECONDS = 0.1
+"""The wait before a request is sent again, as in Kafka."""
+
+_log = logging.getLogger("tidelog.controller.channels")
+
+Outcome: TypeAlias = Message | KafkaError
+Callback: TypeAlias = Callable[[Outcome], None]
+"""Called once with the answer, or with the error that ended the request."""
+
+QueueTimeListener: TypeAlias = Callable[[int, float], None]
+"""Called with a broker's id and the seconds that a request waited in its queue and for its answer."""
+
+
+@dataclass(slots=True)
+class ChannelSettings:
+    """`listener` is the control-plane listener if there is one, else the inter-broker listener.
+
+    `timeout` is controller.socket.timeout.ms in seconds.
+    """
+
+    listener: str
+    timeout: float = 30.0
+    backoff: float = BACKOFF_SECONDS
+
+
+@dataclass(slots=True)
+class _QueuedRequest:
+    request: Message
+    answer: type[Message]
+    version: int
+    callback: Callback | None
+    enqueued: float
+
+
+class ControllerChannelManager:
+    def __init__(
+        self,
+        transport: Transport,
+        settings: ChannelSettings,
+        log: StateChangeLog,
+        *,
+        on_queue_time: QueueTimeListener | None = None,
+    ) -> None:
+        self._transport = transport
+        self._settings = settings
+        self._state_change_log = log
+        self._on_queue_time = on_queue_time
+        self._channels: dict[int, _BrokerChannel] = {}
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return list(self._channels)
+
+    def queue_size(self, broker_id: int) -> int:
+        """The requests that a broker has not answered; 0 if it has no channel."""
+        channel = self._channels.get(broker_id)
+        return 0 if channel is None else len(channel.queue)
+
+    @property
+    def total_queue_size(self) -> int:
+        return sum(len(channel.queue) for channel in self._channels.values())
+
+    def add_brokers(self, brokers: Iterable[BrokerRegistration]) -> None:
+        for broker in brokers:
+            self.add_broker(broker)
+
+    def add_broker(self, broker: BrokerRegistration) -> None:
+        """Open a channel to a broker, unless there is one."""
+        if broker.broker_id in self._channels:
+            return
+        endpoint = broker.endpoint(self._settings.listener)
+        if endpoint is None:
+            _log.error(
+                "broker %d has no listener %s: the controller cannot reach it",
+                broker.broker_id,
+                self._settings.listener,
+            )
+            return
+        self._channels[broker.broker_id] = _BrokerChannel(
+            broker.broker_id,
+            endpoint,
+            self._transport,
+            self._settings,
+            self._state_change_log,
+            self._on_queue_time,
+        )
+
+    def remove_broker(self, broker_id: int) -> None:
+        """Close the channel to a broker and drop its requests."""
+        channel = self._channels.pop(broker_id, None)
+        if channel is not None:
+            channel.close()
+
+    def replace_broker(self, broker: BrokerRegistration) -> None:
+        """Open a new channel to a broker that registered anew; requests to its predecessor are dropped."""
+        self.remove_broker(broker.broker_id)
+        self.add_broker(broker)
+
+    def close(self) -> None:
+        """Close all channels."""
+        for broker_id in self.broker_ids:
+            self.remove_broker(broker_id)
+
+    def send(
+        self,
+        broker_id: int,
+        request: Message,
+        answer: type[Message],
+        version: int,
+        callback: Callback | None = None,
+    ) -> None:
+        """Queue a request for a broker. A broker without a channel gets nothing."""
+        channel = self._channels.get(broker_id)
+        if channel is None:
+            name = _name_of(request)
+            _log.warning("not sending %s to broker %d, which is offline", name, broker_id)
+            return
+        channel.put(request, answer, version, callback)
+
+
+class _BrokerChannel:
+    """The queue of one broker and the task that works it off."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        endpoint: Endpoint,
+        transport: Transport,
+        settings: ChannelSettings,
+        log: StateChangeLog,
+        on_queue_time: QueueTimeListener | None,
+    ) -> None:
+        self.queue: deque[_QueuedRequest] = deque()
+        self._broker_id = broker_id
+        self._endpoint = endpoint
+        self._transport = transport
+        self._settings = settings
+        self._log = log
+        self._on_queue_time = on_queue_time
+        self._connection: BrokerConnection | None = None
+        self._loop = asyncio.get_running_loop()
+        self._filled = asyncio.Event()
+        self._is_unreachable = False
+        self._worker = self._loop.create_task(self._work(), name=f"controller-to-broker-{broker_id}")
+
+    def put(self, request: Message, answer: type[Message], version: int, callback: Callback | None) -> None:
+        self.queue.append(_QueuedRequest(request, answer, version, callback, self._loop.time()))
+        self._filled.set()
+
+    def close(self) -> None:
+        self._worker.cancel()
+        self.queue.clear()
+        self._disconnect("the broker was removed")
+
+    async def _work(self) -> None:
+        while True:
+            await self._filled.wait()
+            while self.queue:
+                # The request stays at the head until it is answered, so that the queue's size counts it.
+                queued = self.queue[0]
+                outcome = await self._outcome(queued)
+                self.queue.popleft()
+                if self._on_queue_time is not None:
+                    self._on_queue_time(self._broker_id, self._loop.time() - queued.enqueued)
+                if queued.callback is not None:
+                    queued.callback(outcome)
+            self._filled.clear()
+
+    async def _outcome(self, queued: _QueuedRequest) -> Outcome:
+        """The answer of the broker, or the error that ended the request."""
+        while True:
+            try:
+                return await self._exchange(queued)
+            except (NetworkException, RequestTimedOut) as error:
+                self._retry_later(queued, error)
+            except KafkaError as error:
+                return self._ended(queued, error)
+            except Exception as error:  # no request may stop the queue behind it
+                _log.exception("%s to broker %d", _name_of(queued.request), self._broker_id)
+                return self._ended(queued, UnknownServerError(f"{type(error).__name__}: {error}"))
+            await asyncio.sleep(self._settings.backoff)
+
+    async def _exchange(self, queued: _QueuedRequest) -> Message:
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = await self._transport.connect(
+                self._broker_id, self._endpoint, timeout=self._settings.timeout
+            )
+            self._connection = connection
+            if self._is_unreachable:
+                _log.info("connected to broker %d again", self._broker_id)
+                self._is_unreachable = False
+        answer = await connection.call(
+            queued.request, queued.answer, version=queued.version, timeout=self._settings.timeout
+        )
+        self._log.info(
+            "received the answer of broker %d to %s v%d with error code %s",
+            self._broker_id,
+            _name_of(queued.request),
+            queued.version,
+            getattr(answer, "error_code", 0),
+            correlation_id=connection.correlation_id,
+        )
+        return answer
+
+    def _retry_later(self, queued: _QueuedRequest, error: KafkaError) -> None:
+        self._disconnect("the request failed and is sent again")
+        if not self._is_unreachable:  # once per absence: the back-off is short
+            self._is_unreachable = True
+            name = _name_of(queued.request)
+            _log.warning("cannot send %s to broker %d, retrying: %s", name, self._broker_id, error)
+
+    def _ended(self, queued: _QueuedRequest, error: KafkaError) -> KafkaError:
+        self._disconnect("the request failed")
+        _log.error("%s to broker %d failed: %s", _name_of(queued.request), self._broker_id, error)
+        return error
+
+    def _disconnect(self, reason: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close(reason)
+
+
+def _name_of(request: Message) -> str:
+    return type(request).__name__ if request.KEY is None else api_name(request.KEY)

@@ -1,0 +1,79 @@
+"""The contents of UpdateMetadata: topics, partitions and brokers as the controller knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tidelog.controller.context import ControllerContext
+from tidelog.controller.slices import in_slices
+from tidelog.metadata.state import LEADER_DURING_DELETE, BrokerRegistration, PartitionState
+from tidelog.partitions import TopicPartition
+from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest
+from tidelog.protocol.wire import ZERO_UUID
+
+SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+"""The numbers of the security protocols on the wire."""
+
+_Partition = UpdateMetadataRequest.UpdateMetadataPartitionState
+
+
+async def topic_states(
+    context: ControllerContext, partitions: Sequence[TopicPartition]
+) -> list[UpdateMetadataRequest.UpdateMetadataTopicState]:
+    """The states of partitions by topic; partitions without a leader so far are left out."""
+    topics: dict[str, list[_Partition]] = {}
+    async for some in in_slices(partitions):
+        for partition in some:
+            state = context.leadership(partition)
+            if state is not None:
+                made = _partition_state(context, partition, state)
+                topics.setdefault(partition.topic, []).append(made)
+    return [
+        UpdateMetadataRequest.UpdateMetadataTopicState(
+            topic_name=topic, topic_id=context.topic_ids.get(topic, ZERO_UUID), partition_states=states
+        )
+        for topic, states in topics.items()
+    ]
+
+
+def _partition_state(
+    context: ControllerContext, partition: TopicPartition, state: PartitionState
+) -> _Partition:
+    offline = [
+        broker_id for broker_id in state.replicas if not context.is_replica_online(broker_id, partition)
+    ]
+    # Brokers answer requests for a topic that is deleted as if it did not exist: its epochs start again.
+    deleted = context.is_topic_queued_for_deletion(partition.topic)
+    return _Partition(
+        partition_index=partition.partition,
+        controller_epoch=state.controller_epoch,
+        leader=LEADER_DURING_DELETE if deleted else state.leader,
+        leader_epoch=0 if deleted else state.leader_epoch,
+        isr=state.isr,
+        zk_version=0 if deleted else state.partition_epoch,
+        replicas=state.replicas,
+        offline_replicas=offline,
+    )
+
+
+def broker_states(
+    brokers: Iterable[BrokerRegistration],
+) -> list[UpdateMetadataRequest.UpdateMetadataBroker]:
+    """Live brokers with the endpoints of all their listeners."""
+    return [
+        UpdateMetadataRequest.UpdateMetadataBroker(
+            id=broker.broker_id,
+            endpoints=[
+                UpdateMetadataRequest.UpdateMetadataEndpoint(
+                    port=endpoint.port,
+                    host=endpoint.host,
+                    listener=endpoint.listener,
+                    security_protocol=SECURITY_PROTOCOLS[endpoint.security_protocol],
+                )
+                for endpoint in broker.endpoints
+            ],
+            rack=broker.rack,
+        )
+        for broker in brokers
+    ]
