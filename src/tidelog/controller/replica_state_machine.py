@@ -1,0 +1,212 @@
+"""ReplicaStateMachine: moves replicas between New, Online, Offline and the states of their deletion.
+
+    New      the broker is told to create the replica
+    Online   the broker is told to lead or follow
+    Offline  the broker is told to stop; the replica leaves the ISR
+    DeletionStarted      the broker is told to delete the replica
+    DeletionSuccessful   the broker answered
+    DeletionIneligible   the broker is down, or it answered with an error
+    NonExistent          the replica leaves the assignment
+
+A call to `handle_state_changes` is one batch of requests to brokers, which it sends. Changes that the table
+of predecessors does not allow are logged and skipped. Fenced and TreeUnavailable of the store are raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tidelog.controller import election
+from tidelog.controller.context import ControllerContext
+from tidelog.controller.request_batch import ControllerBrokerRequestBatch
+from tidelog.controller.slices import in_slices
+from tidelog.controller.state_change_log import StateChangeLog, leadership_text
+from tidelog.controller.state_store import StateStore
+from tidelog.controller.states import PartitionAndReplica, ReplicaStatus, StateChangeFailed
+from tidelog.metadata.state import PartitionState
+from tidelog.partitions import TopicPartition
+
+
+class ReplicaStateMachine:
+    def __init__(
+        self,
+        context: ControllerContext,
+        store: StateStore,
+        batch: ControllerBrokerRequestBatch,
+        log: StateChangeLog,
+    ) -> None:
+        self._context = context
+        self._store = store
+        self._batch = batch
+        self._log = log
+
+    async def startup(self) -> None:
+        """Set the status of every replica of the context, and tell the brokers.
+
+        A new controller calls it before the startup of the PartitionStateMachine. Replicas of dead brokers
+        start as ineligible for deletion: their brokers may have died during the deletion of their topic.
+        """
+        online, offline = self._context.online_and_offline_replicas()
+        for replica in online:
+            self._context.put_replica_status(replica, ReplicaStatus.ONLINE)
+        for replica in offline:
+            self._context.put_replica_status(replica, ReplicaStatus.DELETION_INELIGIBLE)
+        await self.handle_state_changes(online, ReplicaStatus.ONLINE)
+        await self.handle_state_changes(offline, ReplicaStatus.OFFLINE)
+
+    async def handle_state_changes(
+        self, replicas: Sequence[PartitionAndReplica], target: ReplicaStatus
+    ) -> None:
+        """Move replicas to another status, and tell the brokers."""
+        if not replicas:
+            return
+        self._batch.new_batch()
+        by_broker: dict[int, list[PartitionAndReplica]] = {}
+        for replica in replicas:
+            if self._context.may_move_replica(replica, target):
+                by_broker.setdefault(replica.replica, []).append(replica)
+            else:
+                self._log.replica_refused(replica, self._context.replica_status(replica), target)
+        for broker_id, valid in by_broker.items():
+            if target is ReplicaStatus.OFFLINE:
+                await self._take_offline(broker_id, valid)
+            else:
+                await self._move(valid, target)
+        await self._batch.send_requests()
+
+    async def _move(self, replicas: Sequence[PartitionAndReplica], target: ReplicaStatus) -> None:
+        async for some in in_slices(replicas):
+            for replica in some:
+                if target is ReplicaStatus.NEW:
+                    self._create(replica)
+                elif target is ReplicaStatus.ONLINE:
+                    self._bring_online(replica)
+                elif target is ReplicaStatus.NON_EXISTENT:
+                    self._remove(replica)
+                else:
+                    if target is ReplicaStatus.DELETION_STARTED:
+                        self._batch.add_stop_replica([replica.replica], replica.topic_partition, delete=True)
+                    self._put_status(replica, target)
+
+    def _put_status(self, replica: PartitionAndReplica, status: ReplicaStatus) -> None:
+        self._log.replica_changed(replica, self._context.replica_status(replica), status)
+        self._context.put_replica_status(replica, status)
+
+    def _create(self, replica: PartitionAndReplica) -> None:
+        """A new replica of a partition with a leader is told at once; else when the leader is elected."""
+        partition = replica.topic_partition
+        state = self._context.leadership(partition)
+        if state is not None and state.leader == replica.replica:
+            error = StateChangeFailed("it leads the partition, which a new replica cannot")
+            status = self._context.replica_status(replica)
+            self._log.replica_failed(replica, status, ReplicaStatus.NEW, error)
+            return
+        if state is not None:
+            self._batch.add_leader_and_isr([replica.replica], partition, state, is_new=True)
+        self._put_status(replica, ReplicaStatus.NEW)
+
+    def _bring_online(self, replica: PartitionAndReplica) -> None:
+        partition = replica.topic_partition
+        state = self._context.partitions[partition]
+        if self._context.replica_status(replica) is ReplicaStatus.NEW:
+            if replica.replica not in state.replicas:
+                self._log.error("replica %s was not in the assignment %s", replica, state.replicas)
+                replicas = [*state.replicas, replica.replica]
+                self._context.put_partition(partition, replace(state, replicas=replicas))
+        else:
+            led = self._context.leadership(partition)
+            if led is not None:
+                self._batch.add_leader_and_isr([replica.replica], partition, led, is_new=False)
+        self._put_status(replica, ReplicaStatus.ONLINE)
+
+    def _remove(self, replica: PartitionAndReplica) -> None:
+        partition = replica.topic_partition
+        self._put_status(replica, ReplicaStatus.NON_EXISTENT)
+        state = self._context.partitions.get(partition)
+        if state is not None:
+            kept, adding, removing = (
+                [broker_id for broker_id in brokers if broker_id != replica.replica]
+                for brokers in (state.replicas, state.adding, state.removing)
+            )
+            self._context.put_assignment(partition, kept, adding, removing)
+        del self._context.replica_statuses[replica]
+
+    # --- offline replicas
+
+    async def _take_offline(self, broker_id: int, replicas: Sequence[PartitionAndReplica]) -> None:
+        states: dict[TopicPartition, PartitionState] = {}
+        for replica in replicas:
+            partition = replica.topic_partition
+            self._batch.add_stop_replica([broker_id], partition, delete=False)
+            state = self._context.leadership(partition)
+            if state is not None:
+                states[partition] = state
+            else:
+                live = self._context.live_or_shutting_down_brokers
+                self._batch.add_update_metadata(live, (partition,))
+                self._put_status(replica, ReplicaStatus.OFFLINE)
+        async for some in in_slices(list((await self._remove_from_isr(broker_id, states)).items())):
+            for partition, state in some:
+                self._left_isr(broker_id, partition, state)
+
+    def _left_isr(self, broker_id: int, partition: TopicPartition, state: PartitionState) -> None:
+        if not self._context.is_topic_queued_for_deletion(partition.topic):
+            others = [replica for replica in state.replicas if replica != broker_id]
+            self._batch.add_leader_and_isr(others, partition, state, is_new=False)
+        self._put_status(PartitionAndReplica(*partition, broker_id), ReplicaStatus.OFFLINE)
+
+    async def _remove_from_isr(
+        self, broker_id: int, states: Mapping[TopicPartition, PartitionState]
+    ) -> dict[TopicPartition, PartitionState]:
+        """Remove a replica from the ISR of partitions, again for those that another writer changed.
+
+        Returns the states without the replica, of all partitions that are in the tree.
+        """
+        results: dict[TopicPartition, PartitionState] = {}
+        while states:
+            smaller = {
+                partition: election.without_replica(state, broker_id, self._context.epoch)
+                for partition, state in states.items()
+                if broker_id in state.isr
+            }
+            results |= {partition: state for partition, state in states.items() if partition not in smaller}
+            if not smaller:
+                break
+            outcome = await self._store.update_partition_states(smaller)
+            for partition, error in outcome.failed.items():
+                self._failed(broker_id, partition, error)
+            for partition, state in outcome.updated.items():
+                self._log.info(
+                    "partition %s: %s without replica %d", partition, leadership_text(state), broker_id
+                )
+                self._context.put_partition(partition, state)
+                results[partition] = state
+            states = await self._read_again(broker_id, outcome.retriable)
+        return results
+
+    async def _read_again(
+        self, broker_id: int, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, PartitionState]:
+        """The states in the tree of partitions that have another version than the context knows."""
+        if not partitions:
+            return {}
+        known = {partition: self._context.partitions[partition] for partition in partitions}
+        found = await self._store.read_partition_states(known)
+        current: dict[TopicPartition, PartitionState] = {}
+        for partition in partitions:
+            state = found.get(partition)
+            if state is None:
+                self._failed(broker_id, partition, StateChangeFailed("its state is not in the tree"))
+            elif state.controller_epoch > self._context.epoch:
+                by = f"a controller with epoch {state.controller_epoch}"
+                self._failed(broker_id, partition, StateChangeFailed(f"its state was written by {by}"))
+            else:
+                current[partition] = state
+                self._context.put_partition(partition, state)
+        return current
+
+    def _failed(self, broker_id: int, partition: TopicPartition, error: Exception) -> None:
+        replica = PartitionAndReplica(*partition, broker_id)
+        status = self._context.replica_status(replica)
+        self._log.replica_failed(replica, status, ReplicaStatus.OFFLINE, error)
