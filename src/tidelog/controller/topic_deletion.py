@@ -67,8 +67,8 @@ class TopicDeletionManager:
         """
         if topics and await self._is_enabled(topics):
             self._context.queue_topic_deletion(topics)
-            self._mark_ineligible(self._with_offline_replicas(topics), "a broker is down")
-            self._mark_ineligible(self._being_reassigned(), "a reassignment is running")
+            self.mark_ineligible(self._with_offline_replicas(topics), "a broker is down")
+            self.mark_ineligible(self._being_reassigned(), "a reassignment is running")
 
     async def try_deletion(self) -> None:
         """Begin or go on with every deletion that can make progress."""
@@ -79,7 +79,7 @@ class TopicDeletionManager:
         if not topics or not await self._is_enabled(topics):
             return
         self._context.queue_topic_deletion(topics)
-        self._mark_ineligible(self._being_reassigned(), "a reassignment is running")
+        self.mark_ineligible(self._being_reassigned(), "a reassignment is running")
         await self._resume()
 
     async def resume_for_topics(self, topics: Iterable[str]) -> None:
@@ -93,8 +93,8 @@ class TopicDeletionManager:
         """Halt the deletion of topics some of whose replicas cannot be deleted now."""
         failed = self._of_queued_topics(replicas)
         if failed:
-            await self._replicas.handle_state_changes(failed, ReplicaStatus.DELETION_INELIGIBLE)
-            self._mark_ineligible({replica.topic: None for replica in failed}, "a replica was not deleted")
+            await self._give_up(failed)
+            self.mark_ineligible({replica.topic: None for replica in failed}, "a replica was not deleted")
             await self._resume()
 
     async def complete_replicas(self, replicas: Iterable[PartitionAndReplica]) -> None:
@@ -115,7 +115,10 @@ class TopicDeletionManager:
 
     def mark_ineligible(self, topics: Iterable[str], reason: str) -> None:
         """Halt the deletion of those among the topics that are to be deleted."""
-        self._mark_ineligible(topics, reason)
+        halted = [topic for topic in topics if self._context.is_topic_queued_for_deletion(topic)]
+        if halted:
+            self._context.topics_ineligible_for_deletion.update(halted)
+            _log.info("deletion of topics %s halted: %s", ", ".join(halted), reason)
 
     # --- which topics
 
@@ -125,12 +128,6 @@ class TopicDeletionManager:
         _log.info("topics %s stay: delete.topic.enable is false", ", ".join(topics))
         await self._store.remove_deletion_marks(list(topics))
         return False
-
-    def _mark_ineligible(self, topics: Iterable[str], reason: str) -> None:
-        halted = [topic for topic in topics if self._context.is_topic_queued_for_deletion(topic)]
-        if halted:
-            self._context.topics_ineligible_for_deletion.update(halted)
-            _log.info("deletion of topics %s halted: %s", ", ".join(halted), reason)
 
     def _with_offline_replicas(self, topics: Iterable[str]) -> list[str]:
         context = self._context
@@ -220,12 +217,17 @@ class TopicDeletionManager:
         alive: list[PartitionAndReplica] = []
         for topic in topics:
             for replica in context.replicas_of_topic(topic):
-                if not context.is_replica_online(replica.replica, replica.topic_partition):
-                    dead.append(replica)
-                elif context.replica_status(replica) is not ReplicaStatus.DELETION_SUCCESSFUL:
-                    alive.append(replica)
-        await self._replicas.handle_state_changes(dead, ReplicaStatus.DELETION_INELIGIBLE)
+                if context.replica_status(replica) is not ReplicaStatus.DELETION_SUCCESSFUL:
+                    online = context.is_replica_online(replica.replica, replica.topic_partition)
+                    (alive if online else dead).append(replica)
+        await self._give_up(dead)
         # Followers stop fetching first, so that none of them fetches from a leader that deletes its log.
         await self._replicas.handle_state_changes(alive, ReplicaStatus.OFFLINE)
         await self._replicas.handle_state_changes(alive, ReplicaStatus.DELETION_STARTED)
-        self._mark_ineligible({replica.topic: None for replica in dead}, "a broker is down")
+        self.mark_ineligible({replica.topic: None for replica in dead}, "a broker is down")
+
+    async def _give_up(self, replicas: Iterable[PartitionAndReplica]) -> None:
+        """Mark replicas as ineligible, except those whose deletion has not begun or is done."""
+        ineligible = ReplicaStatus.DELETION_INELIGIBLE
+        halted = [replica for replica in replicas if self._context.may_move_replica(replica, ineligible)]
+        await self._replicas.handle_state_changes(halted, ineligible)
