@@ -184,7 +184,7 @@ class ScriptedTransport:
     answers: dict[int, deque[Scripted | Callable[[Message], Message]]] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     connected: list[tuple[int, Endpoint, float]] = field(default_factory=list)
-    open: set[int] = field(default_factory=set)
+    connections: list[ScriptedConnection] = field(default_factory=list)
 
     async def connect(self, broker_id: int, endpoint: Endpoint, *, timeout: float) -> BrokerConnection:
         await asyncio.sleep(0)
@@ -192,13 +192,18 @@ class ScriptedTransport:
         script = self.connects.get(broker_id)
         if script:
             raise script.popleft()
-        return ScriptedConnection(self, broker_id)
+        self.connections.append(ScriptedConnection(self, broker_id))
+        return self.connections[-1]
 
     def script(self, broker_id: int, *answers: Scripted | Callable[[Message], Message]) -> None:
         self.answers.setdefault(broker_id, deque()).extend(answers)
 
     def requests(self, broker_id: int) -> list[Message]:
         return [sent.request for sent in self.sent if sent.broker_id == broker_id]
+
+    @property
+    def open(self) -> list[ScriptedConnection]:
+        return [connection for connection in self.connections if not connection.closed]
 
     def of(self, broker_id: int, kind: type[R]) -> list[R]:
         return [request for request in self.requests(broker_id) if isinstance(request, kind)]
@@ -211,12 +216,12 @@ class ScriptedConnection:
         self._transport = transport
         self._broker_id = broker_id
         self._gone = asyncio.get_running_loop().create_future()
-        transport.open.add(id(self))
 
     async def call(
         self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
     ) -> R:
-        assert version is not None and not self.closed
+        assert version is not None
+        assert not self.closed
         self.correlation_id += 1
         decoded = type(request).decode(request.encode(version), version)
         now = asyncio.get_running_loop().time()
@@ -233,7 +238,6 @@ class ScriptedConnection:
 
     def close(self, reason: str = "it was closed") -> None:
         self.closed = True
-        self._transport.open.discard(id(self))
         if not self._gone.done():
             self._gone.set_exception(NetworkException(reason))
             self._gone.exception()  # nobody may wait for it

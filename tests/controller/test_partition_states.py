@@ -56,7 +56,8 @@ def test_a_partition_moves_only_where_the_table_allows(
         status = run(story())
     refused = [record.getMessage() for record in caplog.records]
     if (before, after) in ALLOWED:
-        assert status is after and refused == []
+        assert status is after
+        assert refused == []
     else:
         assert status is before
         assert refused == [f"partition t-0 cannot move from {before.value} to {after.value}"]
@@ -134,7 +135,8 @@ def test_a_thousand_new_topics_are_one_write_and_two_requests_to_each_broker() -
         assert rig.store.writes == 1
         for broker_id in (1, 2, 3):
             led, told = rig.transport.requests(broker_id)
-            assert isinstance(led, LeaderAndIsrRequest) and isinstance(told, UpdateMetadataRequest)
+            assert isinstance(led, LeaderAndIsrRequest)
+            assert isinstance(told, UpdateMetadataRequest)
             assert [topic.topic_name for topic in led.topic_states] == [
                 f"t{n}" for n in range(1000) if n % 3 + 1 == broker_id
             ]
@@ -184,7 +186,8 @@ def test_an_offline_partition_is_led_by_its_first_online_in_sync_replica() -> No
 
 def test_no_unclean_leader_is_elected_unless_the_topic_allows_it() -> None:
     state, told = elect(STRATEGY, live=(2, 3), replicas=[1, 2, 3], isr=[1])
-    assert isinstance(state, StateChangeFailed) and told == []
+    assert isinstance(state, StateChangeFailed)
+    assert told == []
     allowed = {"unclean.leader.election.enable": "true"}
     state, told = elect(STRATEGY, live=(2, 3), replicas=[1, 2, 3], isr=[1], configs=allowed)
     assert state == PartitionState([1, 2, 3], 2, 4, [2], 8, EPOCH, leader_recovery_state=1)
@@ -194,7 +197,8 @@ def test_no_unclean_leader_is_elected_unless_the_topic_allows_it() -> None:
 def test_a_topic_without_the_setting_follows_the_brokers_default() -> None:
     settings = ControllerSettings(unclean_leader_election_enable=True)
     state, _ = elect(STRATEGY, live=(2,), replicas=[1, 2], isr=[1], settings=settings)
-    assert isinstance(state, PartitionState) and state.leader == 2
+    assert isinstance(state, PartitionState)
+    assert state.leader == 2
     refused = {"unclean.leader.election.enable": "false"}
     state, _ = elect(STRATEGY, live=(2,), replicas=[1, 2], isr=[1], settings=settings, configs=refused)
     assert isinstance(state, StateChangeFailed)
@@ -202,15 +206,19 @@ def test_a_topic_without_the_setting_follows_the_brokers_default() -> None:
 
 def test_an_operator_can_ask_for_an_unclean_election() -> None:
     state, _ = elect(ElectionStrategy.UNCLEAN, live=(2,), replicas=[1, 2], isr=[1])
-    assert isinstance(state, PartitionState) and (state.leader, state.isr) == (2, [2])
+    assert isinstance(state, PartitionState)
+    assert (state.leader, state.isr) == (2, [2])
     state, _ = elect(ElectionStrategy.UNCLEAN, live=(1, 2), replicas=[2, 1], isr=[1])
-    assert isinstance(state, PartitionState) and state.leader == 1 and state.leader_recovery_state == 0
+    assert isinstance(state, PartitionState)
+    assert state.leader == 1
+    assert state.leader_recovery_state == 0
 
 
 def test_a_reassigned_partition_is_led_by_a_replica_that_stays() -> None:
     strategy = ElectionStrategy.REASSIGNMENT
     state, told = elect(strategy, live=(1, 2, 3), replicas=[1, 2, 3], isr=[1, 2, 3], leader=1, removing=[1])
-    assert isinstance(state, PartitionState) and (state.leader, state.isr) == (2, [1, 2, 3])
+    assert isinstance(state, PartitionState)
+    assert (state.leader, state.isr) == (2, [1, 2, 3])
     assert told == [2, 3]
     state, _ = elect(strategy, live=(1, 2), replicas=[1, 2], isr=[1], leader=1, removing=[1])
     assert isinstance(state, StateChangeFailed)
@@ -219,7 +227,8 @@ def test_a_reassigned_partition_is_led_by_a_replica_that_stays() -> None:
 def test_the_preferred_replica_leads_if_it_is_online_and_in_sync() -> None:
     strategy = ElectionStrategy.PREFERRED_REPLICA
     state, told = elect(strategy, live=(1, 2), replicas=[1, 2], isr=[2, 1], leader=2)
-    assert isinstance(state, PartitionState) and (state.leader, state.isr) == (1, [2, 1])
+    assert isinstance(state, PartitionState)
+    assert (state.leader, state.isr) == (1, [2, 1])
     assert told == [1, 2]
     for live, isr in (((2,), [2, 1]), ((1, 2), [2])):
         state, _ = elect(strategy, live=live, replicas=[1, 2], isr=isr, leader=2)
@@ -229,10 +238,12 @@ def test_the_preferred_replica_leads_if_it_is_online_and_in_sync() -> None:
 def test_a_broker_that_shuts_down_hands_its_partitions_over() -> None:
     strategy = ElectionStrategy.CONTROLLED_SHUTDOWN
     state, told = elect(strategy, live=(1, 2), replicas=[1, 2], isr=[1, 2], leader=1, shutting_down=1)
-    assert isinstance(state, PartitionState) and (state.leader, state.isr) == (2, [2])
+    assert isinstance(state, PartitionState)
+    assert (state.leader, state.isr) == (2, [2])
     assert told == [1, 2]
     state, told = elect(strategy, live=(1, 2), replicas=[1, 2], isr=[1], leader=1, shutting_down=1)
-    assert isinstance(state, StateChangeFailed) and told == []
+    assert isinstance(state, StateChangeFailed)
+    assert told == []
 
 
 def test_a_replica_in_a_failed_log_folder_does_not_lead() -> None:

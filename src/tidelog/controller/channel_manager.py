@@ -191,9 +191,16 @@ class _BrokerChannel:
                 self.queue.popleft()
                 if self._on_queue_time is not None:
                     self._on_queue_time(self._broker_id, self._loop.time() - queued.enqueued)
-                if queued.callback is not None:
-                    queued.callback(outcome)
+                self._deliver(queued, outcome)
             self._filled.clear()
+
+    def _deliver(self, queued: _QueuedRequest, outcome: Outcome) -> None:
+        if queued.callback is None:
+            return
+        try:
+            queued.callback(outcome)
+        except Exception:  # a mistake of the callback must not end the channel
+            _log.exception("the answer of broker %d to %s", self._broker_id, _name_of(queued.request))
 
     async def _outcome(self, queued: _QueuedRequest) -> Outcome:
         """The answer of the broker, or the error that ended the request."""

@@ -22,19 +22,19 @@ async def topic_states(
     context: ControllerContext, partitions: Sequence[TopicPartition]
 ) -> list[UpdateMetadataRequest.UpdateMetadataTopicState]:
     """The states of partitions by topic; partitions without a leader so far are left out."""
-    topics: dict[str, list[_Partition]] = {}
+    topics: dict[str, UpdateMetadataRequest.UpdateMetadataTopicState] = {}
     async for some in in_slices(partitions):
         for partition in some:
             state = context.leadership(partition)
-            if state is not None:
-                made = _partition_state(context, partition, state)
-                topics.setdefault(partition.topic, []).append(made)
-    return [
-        UpdateMetadataRequest.UpdateMetadataTopicState(
-            topic_name=topic, topic_id=context.topic_ids.get(topic, ZERO_UUID), partition_states=states
-        )
-        for topic, states in topics.items()
-    ]
+            if state is None:
+                continue
+            topic = topics.get(partition.topic)
+            if topic is None:
+                topic = topics[partition.topic] = UpdateMetadataRequest.UpdateMetadataTopicState(
+                    topic_name=partition.topic, topic_id=context.topic_ids.get(partition.topic, ZERO_UUID)
+                )
+            topic.partition_states.append(_partition_state(context, partition, state))
+    return list(topics.values())
 
 
 def _partition_state(

@@ -140,7 +140,10 @@ class ReplicaStateMachine:
             partition = replica.topic_partition
             self._batch.add_stop_replica([broker_id], partition, delete=False)
             state = self._context.leadership(partition)
-            if state is not None:
+            if self._context.is_topic_queued_for_deletion(partition.topic):
+                # Nobody reads the ISR of a topic that is deleted: a write for each replica would be wasted.
+                self._put_status(replica, ReplicaStatus.OFFLINE)
+            elif state is not None:
                 states[partition] = state
             else:
                 live = self._context.live_or_shutting_down_brokers
@@ -151,9 +154,8 @@ class ReplicaStateMachine:
                 self._left_isr(broker_id, partition, state)
 
     def _left_isr(self, broker_id: int, partition: TopicPartition, state: PartitionState) -> None:
-        if not self._context.is_topic_queued_for_deletion(partition.topic):
-            others = [replica for replica in state.replicas if replica != broker_id]
-            self._batch.add_leader_and_isr(others, partition, state, is_new=False)
+        others = [replica for replica in state.replicas if replica != broker_id]
+        self._batch.add_leader_and_isr(others, partition, state, is_new=False)
         self._put_status(PartitionAndReplica(*partition, broker_id), ReplicaStatus.OFFLINE)
 
     async def _remove_from_isr(

@@ -211,17 +211,17 @@ class ControllerBrokerRequestBatch:
     async def _leader_and_isr_topics(
         self, partitions: Mapping[TopicPartition, _LeaderAndIsrPartition]
     ) -> list[LeaderAndIsrRequest.LeaderAndIsrTopicState]:
-        topics: dict[str, list[_LeaderAndIsrPartition]] = {}
-        async for some in in_slices(list(partitions.items())):
-            for partition, state in some:
-                topics.setdefault(partition.topic, []).append(state)
+        topics: dict[str, LeaderAndIsrRequest.LeaderAndIsrTopicState] = {}
         ids = self._context.topic_ids
-        return [
-            LeaderAndIsrRequest.LeaderAndIsrTopicState(
-                topic_name=topic, topic_id=ids.get(topic, ZERO_UUID), partition_states=states
-            )
-            for topic, states in topics.items()
-        ]
+        async for some in in_slices(list(partitions.items())):
+            for (name, _), state in some:
+                topic = topics.get(name)
+                if topic is None:
+                    topic = topics[name] = LeaderAndIsrRequest.LeaderAndIsrTopicState(
+                        topic_name=name, topic_id=ids.get(name, ZERO_UUID)
+                    )
+                topic.partition_states.append(state)
+        return list(topics.values())
 
     def _live_leaders(self, leaders: Collection[int]) -> list[LeaderAndIsrRequest.LeaderAndIsrLiveLeader]:
         live: list[LeaderAndIsrRequest.LeaderAndIsrLiveLeader] = []
@@ -276,18 +276,18 @@ class ControllerBrokerRequestBatch:
     async def _send_stop_replica_to(
         self, broker_id: int, partitions: dict[TopicPartition, _StopReplicaPartition]
     ) -> None:
-        topics: dict[str, list[_StopReplicaPartition]] = {}
+        topics: dict[str, StopReplicaRequest.StopReplicaTopicState] = {}
         async for some in in_slices(list(partitions.items())):
-            for partition, state in some:
-                topics.setdefault(partition.topic, []).append(state)
+            for (name, _), state in some:
+                topic = topics.get(name)
+                if topic is None:
+                    topic = topics[name] = StopReplicaRequest.StopReplicaTopicState(topic_name=name)
+                topic.partition_states.append(state)
         request = StopReplicaRequest(
             controller_id=self._controller_id,
             controller_epoch=self._context.epoch,
             broker_epoch=self._context.broker_epoch(broker_id),
-            topic_states=[
-                StopReplicaRequest.StopReplicaTopicState(topic_name=topic, partition_states=states)
-                for topic, states in topics.items()
-            ],
+            topic_states=list(topics.values()),
         )
         deleted = {partition: None for partition, state in partitions.items() if state.delete_partition}
         self._log.info(

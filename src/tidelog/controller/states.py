@@ -57,15 +57,13 @@ class ReplicaStatus(Enum):
     NON_EXISTENT = "NonExistentReplica"
 
 
-PARTITION_PREDECESSORS: Mapping[PartitionStatus, frozenset[PartitionStatus]] = {
-    PartitionStatus.NON_EXISTENT: frozenset((PartitionStatus.OFFLINE,)),
-    PartitionStatus.NEW: frozenset((PartitionStatus.NON_EXISTENT,)),
-    PartitionStatus.ONLINE: frozenset((PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE)),
-    PartitionStatus.OFFLINE: frozenset(
-        (PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE)
-    ),
+PARTITION_PREDECESSORS: Mapping[PartitionStatus, tuple[PartitionStatus, ...]] = {
+    PartitionStatus.NON_EXISTENT: (PartitionStatus.OFFLINE,),
+    PartitionStatus.NEW: (PartitionStatus.NON_EXISTENT,),
+    PartitionStatus.ONLINE: (PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE),
+    PartitionStatus.OFFLINE: (PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE),
 }
-"""The states from which a partition may move to a state."""
+"""The states from which a partition may move to a state. Tuples: a set would hash each state in Python."""
 
 _STARTED = (
     ReplicaStatus.NEW,
@@ -74,14 +72,14 @@ _STARTED = (
     ReplicaStatus.DELETION_INELIGIBLE,
 )
 
-REPLICA_PREDECESSORS: Mapping[ReplicaStatus, frozenset[ReplicaStatus]] = {
-    ReplicaStatus.NEW: frozenset((ReplicaStatus.NON_EXISTENT,)),
-    ReplicaStatus.ONLINE: frozenset(_STARTED),
-    ReplicaStatus.OFFLINE: frozenset(_STARTED),
-    ReplicaStatus.DELETION_STARTED: frozenset((ReplicaStatus.OFFLINE,)),
-    ReplicaStatus.DELETION_SUCCESSFUL: frozenset((ReplicaStatus.DELETION_STARTED,)),
-    ReplicaStatus.DELETION_INELIGIBLE: frozenset((ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED)),
-    ReplicaStatus.NON_EXISTENT: frozenset((ReplicaStatus.DELETION_SUCCESSFUL,)),
+REPLICA_PREDECESSORS: Mapping[ReplicaStatus, tuple[ReplicaStatus, ...]] = {
+    ReplicaStatus.NEW: (ReplicaStatus.NON_EXISTENT,),
+    ReplicaStatus.ONLINE: _STARTED,
+    ReplicaStatus.OFFLINE: _STARTED,
+    ReplicaStatus.DELETION_STARTED: (ReplicaStatus.OFFLINE,),
+    ReplicaStatus.DELETION_SUCCESSFUL: (ReplicaStatus.DELETION_STARTED,),
+    ReplicaStatus.DELETION_INELIGIBLE: (ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED),
+    ReplicaStatus.NON_EXISTENT: (ReplicaStatus.DELETION_SUCCESSFUL,),
 }
 """The states from which a replica may move to a state."""
 
