@@ -9,7 +9,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeVar
 
 from tidelog.clock import Clock
@@ -22,39 +23,68 @@ T = TypeVar("T")
 _log = logging.getLogger("tidelog.controller")
 
 
+class ControllerState(IntEnum):
+    """The kinds of events; the numbers are those of Kafka's metric ControllerState."""
+
+    IDLE = 0
+    CONTROLLER_CHANGE = 1
+    BROKER_CHANGE = 2
+    TOPIC_CHANGE = 3
+    TOPIC_DELETION = 4
+    ALTER_PARTITION_REASSIGNMENT = 5
+    AUTO_LEADER_BALANCE = 6
+    MANUAL_LEADER_BALANCE = 7
+    CONTROLLED_SHUTDOWN = 8
+    ISR_CHANGE = 9
+    LEADER_AND_ISR_RESPONSE_RECEIVED = 10
+    LOG_DIR_CHANGE = 11
+    CONTROLLER_SHUTDOWN = 12
+    UNCLEAN_LEADER_ELECTION_ENABLE = 13
+    TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE = 14
+    LIST_PARTITION_REASSIGNMENT = 15
+    UPDATE_METADATA_RESPONSE_RECEIVED = 16
+
+    @property
+    def metric_name(self) -> str:
+        """The name of the metric with the rate and time of these events."""
+        if self is ControllerState.BROKER_CHANGE:
+            return "LeaderElectionRateAndTimeMs"
+        words = "".join(word.capitalize() for word in self.name.split("_"))
+        return f"{words}RateAndTimeMs"
+
+
 class EventCleared(Exception):
     """The event was removed from the queue before it began: the ZooKeeper session expired."""
 
 
 @dataclass(slots=True)
 class ControllerEvent:
-    """An event: its name, and the coroutine function that processes it.
+    """An event: its kind, its name, and the coroutine function that processes it.
 
     `abandoned` is called if the event is removed from the queue before it begins.
     """
 
+    state: ControllerState
     name: str
     process: Callable[[], Awaitable[None]]
     abandoned: Callable[[], None] | None = None
     queued_at: float = 0.0
 
 
-@dataclass(slots=True)
 class EventMetrics:
-    """`queue_time` is in milliseconds, `event_times` by the name of the event."""
+    """Times in milliseconds: of events in the queue, and of the processing of each kind of event."""
 
-    clock: Clock
-    queue_time: Histogram = field(init=False)
-    event_times: dict[str, Histogram] = field(default_factory=dict)
+    def __init__(self, clock: Clock) -> None:
+        self.queue_time = Histogram(clock=clock.monotonic)
+        self.event_times = {
+            state: Histogram(clock=clock.monotonic)
+            for state in ControllerState
+            if state is not ControllerState.IDLE
+        }
 
-    def __post_init__(self) -> None:
-        self.queue_time = Histogram(clock=self.clock.monotonic)
-
-    def of(self, name: str) -> Histogram:
-        found = self.event_times.get(name)
-        if found is None:
-            found = self.event_times[name] = Histogram(clock=self.clock.monotonic)
-        return found
+    def processed(self, state: ControllerState, seconds: float) -> None:
+        if state is not ControllerState.IDLE:
+            self.event_times[state].record(round(seconds * 1000))
 
 
 class ControllerEventManager:
@@ -62,8 +92,8 @@ class ControllerEventManager:
 
     def __init__(self, clock: Clock, moved: Callable[[], Awaitable[None]]) -> None:
         self.metrics = EventMetrics(clock)
-        self.current: str | None = None
-        """The name of the event that is processed, Kafka's ControllerState."""
+        self.state = ControllerState.IDLE
+        """The kind of the event that is processed."""
         self._clock = clock
         self._moved = moved
         self._queue: deque[ControllerEvent] = deque()
@@ -99,7 +129,7 @@ class ControllerEventManager:
         self._clear()
         self.put(event)
 
-    async def call(self, name: str, process: Callable[[], Awaitable[T]]) -> T:
+    async def call(self, state: ControllerState, name: str, process: Callable[[], Awaitable[T]]) -> T:
         """Put an event and return its result, or raise its error. EventCleared if it is abandoned.
 
         The event is processed to its end even if the caller is cancelled.
@@ -120,7 +150,7 @@ class ControllerEventManager:
             if not result.done():
                 result.set_exception(EventCleared(name))
 
-        self.put(ControllerEvent(name, run, abandoned))
+        self.put(ControllerEvent(state, name, run, abandoned))
         return await result
 
     def _clear(self) -> None:
@@ -135,12 +165,12 @@ class ControllerEventManager:
             event = self._queue.popleft()
             began = self._clock.monotonic()
             self.metrics.queue_time.record(round((began - event.queued_at) * 1000))
-            self.current = event.name
+            self.state = event.state
             try:
                 await self._process(event)
             finally:
-                self.current = None
-            self.metrics.of(event.name).record(round((self._clock.monotonic() - began) * 1000))
+                self.state = ControllerState.IDLE
+            self.metrics.processed(event.state, self._clock.monotonic() - began)
 
     async def _process(self, event: ControllerEvent) -> None:
         try:

@@ -46,6 +46,9 @@ class ControllerSettings:
     default_replication_factor: int = 1
     delete_topic_enable: bool = True
     unclean_leader_election_enable: bool = False
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: float = 300.0
+    leader_imbalance_per_broker_percentage: int = 10
 
 
 @dataclass(slots=True)
