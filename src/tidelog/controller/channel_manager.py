@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tidelog.cluster.transport import BrokerConnection, Transport
@@ -59,6 +59,13 @@ class _QueuedRequest:
     version: int
     callback: Callback | None
     enqueued: float
+    flushes: list[asyncio.Future[None]] = field(default_factory=list)
+
+    def end(self) -> None:
+        """The request and those before it are answered or dropped."""
+        for flush in self.flushes:
+            if not flush.done():
+                flush.set_result(None)
 
 
 class ControllerChannelManager:
@@ -146,6 +153,14 @@ class ControllerChannelManager:
             return
         channel.put(request, answer, version, callback)
 
+    async def flush(self, broker_ids: Iterable[int]) -> None:
+        """Wait until brokers have answered the requests that are queued now, or are removed."""
+        flushes = [
+            self._channels[broker_id].flush() for broker_id in broker_ids if broker_id in self._channels
+        ]
+        if flushes:
+            await asyncio.wait(flushes)
+
 
 class _BrokerChannel:
     """The queue of one broker and the task that works it off."""
@@ -176,9 +191,19 @@ class _BrokerChannel:
         self.queue.append(_QueuedRequest(request, answer, version, callback, self._loop.time()))
         self._filled.set()
 
+    def flush(self) -> asyncio.Future[None]:
+        """Done when the requests in the queue are answered or dropped."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        if self.queue:
+            self.queue[-1].flushes.append(done)
+        else:
+            done.set_result(None)
+        return done
+
     def close(self) -> None:
         self._worker.cancel()
-        self.queue.clear()
+        while self.queue:
+            self.queue.popleft().end()
         self._disconnect("the broker was removed")
 
     async def _work(self) -> None:
@@ -192,6 +217,7 @@ class _BrokerChannel:
                 if self._on_queue_time is not None:
                     self._on_queue_time(self._broker_id, self._loop.time() - queued.enqueued)
                 self._deliver(queued, outcome)
+                queued.end()
             self._filled.clear()
 
     def _deliver(self, queued: _QueuedRequest, outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ container that is iterated keeps the order of insertion, so that the same events
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from dataclasses import replace
 
 from tidelog.controller.states import (
@@ -118,7 +118,7 @@ class ControllerContext:
     # --- topics and partitions
 
     @property
-    def topics(self) -> Iterable[str]:
+    def topics(self) -> KeysView[str]:
         """All topics, including those to be deleted."""
         return self._topics.keys()
 

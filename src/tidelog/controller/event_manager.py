@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import TypeVar
 
 from tidelog.clock import Clock
+from tidelog.errors import KafkaError
 from tidelog.metadata.async_tree import SessionExpired
 from tidelog.metadata.operations import Fenced
 from tidelog.metrics.registry import Histogram
@@ -142,6 +143,8 @@ class ControllerEventManager:
             except Exception as error:
                 if not result.done():
                     result.set_exception(error)
+                if isinstance(error, KafkaError):
+                    return  # an answer to the client, not a failure of the event
                 raise
             if not result.done():
                 result.set_result(value)

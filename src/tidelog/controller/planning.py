@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from tidelog.controller import validation
 from tidelog.controller.election import first_state
@@ -34,7 +35,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.metadata.nodes import random_id
-from tidelog.metadata.state import INTERNAL_TOPICS, ClusterState, TopicState
+from tidelog.metadata.state import INTERNAL_TOPICS, BrokerRegistration, TopicState
 from tidelog.slices import Slices, mapped
 
 
@@ -51,11 +52,29 @@ class ControllerSettings:
     leader_imbalance_per_broker_percentage: int = 10
 
 
+class ClusterView(Protocol):
+    """What a plan depends on: ClusterState, or the context of an elected controller.
+
+    `topics` are those that are not being deleted, `brokers` those that may get replicas.
+    """
+
+    @property
+    def topics(self) -> Mapping[str, TopicState]: ...
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerRegistration]: ...
+
+    @property
+    def controller_epoch(self) -> int: ...
+
+    def topic_by_id(self, topic_id: bytes) -> TopicState | None: ...
+
+
 @dataclass(slots=True)
 class Planner:
     """Makes the plan of one request. `deleting` has the topics whose deletion has begun."""
 
-    state: ClusterState
+    state: ClusterView
     deleting: Set[str]
     settings: ControllerSettings
     rules: ConfigRules
@@ -93,7 +112,7 @@ class Planner:
             index: first_state(replicas, self.state.brokers.keys(), self.state.controller_epoch)
             for index, replicas in self._place(topic).items()
         }
-        return TopicState(topic.name, random_id(), partitions, configs, topic.name in INTERNAL_TOPICS)
+        return TopicState(topic.name, random_id(self.rng), partitions, configs, topic.name in INTERNAL_TOPICS)
 
     def _place(self, topic: NewTopic) -> dict[int, list[int]]:
         if topic.assignments:

@@ -191,16 +191,19 @@ class ClusterStore:
             )
         return node.broker_id, stat
 
-    async def resign(self, epoch: ControllerEpoch) -> None:
-        """Delete /controller, so that a broker is elected, unless one was elected already."""
+    async def resign(self) -> None:
+        """Delete /controller if this session has it, so that a broker is elected."""
         while True:
-            try:
-                await self.tree.multi([epoch.check, Delete(paths.CONTROLLER)])
+            stat = await self.tree.exists(paths.CONTROLLER)
+            if stat is None or stat.ephemeral_owner != self.tree.session_id:
                 return
-            except (NoNode, BadVersion):
+            try:
+                await self.tree.delete(paths.CONTROLLER)
+                return
+            except NoNode:
                 return
             except ConnectionLost:
-                continue  # if the node was deleted, the next attempt finds none or another epoch
+                continue
 
     # --- topics
 
@@ -214,7 +217,7 @@ class ClusterStore:
         Missing topics are left out. A partition without a state node has no leader and NO_STATE_NODE as its
         partition epoch; a topic written before topics had ids has NO_TOPIC_ID.
         """
-        assignments = await self._read_assignments(names, watch)
+        assignments = await self.read_assignments(names, watch)
         wanted = [
             paths.partition_state(name, index)
             for name, node in assignments.items()
@@ -232,9 +235,10 @@ class ClusterStore:
             topics[name] = operations.topic_state(name, node.topic_id or NO_TOPIC_ID, partitions, {})
         return topics
 
-    async def _read_assignments(
-        self, names: Iterable[str], watch: Watch | None
+    async def read_assignments(
+        self, names: Iterable[str], watch: Watch | None = None
     ) -> dict[str, nodes.TopicNode]:
+        """The nodes of topics. The watch is called when the assignment of a topic changes."""
         by_path = {paths.topic(name): name for name in names}
         if watch is None:
             found = await self.tree.get_all(by_path)

@@ -1,0 +1,93 @@
+"""ActiveController: the events of an elected controller, from its election to its resignation."""
+
+from __future__ import annotations
+
+import logging
+
+from tidelog.controller.broker_changes import BrokerChanges
+from tidelog.controller.event_manager import ControllerState
+from tidelog.controller.leader_elections import LeaderElections
+from tidelog.controller.partition_changes import PartitionChanges
+from tidelog.controller.request_batch import (
+    LeaderAndIsrResponseReceived,
+    ResponseEvent,
+    TopicDeletionStopReplicaResponseReceived,
+    UpdateMetadataResponseReceived,
+)
+from tidelog.controller.term import ControllerParts, ControllerTerm, PutEvent
+from tidelog.controller.topic_admin import TopicAdmin
+from tidelog.controller.topic_changes import TopicChanges
+from tidelog.errors import BrokerIdNotRegistered, ErrorCode, StaleBrokerEpoch
+from tidelog.metadata.operations import ControllerEpoch
+
+_log = logging.getLogger("tidelog.controller")
+
+
+class ActiveController:
+    def __init__(self, parts: ControllerParts, epoch: ControllerEpoch, put: PutEvent) -> None:
+        self.term = ControllerTerm(parts, epoch, put, self._answered)
+        self.brokers = BrokerChanges(self.term)
+        self.topics = TopicChanges(self.term)
+        self.partitions = PartitionChanges(self.term)
+        self.elections = LeaderElections(self.term)
+        self.admin = TopicAdmin(self.term, self.topics)
+
+    async def fail_over(self) -> None:
+        """Take over the cluster: read everything, tell the brokers, elect leaders, go on with deletions."""
+        term = self.term
+        await self.brokers.load()
+        await self.partitions.load()
+        await self.topics.load()
+        _log.info(
+            "controller %d with epoch %d: brokers %s, %d topics, %d partitions, %d topics to delete",
+            term.parts.broker_id,
+            term.context.epoch,
+            list(term.context.live_or_shutting_down_brokers),
+            len(term.context.topics),
+            len(term.context.partitions),
+            len(term.context.topics_to_be_deleted),
+        )
+        # Before any LeaderAndIsr, so that brokers know each other's addresses when they become followers.
+        await term.send_update_metadata()
+        await term.replicas.startup()
+        await term.partitions.startup()
+        await term.deletion.try_deletion()
+        await self.elections.preferred_replica_leader_election()
+        self.elections.schedule_rebalance()
+
+    def resign(self) -> None:
+        """End the term: stop the clock and the channels. The owner drops events that come later."""
+        self.elections.close()
+        self.term.channels.close()
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
+        """A block of producer ids. BrokerIdNotRegistered or StaleBrokerEpoch for an unknown broker."""
+        registered = self.term.context.broker_epoch(broker_id)
+        if registered == -1:
+            raise BrokerIdNotRegistered(f"Broker {broker_id} is not registered.")
+        if registered != broker_epoch:
+            raise StaleBrokerEpoch(f"The epoch of broker {broker_id} is {registered}, not {broker_epoch}.")
+        return await self.term.cluster.allocate_producer_ids(broker_id)
+
+    # --- answers of brokers
+
+    def _answered(self, event: ResponseEvent) -> None:
+        if isinstance(event, LeaderAndIsrResponseReceived):
+            self.term.put(
+                ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED,
+                "LeaderAndIsrResponseReceived",
+                lambda: self.brokers.leader_and_isr_response_received(event),
+            )
+        elif isinstance(event, TopicDeletionStopReplicaResponseReceived):
+            self.term.put(
+                ControllerState.TOPIC_DELETION,
+                "TopicDeletionStopReplicaResponseReceived",
+                lambda: self.term.deletion.handle_stop_replica_response(event),
+            )
+        else:
+            _update_metadata_answered(event)
+
+
+def _update_metadata_answered(event: UpdateMetadataResponseReceived) -> None:
+    if event.error_code != ErrorCode.NONE:
+        _log.error("broker %d refused UpdateMetadata with error %d", event.broker_id, event.error_code)

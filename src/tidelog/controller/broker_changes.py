@@ -1,0 +1,221 @@
+"""BrokerChanges: the controller's events about brokers that join, leave, change or lose a log folder."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from tidelog.controller.event_manager import ControllerState
+from tidelog.controller.partition_state_machine import ElectionStrategy
+from tidelog.controller.request_batch import LeaderAndIsrResponseReceived
+from tidelog.controller.states import PartitionAndReplica, PartitionStatus, ReplicaStatus
+from tidelog.controller.term import ControllerTerm
+from tidelog.controller.watches import ChangeWatch
+from tidelog.errors import BrokerNotAvailable, ErrorCode, StaleBrokerEpoch
+from tidelog.metadata.state import BrokerRegistration
+from tidelog.metadata.tree import EventType, WatchEvent
+from tidelog.partitions import TopicPartition
+
+_log = logging.getLogger("tidelog.controller")
+
+
+class BrokerChanges:
+    def __init__(self, term: ControllerTerm) -> None:
+        self._term = term
+        self._context = term.context
+        self._registrations = ChangeWatch(self._brokers_changed)
+        self._log_dir_events = ChangeWatch(self._log_dir_event)
+
+    def _brokers_changed(self, _event: WatchEvent) -> None:
+        self._term.put(ControllerState.BROKER_CHANGE, "BrokerChange", self.broker_change)
+
+    def _broker_modified(self, event: WatchEvent) -> None:
+        if event.type is EventType.CHANGED:
+            broker_id = int(event.path.rpartition("/")[2])
+            self._term.put(
+                ControllerState.BROKER_CHANGE,
+                "BrokerModifications",
+                lambda: self.broker_modifications(broker_id),
+            )
+
+    def _log_dir_event(self, _event: WatchEvent) -> None:
+        self._term.put(
+            ControllerState.LOG_DIR_CHANGE, "LogDirEventNotification", self.log_dir_event_notification
+        )
+
+    # --- the beginning of the term
+
+    async def load(self) -> None:
+        """Read the live brokers into the context, and open channels to them."""
+        brokers = await self._term.cluster.read_brokers(
+            self._registrations.set(), watch_each=self._broker_modified
+        )
+        self._context.set_live_brokers(brokers.values())
+        self._term.channels.add_brokers(brokers.values())
+        # What was announced before this term is part of what it reads, or asked for below.
+        events = await self._term.cluster.read_log_dir_events(self._log_dir_events.set())
+        await self._term.store.delete_nodes(events.paths)
+
+    # --- brokers that join and leave
+
+    async def broker_change(self) -> None:
+        found = await self._term.cluster.read_brokers(self._registrations.set())
+        known = self._context.live_or_shutting_down_brokers
+        dead = [broker_id for broker_id in known if broker_id not in found]
+        new = [broker for broker_id, broker in found.items() if broker_id not in known]
+        # The same id with another epoch: the broker was restarted, and may have lost what it had not flushed.
+        bounced = [
+            broker
+            for broker_id, broker in found.items()
+            if broker_id in known and broker.epoch > known[broker_id].epoch
+        ]
+        if not (new or dead or bounced):
+            return
+        _log.info(
+            "brokers that joined: %s, left: %s, were restarted: %s; live: %s",
+            [broker.broker_id for broker in new],
+            dead,
+            [broker.broker_id for broker in bounced],
+            list(found),
+        )
+        self._term.channels.add_brokers(new)
+        for broker in bounced:
+            self._term.channels.replace_broker(broker)
+        for broker_id in dead:
+            self._term.channels.remove_broker(broker_id)
+        if new:
+            await self._start(new)
+        if bounced:
+            await self._fail([broker.broker_id for broker in bounced])
+            await self._start(bounced)
+        if dead:
+            await self._fail(dead)
+
+    async def _start(self, brokers: Sequence[BrokerRegistration]) -> None:
+        watched = await asyncio.gather(
+            *(self._term.cluster.read_broker(broker.broker_id, self._broker_modified) for broker in brokers)
+        )
+        for broker, newest in zip(brokers, watched, strict=True):
+            # Of a broker that left meanwhile the next event is about.
+            is_same = newest is not None and newest.epoch == broker.epoch
+            self._context.add_live_brokers([newest if newest is not None and is_same else broker])
+        broker_ids = [broker.broker_id for broker in brokers]
+        others = [
+            broker_id
+            for broker_id in self._context.live_or_shutting_down_brokers
+            if broker_id not in broker_ids
+        ]
+        # The others learn the addresses of the new brokers; those learn everything before they are asked to
+        # lead or follow anything.
+        await self._term.send_update_metadata(others)
+        await self._term.send_update_metadata(broker_ids, self._context.partitions_with_leadership())
+        replicas = self._context.replicas_on_brokers(broker_ids)
+        await self._term.replicas.handle_state_changes(replicas, ReplicaStatus.ONLINE)
+        await self._term.partitions.trigger_online_state_change()
+        waiting = {
+            replica.topic: None
+            for replica in replicas
+            if self._context.is_topic_queued_for_deletion(replica.topic)
+        }
+        if waiting:
+            _log.info("deletions go on, of topics with replicas on brokers %s: %s", broker_ids, [*waiting])
+            await self._term.deletion.resume_for_topics(waiting)
+
+    async def _fail(self, broker_ids: Sequence[int]) -> None:
+        self._context.remove_live_brokers(broker_ids)
+        await self._term.take_replicas_offline(self._context.replicas_on_brokers(broker_ids))
+
+    async def broker_modifications(self, broker_id: int) -> None:
+        """A broker changed its addresses or features."""
+        broker = await self._term.cluster.read_broker(broker_id, self._broker_modified)
+        known = self._context.live_or_shutting_down_brokers.get(broker_id)
+        if broker is None or known is None or broker.epoch != known.epoch or broker == known:
+            return
+        _log.info("broker %d changed its registration to %s", broker_id, broker)
+        self._context.add_live_brokers([broker])
+        listener = self._term.parts.channels.listener
+        if broker.endpoint(listener) != known.endpoint(listener):
+            self._term.channels.replace_broker(broker)
+        await self._term.send_update_metadata()
+
+    # --- controlled shutdown
+
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
+        """Move leaderships away from a broker that wants to stop; returns those that stay with it.
+
+        Raises BrokerNotAvailable if the broker is not registered, StaleBrokerEpoch if it registered anew.
+        """
+        context = self._context
+        broker = context.live_or_shutting_down_brokers.get(broker_id)
+        if broker is None:
+            raise BrokerNotAvailable(f"Broker id {broker_id} does not exist.")
+        if broker_epoch != -1 and broker_epoch < broker.epoch:
+            raise StaleBrokerEpoch(
+                f"Controlled shutdown request from an old broker epoch {broker_epoch}: "
+                f"the epoch of broker {broker_id} is {broker.epoch}."
+            )
+        context.begin_shutdown(broker_id)
+        led: list[TopicPartition] = []
+        followed: list[TopicPartition] = []
+        for partition in context.partitions_on_broker(broker_id):
+            state = context.leadership(partition)
+            if (
+                state is None
+                or len(state.replicas) <= 1
+                or context.is_topic_queued_for_deletion(partition.topic)
+            ):
+                continue
+            (led if state.leader == broker_id else followed).append(partition)
+        await self._term.partitions.handle_state_changes(
+            led, PartitionStatus.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN
+        )
+        if followed:
+            self._term.batch.new_batch()
+            for partition in followed:
+                self._term.batch.add_stop_replica([broker_id], partition, delete=False)
+            await self._term.batch.send_requests()
+            # The broker leaves the ISR before it stops, so that nobody waits for it.
+            await self._term.replicas.handle_state_changes(
+                [PartitionAndReplica(*partition, broker_id) for partition in followed],
+                ReplicaStatus.OFFLINE,
+            )
+        remaining = [
+            partition
+            for partition in context.partitions_with_leader_on(broker_id)
+            if len(context.replicas(partition)) > 1
+        ]
+        _log.info("broker %d shuts down; it still leads %d partitions", broker_id, len(remaining))
+        return remaining
+
+    # --- failed log folders
+
+    async def log_dir_event_notification(self) -> None:
+        events = await self._term.cluster.read_log_dir_events(self._log_dir_events.set())
+        try:
+            live = [broker for broker in events.subjects if self._context.broker_epoch(broker) != -1]
+            if live:
+                _log.info("log folders of brokers %s failed", live)
+                # Their answers tell which replicas are lost.
+                replicas = self._context.replicas_on_brokers(live)
+                await self._term.replicas.handle_state_changes(replicas, ReplicaStatus.ONLINE)
+        finally:
+            await self._term.store.delete_nodes(events.paths)
+
+    async def leader_and_isr_response_received(self, event: LeaderAndIsrResponseReceived) -> None:
+        if event.error_code != ErrorCode.NONE:
+            _log.error("broker %d refused LeaderAndIsr with error %d", event.broker_id, event.error_code)
+            return
+        offline: list[TopicPartition] = []
+        online: list[TopicPartition] = []
+        for partition, code in event.partition_errors.items():
+            if code == ErrorCode.KAFKA_STORAGE_ERROR:
+                offline.append(partition)
+            elif code == ErrorCode.NONE:
+                online.append(partition)
+        newly = self._context.update_offline_replicas(event.broker_id, offline=offline, online=online)
+        if newly:
+            _log.info("replicas in failed log folders of broker %d: %s", event.broker_id, newly)
+            await self._term.take_replicas_offline(
+                [PartitionAndReplica(*partition, event.broker_id) for partition in newly]
+            )

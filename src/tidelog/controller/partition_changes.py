@@ -1,0 +1,195 @@
+"""PartitionChanges: in-sync replicas that leaders change, by AlterPartition or in the tree."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tidelog.controller.election import RECOVERED
+from tidelog.controller.event_manager import ControllerState
+from tidelog.controller.term import ControllerTerm
+from tidelog.controller.watches import ChangeWatch
+from tidelog.errors import ErrorCode, StaleBrokerEpoch
+from tidelog.metadata.state import PartitionState
+from tidelog.metadata.tree import WatchEvent
+from tidelog.partitions import TopicPartition
+from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+
+EPOCHS_SINCE_VERSION = 3
+"""The version of AlterPartition from which on the new ISR has the epochs of its brokers."""
+
+_log = logging.getLogger("tidelog.controller")
+
+
+@dataclass(slots=True)
+class _Change:
+    """A partition in an AlterPartition request: its answer, and the state to write."""
+
+    answer: AlterPartitionResponse.PartitionData
+    partition: TopicPartition
+    state: PartitionState
+
+
+class PartitionChanges:
+    def __init__(self, term: ControllerTerm) -> None:
+        self._term = term
+        self._context = term.context
+        self._isr_changes = ChangeWatch(self._isr_changed)
+
+    def _isr_changed(self, _event: WatchEvent) -> None:
+        self._term.put(ControllerState.ISR_CHANGE, "IsrChangeNotification", self.isr_change_notification)
+
+    # --- the beginning of the term
+
+    async def load(self) -> None:
+        """Set the watch on notifications, and delete those before the states of partitions were read."""
+        changes = await self._term.cluster.read_isr_changes(self._isr_changes.set())
+        await self._term.store.delete_nodes(changes.paths)
+
+    # --- notifications in the tree
+
+    async def isr_change_notification(self) -> None:
+        """Leaders changed in-sync replicas in the tree, as brokers before AlterPartition do."""
+        changes = await self._term.cluster.read_isr_changes(self._isr_changes.set())
+        try:
+            known = [partition for partition in changes.subjects if partition in self._context.partitions]
+            await self._read_again(known)
+        finally:
+            await self._term.store.delete_nodes(changes.paths)
+
+    async def _read_again(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take over states that others have written, and tell the brokers."""
+        found = await self._term.store.read_partition_states(
+            {partition: self._context.partitions[partition] for partition in partitions}
+        )
+        for partition, state in found.items():
+            self._context.put_partition(partition, state)
+        if found:
+            await self._term.send_update_metadata(partitions=found)
+
+    # --- AlterPartition
+
+    async def alter_partition(self, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
+        """Write the ISR that a leader asks for, tell the brokers, and answer each partition.
+
+        Raises StaleBrokerEpoch if the leader registered anew since.
+        """
+        epoch = self._context.broker_epoch(request.broker_id)
+        if epoch != request.broker_epoch:
+            raise StaleBrokerEpoch(
+                f"The epoch of broker {request.broker_id} is {epoch}, not {request.broker_epoch}."
+            )
+        changes: list[_Change] = []
+        response = AlterPartitionResponse()
+        for topic in request.topics:
+            answers = [
+                self._check(topic.topic_id, asked, request, version, changes) for asked in topic.partitions
+            ]
+            response.topics.append(
+                AlterPartitionResponse.TopicData(topic_id=topic.topic_id, partitions=answers)
+            )
+        await self._write(changes)
+        return response
+
+    def _check(
+        self,
+        topic_id: bytes,
+        asked: AlterPartitionRequest.PartitionData,
+        request: AlterPartitionRequest,
+        version: int,
+        changes: list[_Change],
+    ) -> AlterPartitionResponse.PartitionData:
+        """The answer to a change: an error, the present state, or that of a change added to `changes`."""
+        answer = AlterPartitionResponse.PartitionData(partition_index=asked.partition_index)
+        name = self._context.topic_names.get(topic_id)
+        if name is None:
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            return answer
+        partition = TopicPartition(name, asked.partition_index)
+        state = self._context.leadership(partition)
+        if state is None:
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return answer
+        isr = [member.broker_id for member in asked.new_isr_with_epochs]
+        if version < EPOCHS_SINCE_VERSION:
+            isr = asked.new_isr
+        if (
+            asked.leader_epoch == state.leader_epoch
+            and asked.partition_epoch <= state.partition_epoch
+            and set(isr) == set(state.isr)
+            and asked.leader_recovery_state == state.leader_recovery_state
+        ):
+            _fill(answer, state)  # the change was made, but its answer was lost
+            return answer
+        answer.error_code = self._refusal(asked, request, state, isr)
+        if not answer.error_code:
+            wanted = replace(
+                state,
+                isr=isr,
+                controller_epoch=self._context.epoch,
+                leader_recovery_state=asked.leader_recovery_state,
+            )
+            changes.append(_Change(answer, partition, wanted))
+        return answer
+
+    def _refusal(
+        self,
+        asked: AlterPartitionRequest.PartitionData,
+        request: AlterPartitionRequest,
+        state: PartitionState,
+        isr: Sequence[int],
+    ) -> int:
+        if asked.partition_epoch > state.partition_epoch or asked.leader_epoch > state.leader_epoch:
+            return ErrorCode.NOT_CONTROLLER  # the leader knows a newer controller than this one
+        if asked.leader_epoch < state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if request.broker_id != state.leader or request.broker_id not in isr:
+            return ErrorCode.INVALID_REQUEST
+        if asked.partition_epoch < state.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        if asked.leader_recovery_state != RECOVERED and (
+            len(isr) > 1 or state.leader_recovery_state == RECOVERED
+        ):
+            return ErrorCode.INVALID_REQUEST
+        epochs = {member.broker_id: member.broker_epoch for member in asked.new_isr_with_epochs}
+        if any(not self._is_eligible(member, epochs.get(member, -1)) for member in isr):
+            return ErrorCode.INELIGIBLE_REPLICA
+        return ErrorCode.NONE
+
+    def _is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        """A member of the ISR is live, and registered as the broker that fetched: not restarted since."""
+        if broker_id not in self._context.live_broker_ids:
+            return False
+        return broker_epoch in (-1, self._context.broker_epoch(broker_id))
+
+    async def _write(self, changes: Sequence[_Change]) -> None:
+        if not changes:
+            return
+        outcome = await self._term.store.update_partition_states(
+            {change.partition: change.state for change in changes}
+        )
+        for change in changes:
+            written = outcome.updated.get(change.partition)
+            if written is not None:
+                self._context.put_partition(change.partition, written)
+                _fill(change.answer, written)
+            elif change.partition in outcome.failed:
+                _log.error(
+                    "the ISR of %s is not written: %s", change.partition, outcome.failed[change.partition]
+                )
+                change.answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+            else:
+                change.answer.error_code = ErrorCode.INVALID_UPDATE_VERSION
+        if outcome.updated:
+            await self._term.send_update_metadata(partitions=outcome.updated)
+        if outcome.retriable:
+            await self._read_again(outcome.retriable)
+
+
+def _fill(answer: AlterPartitionResponse.PartitionData, state: PartitionState) -> None:
+    answer.leader_id = state.leader
+    answer.leader_epoch = state.leader_epoch
+    answer.isr = list(state.isr)
+    answer.leader_recovery_state = state.leader_recovery_state
+    answer.partition_epoch = state.partition_epoch

@@ -1,0 +1,123 @@
+"""ControllerTerm: what a controller works with from its election to its resignation.
+
+Each election makes a new term with an empty context and the new epoch. So nothing of an earlier term can act
+in a later one: its writes check an old epoch, and its events are dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tidelog.cluster.transport import Transport
+from tidelog.controller.channel_manager import ChannelSettings, ControllerChannelManager
+from tidelog.controller.context import ControllerContext
+from tidelog.controller.event_manager import ControllerState
+from tidelog.controller.interface import ConfigRules
+from tidelog.controller.partition_state_machine import ElectionStrategy, PartitionStateMachine
+from tidelog.controller.planning import ControllerSettings
+from tidelog.controller.replica_state_machine import ReplicaStateMachine
+from tidelog.controller.request_batch import BatchNotEmpty, ControllerBrokerRequestBatch, ResponseListener
+from tidelog.controller.state_change_log import StateChangeLog
+from tidelog.controller.states import PartitionAndReplica, PartitionStatus, ReplicaStatus
+from tidelog.controller.topic_deletion import TopicDeletionManager
+from tidelog.metadata.cluster_store import ClusterStore
+from tidelog.metadata.controller_store import ControllerStore
+from tidelog.metadata.operations import ControllerEpoch
+from tidelog.partitions import TopicPartition
+
+_log = logging.getLogger("tidelog.controller")
+
+PutEvent = Callable[[ControllerState, str, Callable[[], Awaitable[None]]], None]
+"""Puts an event of this term into the controller's queue: its kind, its name, its work."""
+
+
+@dataclass(slots=True)
+class ControllerParts:
+    """What a broker gives to its controller. It stays the same over all terms."""
+
+    broker_id: int
+    cluster: ClusterStore
+    transport: Transport
+    rules: ConfigRules
+    settings: ControllerSettings
+    channels: ChannelSettings
+    inter_broker_listener: str
+    rng: random.Random
+
+
+class ControllerTerm:
+    def __init__(
+        self, parts: ControllerParts, epoch: ControllerEpoch, put: PutEvent, on_response: ResponseListener
+    ) -> None:
+        self.parts = parts
+        self.epoch = epoch
+        self.put = put
+        self.cluster = parts.cluster
+        self.store = ControllerStore(parts.cluster, epoch)
+        self.context = ControllerContext()
+        self.context.epoch, self.context.epoch_version = epoch
+        self.log = StateChangeLog(parts.broker_id, self.context)
+        self.channels = ControllerChannelManager(parts.transport, parts.channels, self.log)
+        self.batch = ControllerBrokerRequestBatch(
+            parts.broker_id,
+            self.context,
+            self.channels,
+            self.log,
+            on_response,
+            inter_broker_listener=parts.inter_broker_listener,
+        )
+        self.replicas = ReplicaStateMachine(self.context, self.store, self.batch, self.log)
+        self.partitions = PartitionStateMachine(
+            self.context, self.store, self.batch, self.log, parts.settings
+        )
+        self.deletion = TopicDeletionManager(
+            self.context, self.store, self.partitions, self.replicas, self.batch, parts.settings
+        )
+
+    def drop_unsent(self) -> bool:
+        """Empty the batch after an event that failed; returns whether it had requests."""
+        try:
+            self.batch.new_batch()
+        except BatchNotEmpty:
+            self.batch.clear()
+            return True
+        return False
+
+    async def send_update_metadata(
+        self, broker_ids: Iterable[int] | None = None, partitions: Iterable[TopicPartition] = ()
+    ) -> None:
+        """Tell brokers, by default all, about the live brokers and about partitions."""
+        self.batch.new_batch()
+        targets = self.context.live_or_shutting_down_brokers if broker_ids is None else broker_ids
+        self.batch.add_update_metadata(targets, partitions)
+        await self.batch.send_requests()
+
+    async def create_partitions(self, partitions: Sequence[TopicPartition]) -> None:
+        """Give partitions that are new in the context their first leaders, and tell the brokers."""
+        replicas = self.context.replicas_of_partitions(partitions)
+        await self.partitions.handle_state_changes(partitions, PartitionStatus.NEW)
+        await self.replicas.handle_state_changes(replicas, ReplicaStatus.NEW)
+        await self.partitions.handle_state_changes(
+            partitions, PartitionStatus.ONLINE, ElectionStrategy.OFFLINE_PARTITION
+        )
+        await self.replicas.handle_state_changes(replicas, ReplicaStatus.ONLINE)
+
+    async def take_replicas_offline(self, replicas: Sequence[PartitionAndReplica]) -> None:
+        """Elect other leaders for replicas whose broker or log folder is gone; all brokers are told."""
+        kept: list[PartitionAndReplica] = []
+        deleted: list[PartitionAndReplica] = []
+        for replica in replicas:
+            queued = self.context.is_topic_queued_for_deletion(replica.topic)
+            (deleted if queued else kept).append(replica)
+        leaderless = self.context.partitions_with_offline_leader()
+        await self.partitions.handle_state_changes(leaderless, PartitionStatus.OFFLINE)
+        await self.partitions.trigger_online_state_change()
+        await self.replicas.handle_state_changes(kept, ReplicaStatus.OFFLINE)
+        if deleted:
+            # A replica that is not there cannot be deleted: the deletion goes on when it is back.
+            await self.deletion.fail_replicas(deleted)
+        if not leaderless:
+            await self.send_update_metadata()  # no election has told the brokers who is live

@@ -1,0 +1,168 @@
+"""TopicChanges: the controller's events about topics in the tree: new, changed, to be deleted.
+
+Any broker, and any tool on ZooKeeper, may create topics, add partitions and mark topics for deletion: the
+controller learns of it by its watches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tidelog.controller.event_manager import ControllerState
+from tidelog.controller.slices import in_slices
+from tidelog.controller.term import ControllerTerm
+from tidelog.controller.watches import ChangeWatch
+from tidelog.metadata.cluster_store import NO_TOPIC_ID
+from tidelog.metadata.nodes import random_id
+from tidelog.metadata.state import PartitionState, TopicState
+from tidelog.metadata.tree import EventType, WatchEvent
+from tidelog.partitions import TopicPartition
+
+_log = logging.getLogger("tidelog.controller")
+
+
+class TopicChanges:
+    def __init__(self, term: ControllerTerm) -> None:
+        self._term = term
+        self._context = term.context
+        self._names = ChangeWatch(self._topics_changed)
+        self._deletions = ChangeWatch(self._deletions_changed)
+
+    def _topics_changed(self, _event: WatchEvent) -> None:
+        self._term.put(ControllerState.TOPIC_CHANGE, "TopicChange", self.topic_change)
+
+    def _deletions_changed(self, _event: WatchEvent) -> None:
+        self._term.put(ControllerState.TOPIC_DELETION, "TopicDeletion", self.topic_deletion)
+
+    def _partitions_changed(self, event: WatchEvent) -> None:
+        if event.type is EventType.CHANGED:
+            topic = event.path.rpartition("/")[2]
+            self._term.put(
+                ControllerState.TOPIC_CHANGE,
+                "PartitionModifications",
+                lambda: self.partition_modifications(topic),
+            )
+
+    # --- the beginning of the term
+
+    async def load(self) -> None:
+        """Read all topics with their partitions' leaders into the context, and the deletions."""
+        names = await self._term.cluster.read_topic_names(self._names.set())
+        await self._add(await self._read(names))
+        marked = await self._term.cluster.topics_to_delete(self._deletions.set())
+        await self._term.deletion.init(await self._existing(marked))
+
+    async def _read(self, names: Iterable[str]) -> dict[str, TopicState]:
+        """Topics with ids: those that were written before topics had ids get one, here and in the tree."""
+        topics = await self._term.cluster.read_topics(names, self._partitions_changed)
+        without = {name: topic for name, topic in topics.items() if topic.topic_id == NO_TOPIC_ID}
+        for name, topic in without.items():
+            topics[name] = without[name] = replace(topic, topic_id=random_id(self._term.parts.rng))
+        if without:
+            refused = await self._term.store.set_assignments(without)
+            for name, error in refused.items():
+                _log.warning("topic %s gets no id for now: %s", name, error)
+                topics[name] = replace(topics[name], topic_id=NO_TOPIC_ID)
+        return topics
+
+    async def _add(self, topics: Mapping[str, TopicState]) -> list[TopicPartition]:
+        """Put topics into the context; returns their partitions."""
+        added: list[TopicPartition] = []
+        async for some in in_slices(list(topics.values())):
+            for topic in some:
+                self._context.put_topic_id(topic.name, topic.topic_id)
+                for index, state in topic.partitions.items():
+                    self._put(TopicPartition(topic.name, index), state)
+                    added.append(TopicPartition(topic.name, index))
+        return added
+
+    def _put(self, partition: TopicPartition, state: PartitionState) -> None:
+        self._context.put_partition(partition, state)
+        if state.adding or state.removing:
+            self._context.partitions_being_reassigned[partition] = None
+
+    # --- events
+
+    async def topic_change(self) -> None:
+        """Topics were created or deleted in the tree."""
+        names = await self._term.cluster.read_topic_names(self._names.set())
+        present = set(names)
+        for gone in [name for name in self._context.topics if name not in present]:
+            self._context.remove_topic(gone)
+        await self.add_topics([name for name in names if name not in self._context.topics])
+
+    async def add_topics(self, names: Sequence[str]) -> None:
+        """Take over topics that are new in the tree, and give their partitions leaders."""
+        if not names:
+            return
+        topics = await self._read(names)
+        partitions = await self._add(topics)
+        _log.info("new topics: %s", ", ".join(topics))
+        await self._term.create_partitions(partitions)
+
+    async def add_created_topics(self, topics: Sequence[TopicState]) -> None:
+        """Take over topics that this controller has created, whose partitions have no states yet."""
+        await self._add({topic.name: topic for topic in topics})
+        _log.info("new topics: %s", ", ".join(topic.name for topic in topics))
+        await self._term.create_partitions(
+            [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+        )
+        found = await self._term.cluster.read_assignments(
+            [topic.name for topic in topics], self._partitions_changed
+        )
+        for topic in topics:
+            node = found.get(topic.name)
+            if node is not None and len(node.partitions) != len(topic.partitions):
+                await self.partition_modifications(topic.name)  # changed before the watch was set
+
+    async def partition_modifications(self, topic: str) -> None:
+        """The assignment of a topic changed: it may have more partitions."""
+        if topic not in self._context.topics:
+            return
+        found = (await self._read([topic])).get(topic)
+        if found is None:
+            return
+        added = {
+            TopicPartition(topic, index): state
+            for index, state in found.partitions.items()
+            if TopicPartition(topic, index) not in self._context.partitions
+        }
+        if not added:
+            return
+        if self._context.is_topic_queued_for_deletion(topic):
+            _log.error("partitions %s of topic %s are not created: it is being deleted", [*added], topic)
+            await self._restore_assignment(found)
+            return
+        await self.add_partitions(added)
+
+    async def add_partitions(self, added: Mapping[TopicPartition, PartitionState]) -> None:
+        """Give partitions that are new in the tree leaders."""
+        for partition, state in added.items():
+            self._put(partition, state)
+        _log.info("new partitions: %s", ", ".join(map(str, added)))
+        await self._term.create_partitions(list(added))
+
+    async def _restore_assignment(self, topic: TopicState) -> None:
+        known = {
+            index: state
+            for index, state in topic.partitions.items()
+            if TopicPartition(topic.name, index) in self._context.partitions
+        }
+        await self._term.store.set_assignments({topic.name: replace(topic, partitions=known)})
+
+    async def topic_deletion(self) -> None:
+        """Topics were marked for deletion."""
+        marked = await self._term.cluster.topics_to_delete(self._deletions.set())
+        new = [name for name in marked if not self._context.is_topic_queued_for_deletion(name)]
+        await self._term.deletion.enqueue_topics(await self._existing(new))
+
+    async def _existing(self, marked: Sequence[str]) -> list[str]:
+        """The marked topics that exist; the marks of others are removed."""
+        known = self._context.topics
+        missing = [name for name in marked if name not in known]
+        if missing:
+            _log.info("there are no topics %s to delete", ", ".join(missing))
+            await self._term.store.remove_deletion_marks(missing)
+        return [name for name in marked if name in known]
