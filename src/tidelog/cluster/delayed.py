@@ -10,7 +10,7 @@ from tidelog.cluster.purgatory import DelayedOperation, OnFailure
 from tidelog.errors import KafkaError, NotEnoughReplicasAfterAppend, NotLeaderOrFollower, RequestTimedOut
 
 if TYPE_CHECKING:
-    from tidelog.cluster.replica_manager import AppendOutcome
+    from tidelog.cluster.append_request import AppendOutcome
     from tidelog.partitions import PartitionKey
 
 

@@ -21,6 +21,7 @@ from tidelog.errors import (
     KafkaError,
     KafkaStorageError,
     LogDirNotFound,
+    NotLeaderOrFollower,
     UnknownTopicOrPartition,
 )
 from tidelog.partitions import PartitionKey
@@ -96,21 +97,35 @@ class ReplicaMoves:
     # -- life
 
     def start(self) -> None:
-        """Continue the moves that the last broker did not complete."""
+        """Continue the moves that the last broker did not complete, when all partitions are hosted."""
         for future in self._logs.futures.all():
-            key = future.key
-            present = self._logs.log_dir_of(key)
             try:
-                partition = self._replicas.partition(*key)
-            except UnknownTopicOrPartition:
-                partition = None
-            if present is None or present is future.log_dir or partition is None:
-                if not self._logs.log_dirs.offline:  # else its log may be in a log folder that comes back
-                    self._logs.futures.cancel(future)
-            elif not partition.offline:
-                log.info("the move of %s-%d to %s continues", *key, future.log_dir.path)
-                self._begin(partition, future)
+                partition = self._replicas.partition(*future.key)
+            except (UnknownTopicOrPartition, NotLeaderOrFollower):
+                self._give_up(future)
+            else:
+                self._continue(partition, future)
         self._take_up()
+
+    def partition_hosted(self, partition: Partition) -> None:
+        """Continue a move that the last broker did not complete, when the partition is hosted."""
+        key = (partition.topic, partition.index)
+        future = self._logs.futures.get(key)
+        if future is not None and key not in self._moves and not self._closed:
+            self._continue(partition, future)
+            self._take_up()
+
+    def _continue(self, partition: Partition, future: FutureReplica) -> None:
+        present = self._logs.log_dir_of(future.key)
+        if present is None or present is future.log_dir:
+            self._give_up(future)
+        elif not partition.offline:
+            log.info("the move of %s-%d to %s continues", *future.key, future.log_dir.path)
+            self._begin(partition, future)
+
+    def _give_up(self, future: FutureReplica) -> None:
+        if not self._logs.log_dirs.offline:  # else its log may be in a log folder that comes back
+            self._logs.futures.cancel(future)
 
     def close(self) -> None:
         """Copy no further. A swap that has begun is completed, which takes a moment (`is_busy`)."""
@@ -162,7 +177,8 @@ class ReplicaMoves:
         if left is not None:
             self._logs.futures.cancel(left)
         future = self._logs.futures.begin(key, log_dir)
-        log.info("%s moves from %s to %s", partition.name, partition.leader_log().dir, log_dir.path)
+        assert partition.log is not None
+        log.info("%s moves from %s to %s", partition.name, partition.log.dir, log_dir.path)
         self._begin(partition, future)
         self._take_up()
 
@@ -178,7 +194,7 @@ class ReplicaMoves:
     def _hosted(self, key: PartitionKey) -> Partition | None:
         try:
             partition = self._replicas.partition(*key)
-        except UnknownTopicOrPartition:
+        except (UnknownTopicOrPartition, NotLeaderOrFollower):
             return None
         if partition.offline or partition.log is None:
             raise KafkaStorageError(f"the folder of {partition.name} is offline")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Protocol
 
+from tidelog.cluster.append_rules import AppendRules, AppendRulesTable
 from tidelog.cluster.worker import Worker
 from tidelog.errors import (
     FencedLeaderEpoch,
@@ -22,15 +22,13 @@ from tidelog.errors import (
     UnknownLeaderEpoch,
 )
 from tidelog.metadata.state import PartitionState
-from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
+from tidelog.records.check import CheckedBatch, check_produced
 from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
 from tidelog.storage.config import LONG_MAX
 from tidelog.storage.log import Log
 from tidelog.storage.log_listener import LogListener
 from tidelog.storage.producer_state_manager import Verification
 
-# The most bytes that a batch may unpack to on the loop; the worker takes larger ones.
-UNPACKED_ON_LOOP = 1 << 20
 # From this size on, the worker checks and writes a batch.
 HEAVY_BYTES = 64 * 1024
 
@@ -51,6 +49,7 @@ class Append:
         "done",
         "guard",
         "heavy",
+        "leader_epoch",
         "now_ms",
         "origin",
         "transaction_version",
@@ -76,6 +75,7 @@ class Append:
         self.now_ms = now_ms
         self.done = done
         self.batch: CheckedBatch | None = None  # set when it is checked
+        self.leader_epoch = -1  # set when it is submitted
 
 
 class PartitionWatcher(Protocol):
@@ -96,46 +96,9 @@ class Replica:
         self.last_caught_up_ms = 0
 
 
-class AppendRules:
-    """The rules for the batches of a topic, by their checker (loop or worker) and their origin."""
-
-    __slots__ = ("_every", "on_loop", "on_loop_without_zstd", "own_on_loop")
-
-    def __init__(self, rules: ProduceRules) -> None:
-        small = replace(rules, max_unpacked=min(rules.max_unpacked, UNPACKED_ON_LOOP))
-        self._every = {
-            (on_loop, allow_zstd, from_client): replace(
-                small if on_loop else rules, allow_zstd=allow_zstd, from_client=from_client
-            )
-            for on_loop in (False, True)
-            for allow_zstd in (False, True)
-            for from_client in (False, True)
-        }
-        self.on_loop = self.of(on_loop=True)
-        self.own_on_loop = self.of(on_loop=True, from_client=False)
-        # Produce below version 7 does not know zstd.
-        self.on_loop_without_zstd = self.of(on_loop=True, allow_zstd=False)
-
-    def of(self, *, on_loop: bool, allow_zstd: bool = True, from_client: bool = True) -> ProduceRules:
-        """Batches that the broker makes (not `from_client`) may be control batches and have no sequences."""
-        return self._every[on_loop, allow_zstd, from_client]
-
-
-class AppendRulesTable:
-    """Shares one AppendRules between the partitions with the same rules: it stays in the CPU cache."""
-
-    def __init__(self) -> None:
-        self._known: dict[ProduceRules, AppendRules] = {}
-
-    def of(self, rules: ProduceRules) -> AppendRules:
-        found = self._known.get(rules)
-        if found is None:
-            found = self._known[rules] = AppendRules(rules)
-        return found
-
-
 class Partition(LogListener):
     __slots__ = (
+        "_changes",
         "_hold",
         "_is_held",
         "_joined",
@@ -200,6 +163,7 @@ class Partition(LogListener):
         self._queue: deque[Append] = deque()
         self._hold: Callable[[], None] | None = None
         self._is_held = False
+        self._changes: list[Callable[[], None]] = []  # changes of the leader that wait for an append
         self.writing = False  # or held: later appends wait in both cases
         # Small batches to append at the end of this turn of the loop, and their bytes.
         self.unwritten: list[CheckedBatch] = []
@@ -214,20 +178,50 @@ class Partition(LogListener):
         return self.leader_id == self.broker_id
 
     def become_leader(self, log: Log, state: PartitionState) -> None:
-        """Lead the partition with a new epoch. If this is the only replica, its whole log is committed."""
-        self.log = log
+        """Lead the partition. With the epoch that it is led with already, only the replicas can change.
+
+        A new epoch begins at the log end: no append may be at the worker (`between_appends`). If this is the
+        only replica, its whole log is committed.
+        """
+        is_new = state.leader_epoch != self.leader_epoch or not self.is_leader
+        self._take(state)
+        known = {} if is_new else self.followers
+        others = [broker for broker in self.replicas if broker != self.broker_id]
+        self.followers = {broker: known.get(broker) or Replica(broker) for broker in others}
+        self._serve(log)
+        if is_new:
+            log.assign_epoch(state.leader_epoch, log.log_end_offset)
+        self.advance_high_watermark()
+        self.changed()
+
+    def become_follower(self, log: Log, state: PartitionState) -> bool:
+        """Follow the leader, or wait for one; returns whether the leader or its epoch is new.
+
+        The log stays as it is. No append may be at the worker (`between_appends`).
+        """
+        is_new = (state.leader, state.leader_epoch) != (self.leader_id, self.leader_epoch)
+        self._take(state)
+        self.followers = {}
+        self._serve(log)
+        return is_new
+
+    def stop_leading(self) -> None:
+        """The controller stopped this replica: it leads no more until there is a newer epoch."""
+        self.leader_id = -1
+        self.followers = {}
+
+    def _take(self, state: PartitionState) -> None:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.replicas = list(state.replicas)
         self.isr = list(state.isr)
-        self.followers = {b: Replica(b) for b in self.replicas if b != self.broker_id}
-        log.assign_epoch(state.leader_epoch, log.log_end_offset)
+
+    def _serve(self, log: Log) -> None:
+        self.log = log
         self.offline = False
         log.listen(self)
         self.config_changed()
-        self.advance_high_watermark()
-        self.changed()
 
     def log_start_moved(self, log: Log) -> None:
         self.changed()
@@ -398,7 +392,11 @@ class Partition(LogListener):
         return [next(results) if outcome is NOT_WRITTEN else outcome for outcome in outcomes]
 
     def submit(self, append: Append) -> None:
-        """Append, with checks and writes off the loop; `append.done` is called once, with the outcome."""
+        """Append, with checks and writes off the loop; `append.done` is called once, with the outcome.
+
+        If the leader epoch changes before the write, the outcome is NotLeaderOrFollower.
+        """
+        append.leader_epoch = self.leader_epoch
         if not append.heavy:
             try:
                 self._check(append)
@@ -428,6 +426,20 @@ class Partition(LogListener):
         self._queue.append(append)
         self._drain()
 
+    def between_appends(self, change: Callable[[], None]) -> None:
+        """Call `change` now, or when the append at the worker and those of this turn are written.
+
+        Appends that are queued then are made after the change.
+        """
+        if self._is_appending:
+            self._changes.append(change)
+        else:
+            change()
+
+    @property
+    def _is_appending(self) -> bool:
+        return bool(self.unwritten) or (self.writing and not self._is_held)
+
     def hold(self, held: Callable[[], None]) -> None:
         """Queue all appends between the call of `held` and `release`."""
         self._hold = held
@@ -442,6 +454,8 @@ class Partition(LogListener):
     def _drain(self) -> None:
         if self.unwritten:
             return  # `turn_written` continues
+        while self._changes and not self._is_appending:
+            self._changes.pop(0)()
         if self._hold is not None and not self.writing:
             held, self._hold = self._hold, None
             self._is_held = self.writing = True
@@ -461,6 +475,9 @@ class Partition(LogListener):
         """Append the batch; None if the worker writes it."""
         assert append.batch is not None
         log = self.leader_log()
+        if append.leader_epoch != self.leader_epoch:
+            # The producer retries. A coordinator has begun to read its partition anew without this record.
+            raise NotLeaderOrFollower(f"{self.name} is led with a newer epoch since the append came")
         prepared = log.appender.prepare(
             append.batch,
             self.leader_epoch,
@@ -506,6 +523,8 @@ class Partition(LogListener):
             if self.on_high_watermark is not None:
                 self.on_high_watermark(self)
             return True
+        if not self.is_leader:
+            return False  # a flush ended after this broker lost the partition
         offset = self._flushed_up_to(self.log.log_end_offset)
         for broker_id in self.isr:
             if broker_id != self.broker_id:

@@ -9,38 +9,33 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidelog.clock import Scheduler
-from tidelog.cluster.delayed import DelayedDeleteRecords, DelayedProduce
-from tidelog.cluster.partition import HEAVY_BYTES, Append, AppendRulesTable, Partition
+from tidelog.cluster.append_request import ACKS_ALL, AppendRequest
+from tidelog.cluster.append_request import AppendOutcome as AppendOutcome
+from tidelog.cluster.append_rules import AppendRulesTable
+from tidelog.cluster.delayed import DelayedDeleteRecords
+from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.partition import HEAVY_BYTES, Partition
 from tidelog.cluster.purgatory import OnFailure, Purgatory
 from tidelog.cluster.topic_metrics import AllTopicMetrics, TopicMetrics
 from tidelog.cluster.worker import Worker
 from tidelog.errors import (
+    InconsistentTopicId,
     KafkaError,
     KafkaStorageError,
+    NotLeaderOrFollower,
     UnknownServerError,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog.metadata.state import PartitionState
+from tidelog.metadata.state import NO_TOPIC_ID, PartitionState, TopicState
 from tidelog.partitions import PartitionKey
 from tidelog.storage.append import AppendOrigin, AppendResult
 from tidelog.storage.config import LogConfig
+from tidelog.storage.log import Log
 from tidelog.storage.log_manager import LogManager
 from tidelog.storage.producer_state_manager import Verification
 
 log = logging.getLogger("tidelog.cluster")
-
-ACKS_ALL = -1
-
-
-class AppendOutcome:
-    """The result of a produce request for one partition: an AppendResult or an error."""
-
-    __slots__ = ("error", "result")
-
-    def __init__(self, result: AppendResult | None, error: BaseException | None) -> None:
-        self.result = result
-        self.error = error
 
 
 class HostedTopic:
@@ -67,6 +62,8 @@ class ReplicaManager:
     ) -> None:
         self.broker_id = broker_id
         self.logs = logs
+        # With it, a partition of another broker is told apart from one that does not exist.
+        self.metadata: MetadataCache | None = None
         self.topic_metrics = topic_metrics
         self.scheduler = scheduler
         self.clock = scheduler.clock
@@ -95,22 +92,64 @@ class ReplicaManager:
 
         Nothing is synced here if `LogCreator.create_later` has created the log.
         """
+        partition = self._host(topic, topic_id, index, is_internal)
+        found = self._open_log(partition, config, is_new)
+        partition.become_leader(found, state)
+        return partition
+
+    def become_follower(
+        self,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        state: PartitionState,
+        config: LogConfig,
+        *,
+        is_internal: bool = False,
+        is_new: bool = True,
+    ) -> Partition:
+        """The same for a partition that another broker leads, or none. Requests that wait are answered."""
+        partition = self._host(topic, topic_id, index, is_internal)
+        found = self._open_log(partition, config, is_new)
+        if partition.become_follower(found, state):
+            self._end_waits(partition)
+        return partition
+
+    def stop_leading(self, partition: Partition) -> None:
+        """The controller stopped a replica and keeps its log. Requests that wait are answered."""
+        partition.stop_leading()
+        self._end_waits(partition)
+
+    def _host(self, topic: str, topic_id: bytes, index: int, is_internal: bool) -> Partition:
+        """The partition, new if this broker has not hosted it yet. KafkaError if its topic is another one."""
         hosted = self.topics.get(topic)
         if hosted is None:
             hosted = self.topics[topic] = HostedTopic(
                 topic, topic_id, is_internal, self.topic_metrics.of(topic)
             )
-            self.topics_by_id[topic_id] = hosted
+        elif topic_id not in (NO_TOPIC_ID, hosted.topic_id):
+            if hosted.topic_id != NO_TOPIC_ID:
+                raise InconsistentTopicId(
+                    f"this broker hosts {topic} with the id {hosted.topic_id.hex()}, not {topic_id.hex()}"
+                )
+            hosted.topic_id = topic_id
+        if hosted.topic_id != NO_TOPIC_ID:
+            self.topics_by_id[hosted.topic_id] = hosted
         partition = hosted.partitions.get(index)
         if partition is None:
             partition = Partition(topic, index, topic_id, self.broker_id, self._worker, self._append_rules)
             partition.on_high_watermark = self.high_watermark_moved
             hosted.partitions[index] = partition
+        elif topic_id != NO_TOPIC_ID:
+            partition.topic_id = topic_id
+        return partition
+
+    def _open_log(self, partition: Partition, config: LogConfig, is_new: bool) -> Log:
+        topic, index, topic_id = partition.topic, partition.index, partition.topic_id
         if (topic, index) in self.logs.creator.lacking_room:
             raise KafkaStorageError(f"there is no room for the log of {topic}-{index} at present")
-        log_of_partition = self.logs.get_or_create(topic, index, topic_id, config, is_new=is_new)
-        partition.become_leader(log_of_partition, state)
-        return partition
+        wanted_id = None if topic_id == NO_TOPIC_ID else topic_id
+        return self.logs.get_or_create(topic, index, wanted_id, config, is_new=is_new)
 
     def delete_partition(self, topic: str, index: int) -> None:
         """Stop serving a partition and delete its files. Requests that wait for it are answered.
@@ -121,7 +160,7 @@ class ReplicaManager:
         partition = hosted.partitions.pop(index, None) if hosted is not None else None
         if hosted is not None and not hosted.partitions:
             del self.topics[topic]
-            del self.topics_by_id[hosted.topic_id]
+            self.topics_by_id.pop(hosted.topic_id, None)
             self.topic_metrics.forget(topic)
         if partition is not None:
             partition.leader_id = -1
@@ -150,24 +189,52 @@ class ReplicaManager:
         for hosted in self.topics.values():
             yield from hosted.partitions.values()
 
+    def find_partition(self, topic: str, index: int) -> Partition | None:
+        hosted = self.topics.get(topic)
+        return None if hosted is None else hosted.partitions.get(index)
+
     def hosted_topic(self, topic: str | bytes) -> HostedTopic:
-        """A topic by name or by id."""
-        if isinstance(topic, str):
-            hosted = self.topics.get(topic)
-            if hosted is None:
-                raise UnknownTopicOrPartition(f"this broker hosts no topic {topic}")
-            return hosted
-        hosted = self.topics_by_id.get(topic)
+        """A topic by name or by id. NotLeaderOrFollower if only other brokers have replicas of it."""
+        hosted = self.topics.get(topic) if isinstance(topic, str) else self.topics_by_id.get(topic)
         if hosted is None:
-            raise UnknownTopicId("no topic has this id")
+            raise self._why_no_topic(topic)
         return hosted
 
     def partition(self, topic: str | bytes, index: int) -> Partition:
-        hosted = self.hosted_topic(topic)
-        partition = hosted.partitions.get(index)
+        """A partition of this broker. NotLeaderOrFollower if only other brokers have replicas of it."""
+        hosted = self.topics.get(topic) if isinstance(topic, str) else self.topics_by_id.get(topic)
+        partition = None if hosted is None else hosted.partitions.get(index)
         if partition is None:
-            raise UnknownTopicOrPartition(f"topic {hosted.name} has no partition {index} here")
+            raise self._why_no_partition(topic, index)
         return partition
+
+    def _why_no_partition(self, topic: str | bytes, index: int) -> KafkaError:
+        known = self._topic_of_cluster(topic)
+        if known is None:
+            hosted = self.topics.get(topic) if isinstance(topic, str) else self.topics_by_id.get(topic)
+            if hosted is None:
+                return self._why_no_topic(topic)
+            return UnknownTopicOrPartition(f"topic {hosted.name} has no partition {index} here")
+        partition = known.partitions.get(index)
+        if partition is None:
+            return UnknownTopicOrPartition(f"topic {known.name} has no partition {index}")
+        return NotLeaderOrFollower(
+            f"{known.name}-{index} is led by broker {partition.leader}, not by this one"
+        )
+
+    def _why_no_topic(self, topic: str | bytes) -> KafkaError:
+        known = self._topic_of_cluster(topic)
+        if known is not None:
+            return NotLeaderOrFollower(f"other brokers lead the partitions of topic {known.name}")
+        if isinstance(topic, str):
+            return UnknownTopicOrPartition(f"this broker hosts no topic {topic}")
+        return UnknownTopicId("no topic has this id")
+
+    def _topic_of_cluster(self, topic: str | bytes) -> TopicState | None:
+        if self.metadata is None:
+            return None
+        state = self.metadata.snapshot
+        return state.topics.get(topic) if isinstance(topic, str) else state.topic_by_id(topic)
 
     def _end_waits(self, partition: Partition) -> None:
         """The partition is deleted, offline or led by another broker: check the requests that wait for it."""
@@ -199,7 +266,7 @@ class ReplicaManager:
         batches are not needed any more, before the wait for flushes and replicas. An exception of `done`
         after that wait goes to `on_failure`.
         """
-        request = _AppendRequest(self, entries, acks, timeout_ms, done)
+        request = AppendRequest(self, entries, acks, timeout_ms, done)
         request.release, request.on_failure = release, on_failure
         request.start(entries, heavy, allow_zstd, origin, guards)
 
@@ -226,7 +293,7 @@ class ReplicaManager:
         def finished(outcomes: list[AppendOutcome]) -> None:
             done(_as_kafka_error(outcomes[0].error))
 
-        request = _AppendRequest(self, [(partition, batch)], ACKS_ALL, timeout_ms, finished, written)
+        request = AppendRequest(self, [(partition, batch)], ACKS_ALL, timeout_ms, finished, written)
         heavy = len(batch) >= HEAVY_BYTES
         request.start(
             [(partition, batch)],
@@ -406,132 +473,3 @@ def _nothing_more(_: AppendResult) -> None:
 
 def _as_kafka_error(error: BaseException | None) -> KafkaError | None:
     return error if error is None or isinstance(error, KafkaError) else UnknownServerError(str(error))
-
-
-class _AppendRequest:
-    """Collects the outcomes of the partitions of one produce request."""
-
-    __slots__ = (
-        "_acks",
-        "_done",
-        "_manager",
-        "_missing",
-        "_outcomes",
-        "_targets",
-        "_timeout_ms",
-        "_unread",
-        "_written",
-        "on_failure",
-        "release",
-    )
-
-    def __init__(
-        self,
-        manager: ReplicaManager,
-        entries: list[tuple[Partition | KafkaError, memoryview]],
-        acks: int,
-        timeout_ms: int,
-        done: Callable[[list[AppendOutcome]], None],
-        written: Callable[[AppendResult], None] | None = None,
-    ) -> None:
-        self._written = written
-        self._manager = manager
-        # Without the batches: a request that waits for replicas does not need them.
-        self._targets = [target for target, _ in entries]
-        self._acks = acks
-        self._timeout_ms = timeout_ms
-        self._done = done
-        self._outcomes: list[AppendOutcome | None] = [None] * len(entries)
-        self._missing = self._unread = len(entries)
-        self.release: Callable[[], None] | None = None
-        self.on_failure: OnFailure | None = None
-
-    def start(
-        self,
-        entries: list[tuple[Partition | KafkaError, memoryview]],
-        heavy: bool,
-        allow_zstd: bool,
-        origin: AppendOrigin,
-        guards: Mapping[Partition, Verification] | None = None,
-        transaction_version: int = 0,
-    ) -> None:
-        if not entries:
-            self._done([])
-            return
-        now_ms = self._manager.clock.ms()
-        for slot, (partition, data) in enumerate(entries):
-            if isinstance(partition, KafkaError):
-                self._is_read()
-                self._completed(slot, None, partition)
-                continue
-            try:
-                partition.leader_log()
-                if self._acks == ACKS_ALL:
-                    partition.check_in_sync_replicas()
-            except KafkaError as error:
-                self._is_read()
-                self._completed(slot, None, error)
-                continue
-            done = self._appended(slot, partition)
-            guard = None if guards is None else guards.get(partition)
-            partition.submit(
-                Append(data, heavy, allow_zstd, origin, now_ms, done, guard, transaction_version)
-            )
-
-    def _appended(
-        self, slot: int, partition: Partition
-    ) -> Callable[[AppendResult | None, BaseException | None], None]:
-        def appended(result: AppendResult | None, error: BaseException | None) -> None:
-            self._is_read()
-            if result is None:
-                self._completed(slot, None, error)
-                return
-            if self._written is not None:
-                self._written(result)
-            if result.needs_flush:
-                self._manager.flush_then(
-                    partition, result.base_offset, lambda failed: flushed(result, failed)
-                )
-            else:
-                partition.advance_high_watermark()
-                self._completed(slot, result, None)
-
-        def flushed(result: AppendResult, error: BaseException | None) -> None:
-            self._completed(slot, result if error is None else None, error)
-
-        return appended
-
-    def _is_read(self) -> None:
-        """Another batch was written or refused."""
-        self._unread -= 1
-        if not self._unread and self.release is not None:
-            self.release()
-
-    def _completed(self, slot: int, result: AppendResult | None, error: BaseException | None) -> None:
-        if isinstance(error, OSError):
-            error = KafkaStorageError(str(error))
-        elif error is not None and not isinstance(error, KafkaError):
-            log.error("appending a batch failed unexpectedly", exc_info=error)
-            error = UnknownServerError()
-        if error is not None:
-            # The traceback refers to this request and to the unpacked batch: the error would be part of a
-            # cycle, which keeps all of it in memory until the garbage collector runs.
-            error.__traceback__ = error.__cause__ = error.__context__ = None
-        self._outcomes[slot] = AppendOutcome(result, error)
-        self._missing -= 1
-        if self._missing:
-            return
-        outcomes = [outcome for outcome in self._outcomes if outcome is not None]
-        if self._acks == ACKS_ALL:
-            self._wait_for_replicas(outcomes)
-        else:
-            self._done(outcomes)
-
-    def _wait_for_replicas(self, outcomes: list[AppendOutcome]) -> None:
-        operation = DelayedProduce(outcomes, self._done, self.on_failure)
-        keys: list[PartitionKey] = []
-        for partition, outcome in zip(self._targets, outcomes, strict=True):
-            if outcome.result is not None and isinstance(partition, Partition):
-                operation.want(outcome, partition, outcome.result.last_offset + 1)
-                keys.append((partition.topic, partition.index))
-        self._manager.produce_purgatory.try_complete_else_watch(operation, keys, self._timeout_ms)

@@ -223,6 +223,7 @@ class Broker(LogManagerListener):
         replicas = ReplicaManager(self.broker_id, logs, self._loop, worker, AllTopicMetrics(self.registry))
         self._replicas = replicas
         metadata = MetadataCache(cluster.cluster_id)
+        replicas.metadata = metadata
         metadata.features = {name: high for name, (_, high) in SUPPORTED_FEATURES.items()}
         settings = GroupSettings(self.config.__getitem__, overrides_of(metadata))
         self._groups = groups = GroupCoordinator(replicas, metadata, self._loop, settings)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from tidelog.cluster.leadership import Leadership
 from tidelog.cluster.metadata_cache import MetadataCache
-from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.controller.interface import LogsOfTopic
 from tidelog.errors import KafkaStorageError
@@ -15,14 +14,6 @@ from tidelog.metadata.state import INTERNAL_TOPICS, ClusterState, PartitionState
 from tidelog.partitions import PartitionKey
 from tidelog.server.config.topic import TopicConfigs
 from tidelog.storage.log_creation import WantedLog
-
-
-class Leadership(Protocol):
-    """A coordinator: told when this broker begins or stops to lead a partition of its internal topic."""
-
-    def elected(self, partition: Partition) -> None: ...
-
-    def resigned(self, partition: int) -> None: ...
 
 
 class BrokerHost:

@@ -4,12 +4,12 @@
 - A move to the current folder cancels a running move. The path has to be spelled as in log.dirs
   (LOG_DIR_NOT_FOUND). While any log folder is offline, a new move is KAFKA_STORAGE_ERROR.
 - A partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION. If it is created later, the broker puts it
-  into that folder.
+  into that folder. A partition without a replica on this broker is REPLICA_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
 
-from tidelog.errors import KafkaError, ReplicaNotAvailable, UnknownTopicOrPartition
+from tidelog.errors import KafkaError, NotLeaderOrFollower, ReplicaNotAvailable
 from tidelog.network.request import Request
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.alter_replica_log_dirs import (
@@ -47,10 +47,8 @@ def alter_replica_log_dirs(
 def _alter(services: Services, key: PartitionKey, path: str) -> int:
     try:
         services.moves.alter(key, path)
-    except UnknownTopicOrPartition as error:
-        topic = services.metadata.snapshot.topics.get(key[0])
-        known = topic is not None and key[1] in topic.partitions
-        return ReplicaNotAvailable.code if known else error.code
+    except NotLeaderOrFollower:
+        return ReplicaNotAvailable.code  # the replicas are on other brokers
     except KafkaError as error:
         return error.code
     return 0

@@ -174,8 +174,8 @@ def _target(
     services: Services, request: Request, topic: str | bytes, index: int, acks: int
 ) -> Partition | KafkaError:
     try:
-        hosted = services.replicas.hosted_topic(topic)
         partition = services.replicas.partition(topic, index)
+        hosted = services.replicas.hosted_topic(topic)
     except KafkaError as error:
         return error
     if not -1 <= acks <= 1:

@@ -1,0 +1,380 @@
+"""ReplicaStates: applies the requests of the controller to the partitions of this broker.
+
+LeaderAndIsr, StopReplica and UpdateMetadata are applied one after the other. The first two are fenced twice:
+a request of an older controller is refused as a whole, and each partition by its leader epoch and partition
+epoch. A partition is led when its log is durable; it is deleted when a crash cannot bring it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.cluster.leadership import Leadership
+from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.partition import Partition
+from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.cluster.topic_overrides import TopicOverrides
+from tidelog.errors import (
+    FencedLeaderEpoch,
+    InconsistentTopicId,
+    KafkaError,
+    KafkaStorageError,
+    StaleControllerEpoch,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
+from tidelog.metadata.state import INTERNAL_TOPICS, NO_TOPIC_ID, PartitionState
+from tidelog.metadata.tree import TreeUnavailable
+from tidelog.partitions import PartitionKey
+from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from tidelog.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from tidelog.storage.config import LogConfig
+from tidelog.storage.log_creation import WantedLog
+
+log = logging.getLogger("tidelog.cluster")
+
+SECONDS_A_TURN: Final = 0.005
+"""How long the changes of a request may keep the loop from other requests at a time."""
+
+NO_EPOCH: Final = -1
+"""The leader epoch of a StopReplica that is not fenced."""
+
+EPOCH_DURING_DELETE: Final = -2
+"""The leader epoch of a StopReplica for a topic that is deleted: it overrides every epoch."""
+
+
+@dataclass(slots=True)
+class PartitionChange:
+    """The new state of a partition that this broker has a replica of."""
+
+    topic: str
+    topic_id: bytes
+    index: int
+    state: PartitionState
+    is_new: bool
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.topic, self.index
+
+
+def check_leader_and_isr(
+    current: Partition | None, log_id: bytes | None, change: PartitionChange, me: int
+) -> bool:
+    """Whether a LeaderAndIsr changes a partition; `log_id` is the topic id of its log, if there is one.
+
+    Raises the KafkaError of the answer if it is refused.
+    """
+    state = change.state
+    ids = (log_id or NO_TOPIC_ID, current.topic_id if current is not None else NO_TOPIC_ID)
+    for known in ids:
+        if NO_TOPIC_ID not in (known, change.topic_id) and known != change.topic_id:
+            raise InconsistentTopicId(f"the topic id is {known.hex()} here, not {change.topic_id.hex()}")
+    if current is not None and state.leader_epoch < current.leader_epoch:
+        raise StaleControllerEpoch(
+            f"leader epoch {state.leader_epoch} is older than the present {current.leader_epoch}"
+        )
+    if me not in state.replicas:
+        raise UnknownTopicOrPartition(f"broker {me} is none of the replicas {state.replicas}")
+    if current is None or state.leader_epoch > current.leader_epoch:
+        return True
+    # The controller repeats a request whose answer was lost.
+    return state.partition_epoch > current.partition_epoch
+
+
+def check_stop_replica(current: Partition | None, leader_epoch: int) -> None:
+    """KafkaError unless a StopReplica with this leader epoch may stop a partition."""
+    if current is None or leader_epoch in (NO_EPOCH, EPOCH_DURING_DELETE):
+        return
+    if leader_epoch <= current.leader_epoch:
+        raise FencedLeaderEpoch(
+            f"leader epoch {leader_epoch} is not newer than the present {current.leader_epoch}"
+        )
+
+
+class ReplicaStates:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        metadata: MetadataCache,
+        overrides: TopicOverrides,
+        log_config: Callable[[Mapping[str, str]], LogConfig],
+        coordinators: Mapping[str, Leadership],
+    ) -> None:
+        """`log_config` makes the settings of a log from those that its topic overrides."""
+        self._replicas = replicas
+        self._logs = replicas.logs
+        self._metadata = metadata
+        self._overrides = overrides
+        self._log_config = log_config
+        self._coordinators = coordinators
+        self._clock = replicas.clock
+        self._turn_ends = 0.0
+        self._lock = asyncio.Lock()
+        self.controller_epoch = 0
+        """The highest epoch of a controller so far."""
+        self.on_hosted: Callable[[Partition], None] | None = None
+        """Called for each partition that this broker leads or follows from now on."""
+
+    # -- requests
+
+    async def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        async with self._lock:
+            self._check_controller(request.controller_id, request.controller_epoch)
+            await self._metadata.apply(request)
+        return UpdateMetadataResponse()
+
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        async with self._lock:
+            self._check_controller(request.controller_id, request.controller_epoch)
+            outcomes: dict[PartitionKey, int] = {}
+            changes = await self._accepted(request, outcomes)
+            await self._make_logs(changes)
+            for change in changes:
+                outcomes[change.key] = await self._outcome(change.key, self._apply(change))
+        return LeaderAndIsrResponse(
+            topics=[
+                LeaderAndIsrResponse.LeaderAndIsrTopicError(
+                    topic_id=topic.topic_id,
+                    partition_errors=[
+                        LeaderAndIsrResponse.LeaderAndIsrPartitionError(
+                            partition_index=partition.partition_index,
+                            error_code=outcomes[topic.topic_name, partition.partition_index],
+                        )
+                        for partition in topic.partition_states
+                    ],
+                )
+                for topic in request.topic_states
+            ]
+        )
+
+    async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        async with self._lock:
+            self._check_controller(request.controller_id, request.controller_epoch)
+            outcomes: dict[PartitionKey, int] = {}
+            deleted: list[PartitionKey] = []
+            for topic in request.topic_states:
+                for partition in topic.partition_states:
+                    key = (topic.topic_name, partition.partition_index)
+                    outcomes[key] = await self._outcome(key, self._stop(key, partition))
+                    if partition.delete_partition and not outcomes[key]:
+                        deleted.append(key)
+            await self._sync_deletions(deleted, outcomes)
+        return StopReplicaResponse(
+            partition_errors=[
+                StopReplicaResponse.StopReplicaPartitionError(
+                    topic_name=topic, partition_index=index, error_code=code
+                )
+                for (topic, index), code in outcomes.items()
+            ]
+        )
+
+    def topic_config_changed(self, topic: str, overrides: Mapping[str, str]) -> None:
+        """Replace the settings that a topic overrides."""
+        if self._overrides.changed(topic, overrides):
+            self._replicas.update_config(topic, self._log_config(overrides))
+
+    def broker_settings_changed(self) -> None:
+        """Update the settings of all topics: the broker's settings are their defaults."""
+        for topic in list(self._replicas.topics):
+            self._replicas.update_config(topic, self._log_config(self._overrides.of(topic)))
+
+    def partitions_offline(self, lost: Iterable[PartitionKey]) -> None:
+        """Take the partitions of a failed log folder offline; their coordinators resign."""
+        lost = list(lost)
+        self._replicas.partitions_offline(lost)
+        for topic, index in lost:
+            self._resign(topic, index)
+
+    # -- becoming leader or follower
+
+    def _check_controller(self, controller_id: int, epoch: int) -> None:
+        if epoch < self.controller_epoch:
+            raise StaleControllerEpoch(
+                f"controller {controller_id} has epoch {epoch}, the latest known is {self.controller_epoch}"
+            )
+        self.controller_epoch = epoch
+
+    async def _accepted(
+        self, request: LeaderAndIsrRequest, outcomes: dict[PartitionKey, int]
+    ) -> list[PartitionChange]:
+        """The changes to make; `outcomes` gets the error codes of all partitions so far."""
+        changes = []
+        for topic in request.topic_states:
+            for wanted in topic.partition_states:
+                change = PartitionChange(
+                    topic.topic_name, topic.topic_id, wanted.partition_index, _state(wanted), wanted.is_new
+                )
+                try:
+                    is_accepted = self._check(change)
+                except KafkaError as error:
+                    log.warning("the controller's state of %s-%d is refused: %s", *change.key, error)
+                    outcomes[change.key] = error.code
+                else:
+                    outcomes[change.key] = 0
+                    if is_accepted:
+                        changes.append(change)
+                await self._give_way()
+        return changes
+
+    def _check(self, change: PartitionChange) -> bool:
+        current = self._replicas.find_partition(*change.key)
+        found = self._logs.get(*change.key)
+        if current is not None and current.offline and change.key in self._logs.failed:
+            raise KafkaStorageError(self._logs.failed[change.key])
+        log_id = None if found is None else found.topic_id
+        return check_leader_and_isr(current, log_id, change, self._replicas.broker_id)
+
+    async def _make_logs(self, changes: list[PartitionChange]) -> None:
+        """Create the missing logs durably, off the loop. `_apply` meets the errors."""
+        try:
+            await self._overrides.load([change.topic for change in changes])
+        except TreeUnavailable as error:
+            # A log with other settings could lose records. The controller sends its states again when this
+            # broker has a new session.
+            log.error("the settings of new logs cannot be read: %s", error)
+            raise UnknownServerError(f"the settings of new logs cannot be read: {error}") from error
+        for is_new in (True, False):
+            wanted = [self._wanted_log(change) for change in changes if change.is_new is is_new]
+            if wanted:
+                await self._create_logs(wanted, is_new)
+
+    def _wanted_log(self, change: PartitionChange) -> WantedLog:
+        topic_id = None if change.topic_id == NO_TOPIC_ID else change.topic_id
+        return WantedLog(change.topic, change.index, topic_id, self._config_of(change.topic))
+
+    async def _create_logs(self, wanted: list[WantedLog], is_new: bool) -> None:
+        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(lacking_room: set[PartitionKey]) -> None:
+            for topic, index in lacking_room:
+                log.error("there is no room for the log of %s-%d", topic, index)
+            if not made.done():
+                made.set_result(None)
+
+        self._logs.creator.create_later(wanted, done, is_new=is_new)
+        await made
+
+    async def _apply(self, change: PartitionChange) -> None:
+        partition = self._replicas.find_partition(*change.key)
+        if partition is None or change.state.leader_epoch == partition.leader_epoch:
+            self._change(change)
+        else:
+            await _between_appends(partition, lambda: self._change(change))
+
+    def _change(self, change: PartitionChange) -> None:
+        leads = change.state.leader == self._replicas.broker_id
+        become = self._replicas.become_leader if leads else self._replicas.become_follower
+        partition = become(
+            change.topic,
+            change.topic_id,
+            change.index,
+            change.state,
+            # The settings may have changed while the logs were created.
+            self._config_of(change.topic),
+            is_internal=change.topic in INTERNAL_TOPICS,
+            is_new=change.is_new,
+        )
+        coordinator = self._coordinators.get(change.topic)
+        if coordinator is not None and leads:
+            coordinator.elected(partition)
+        elif coordinator is not None:
+            coordinator.resigned(change.index)
+        if self.on_hosted is not None:
+            self.on_hosted(partition)
+
+    def _config_of(self, topic: str) -> LogConfig:
+        return self._log_config(self._overrides.of(topic))
+
+    # -- stopping
+
+    async def _stop(self, key: PartitionKey, wanted: StopReplicaRequest.StopReplicaPartitionState) -> None:
+        if key in self._logs.failed and self._logs.log_dirs.offline:
+            raise KafkaStorageError(self._logs.failed[key])
+        partition = self._replicas.find_partition(*key)
+        check_stop_replica(partition, wanted.leader_epoch)
+        if wanted.delete_partition:
+            self._resign(*key)
+            self._replicas.delete_partition(*key)
+            if key[0] not in self._replicas.topics:
+                self._overrides.forget(key[0])
+        elif partition is not None and partition.is_leader:
+            stopped = partition
+            await _between_appends(partition, lambda: self._replicas.stop_leading(stopped))
+            self._resign(*key)
+
+    def _resign(self, topic: str, index: int) -> None:
+        coordinator = self._coordinators.get(topic)
+        if coordinator is not None:
+            coordinator.resigned(index)
+
+    async def _sync_deletions(self, deleted: list[PartitionKey], outcomes: dict[PartitionKey, int]) -> None:
+        if not deleted:
+            return
+        synced: asyncio.Future[KafkaStorageError | None] = asyncio.get_running_loop().create_future()
+
+        def done(error: KafkaStorageError | None) -> None:
+            if not synced.done():
+                synced.set_result(error)
+
+        self._logs.deletions.sync(done)
+        error = await synced
+        if error is not None:
+            log.error("the deletion of %d partitions is not durable: %s", len(deleted), error)
+            outcomes.update(dict.fromkeys(deleted, error.code))
+
+    # -- turns
+
+    async def _outcome(self, key: PartitionKey, change: Awaitable[None]) -> int:
+        try:
+            await change
+        except KafkaError as error:
+            log.error("%s-%d cannot be as the controller wants it: %s", *key, error)
+            return error.code
+        except Exception:
+            log.exception("%s-%d cannot be as the controller wants it", *key)
+            return UnknownServerError.code
+        finally:
+            await self._give_way()
+        return 0
+
+    async def _give_way(self) -> None:
+        if self._clock.monotonic() >= self._turn_ends:
+            await asyncio.sleep(0)
+            self._turn_ends = self._clock.monotonic() + SECONDS_A_TURN
+
+
+def _state(wanted: LeaderAndIsrRequest.LeaderAndIsrPartitionState) -> PartitionState:
+    return PartitionState(
+        wanted.replicas,
+        wanted.leader,
+        wanted.leader_epoch,
+        wanted.isr,
+        wanted.partition_epoch,
+        wanted.controller_epoch,
+        wanted.adding_replicas,
+        wanted.removing_replicas,
+    )
+
+
+async def _between_appends(partition: Partition, change: Callable[[], None]) -> None:
+    """Make a change of the leader while no append of the partition is at the worker."""
+    changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def make() -> None:
+        try:
+            change()
+        except Exception as error:
+            if not changed.done():
+                changed.set_exception(error)
+        else:
+            if not changed.done():
+                changed.set_result(None)
+
+    partition.between_appends(make)
+    await changed
