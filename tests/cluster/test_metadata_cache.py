@@ -65,7 +65,7 @@ def test_an_update_has_brokers_topics_and_the_controller(cache: Cache) -> None:
     expected = PartitionState([SELF, OTHER], SELF, 7, [SELF], 3, 1, offline_replicas=[OTHER])
     assert state.topics["t"].partitions == {
         0: expected,
-        1: PartitionState([0, 1], -1, 7, [0], 3, 1, [], [], [1]),
+        1: PartitionState([0, 1], -1, 7, [0], 3, 1, offline_replicas=[1]),
     }
     assert cache.find_partition("t", 0) == cache.find_partition(TOPIC_ID, 0) == expected
     assert cache.find_partition("t", 2) is None
