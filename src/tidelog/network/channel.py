@@ -80,6 +80,7 @@ class Channel:
         "context",
         "fd",
         "interest",
+        "is_exempt",
         "last_active_ns",
         "listener",
         "peer",
@@ -109,6 +110,7 @@ class Channel:
         self.last_active_ns = perf_counter_ns()
         self.state = OPEN
         self.interest = READ
+        self.is_exempt = False  # from the limits of the request queue
         self._send = sock.send
         self._batch: list[bytes] = []
         self._batch_bytes = 0
@@ -144,6 +146,10 @@ class Channel:
         """Whether this turn of the loop has other requests too, of this connection or of others."""
         return self.context.clock.crowded or self.state & GATHERED != 0
 
+    @property
+    def is_forwarded(self) -> bool:
+        return False
+
     # Requests
 
     def request_received(self, request: Request) -> None:
@@ -151,7 +157,7 @@ class Channel:
         self.state = REQUEST_RECEIVED[self.state]
         if not request.kept:
             request.release_buffer()
-        if request.local_end_ns == 0:
+        if request.local_end_ns == 0 and not self.is_exempt:
             request.counted = True
             context = self.context
             context.in_progress += 1

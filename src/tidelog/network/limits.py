@@ -36,6 +36,7 @@ class NetworkLimits:
     socket_receive_buffer_bytes: int = -1
     socket_listen_backlog_size: int = 50
     inter_broker_listener_name: str | None = None
+    control_plane_listener_name: str | None = None
     listeners: dict[str, ListenerLimits] = field(default_factory=dict)
 
 
@@ -64,8 +65,9 @@ class RateLimit:
 class ConnectionQuotas:
     """Counts the open connections of the broker, of each listener and of each address.
 
-    At max.connections a listener waits until a connection closes. The inter-broker listener is protected, if
-    there are other listeners: it goes on accepting, and their connection that is idle longest is closed.
+    At max.connections a listener waits until a connection closes. The listeners of the brokers are protected,
+    if there are other listeners: they go on accepting, and the others' connection that is idle longest is
+    closed.
     """
 
     def __init__(self, limits: NetworkLimits, listeners: list[str], now: float) -> None:
@@ -85,7 +87,9 @@ class ConnectionQuotas:
             self._rates[name] = RateLimit(of_listener.max_connection_creation_rate, now)
 
     def is_protected(self, listener: str) -> bool:
-        return listener == self._limits.inter_broker_listener_name and len(self._listeners) > 1
+        limits = self._limits
+        brokers = (limits.inter_broker_listener_name, limits.control_plane_listener_name)
+        return listener in brokers and len(self._listeners) > 1
 
     def has_room(self, listener: str) -> bool:
         of_listener = self._limits.listeners.get(listener)

@@ -15,6 +15,7 @@ from tidelog.network.frames import SIZE
 if TYPE_CHECKING:
     from tidelog.network.channel import Channel
     from tidelog.network.memory import FrameBuffer
+    from tidelog.network.request_channel import RequestChannel
     from tidelog.network.request_metrics import ApiVersionEntry, RequestMetrics
 
 NO_BYTES: Final = memoryview(b"")
@@ -59,6 +60,35 @@ the end of this turn of the loop (`Channel.send_deferred`). The frame is valid u
 """
 
 
+class RequestSource(Protocol):
+    """Where a request came from: a `Channel`, or the Envelope of another broker."""
+
+    context: RequestChannel
+    listener: str
+    peer: str
+    connection_id: str
+    principal: str
+    client_software: tuple[str, str]
+    is_exempt: bool
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether another broker passed the request on for its client."""
+
+    def send_frame(self, request: Request, frame: bytes) -> None: ...
+
+    def send_parts(self, request: Request, parts: Sequence[Part]) -> None: ...
+
+    def send_nothing(self, request: Request) -> None: ...
+
+    def refuse(self, request: Request, reason: str) -> None: ...
+
+    def keep_frame(self, request: Request) -> None: ...
+
+
 def part_size(part: Part) -> int:
     return len(part) if isinstance(part, bytes | bytearray | memoryview) else part.size
 
@@ -91,7 +121,7 @@ class Request:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: RequestSource,
         entry: ApiVersionEntry,
         correlation_id: int,
         client_id: str | None,
@@ -131,6 +161,17 @@ class Request:
     @property
     def principal(self) -> str:
         return self.channel.principal
+
+    @property
+    def is_forwarded(self) -> bool:
+        return self.channel.is_forwarded
+
+    def exempt_connection(self) -> None:
+        """From now on requests of this connection do not wait while the request queue is full.
+
+        For the controller and for followers: clients may wait for them.
+        """
+        self.channel.is_exempt = True
 
     def respond(self, parts: Sequence[Part]) -> None:
         """Send a response: its header and body. The size is put before them."""

@@ -105,6 +105,8 @@ class RequestReader:
             self._receive()
 
     def _must_wait(self) -> bool:
+        if self._channel.is_exempt:
+            return False
         # A frame that has its memory is read to its end: its memory is released when it is handled.
         context = self._context
         return self._frames.target != TO_FRAME or context.in_progress >= context.max_in_progress
@@ -195,7 +197,7 @@ class RequestReader:
         """Handle frames that were received earlier."""
         if self._frames.target != NOWHERE or self._channel.state & UNREADABLE:
             return
-        if self._context.is_full:
+        if self._context.is_full and not self._channel.is_exempt:
             self._wait_for_turn()
             return
         self._handle_frames()

@@ -235,6 +235,8 @@ class SocketServer:
         connection_id = f"{local[0]}:{local[1]}-{host}:{address[1]}-{self._connections}"
         peer = f"{host}:{address[1]}"
         channel = Channel(self.context, sock, peer, listener, connection_id, self._forget_channel)
+        # Requests of the controller do not wait for those of clients.
+        channel.is_exempt = listener == self.limits.control_plane_listener_name
         self.channels[channel.fd] = channel
         self._watch_idle(channel)
         if self.quotas.excess:

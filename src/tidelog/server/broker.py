@@ -257,6 +257,7 @@ class Broker(LogManagerListener):
             supported_features=SUPPORTED_FEATURES,
         )
         self._router = Router(services, services.apis)
+        services.handle = self._router.handle
         services.respond = self._router.respond
         services.failed = self._router.failed
         return services

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
     from tidelog.coordinator.transaction.verification import TransactionVerification
     from tidelog.server.apis.api import Api
+    from tidelog.server.cluster_services import ClusterServices
     from tidelog.server.config.broker import BrokerConfig
     from tidelog.server.dynamic_config import DynamicConfig
     from tidelog.server.internal_topics import InternalTopics
@@ -51,6 +52,8 @@ class Services:
     auto_create_topic: Callable[[str], None]
     # Set after the router is created, because the router needs the services.
     respond: Callable[[Request, Message | Slices[Message] | Slices[None]], None] = field(init=False)
+    # Decodes a request and calls the handler of its API.
+    handle: Callable[[Request], None] = field(init=False)
     # Answers a request after an exception, or closes its connection.
     failed: Callable[[Request, Exception], None] = field(init=False)
     # Set after the logs are loaded, before the first request.
@@ -58,3 +61,5 @@ class Services:
     apis: dict[int, Api] = field(default_factory=dict)
     # The lowest and highest supported version of each feature.
     supported_features: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # None unless this broker belongs to a cluster.
+    cluster: ClusterServices | None = None

@@ -30,10 +30,14 @@ FAMILIES = (
 )
 
 
-def served_apis() -> dict[int, Api]:
-    """Every served API by its key."""
+FAMILIES_OF_CLUSTER = ("controller_requests", "broker_requests", "envelope")
+"""APIs between the brokers of a cluster."""
+
+
+def served_apis(*, cluster: bool = False) -> dict[int, Api]:
+    """Every served API by its key; a broker of a `cluster` serves the APIs between brokers, too."""
     table: dict[int, Api] = {}
-    for family in FAMILIES:
+    for family in FAMILIES + FAMILIES_OF_CLUSTER if cluster else FAMILIES:
         apis: tuple[Api, ...] = import_module(f"tidelog.server.apis.{family}").APIS
         for api in apis:
             table[api.key] = api

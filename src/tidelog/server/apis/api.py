@@ -25,6 +25,10 @@ class Api:
     raw: bool = False
     # The lowest version in ApiVersions, if it differs from the lowest served version.
     announced_min_version: int | None = None
+    # Only the controller of a cluster can answer: other brokers pass the request on to it.
+    forwarded: bool = False
+    # Only brokers may send it, over their own listeners.
+    from_brokers: bool = False
 
     def serves(self, version: int) -> bool:
         return self.min_version <= version <= self.max_version

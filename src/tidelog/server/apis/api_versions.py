@@ -4,6 +4,7 @@
   client then asks again in a version that the broker serves.
 - v3 has the name and version of the client's software. An empty one, or one with other characters than
   letters, digits, "-" and ".", is INVALID_REQUEST.
+- In a cluster, the listeners of the brokers list the APIs between brokers, too.
 - v3 answers with the finalized features. Features whose lowest version is 0 are in v4 only.
 """
 
@@ -42,6 +43,7 @@ def api_versions(services: Services, request: Request, body: ApiVersionsRequest)
                 max_version=api.max_version,
             )
             for api in sorted(services.apis.values(), key=lambda api: api.key)
+            if not api.from_brokers or _is_for_brokers(services, request)
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
@@ -56,6 +58,10 @@ def api_versions(services: Services, request: Request, body: ApiVersionsRequest)
             for name, level in services.metadata.features.items()
         ],
     )
+
+
+def _is_for_brokers(services: Services, request: Request) -> bool:
+    return services.cluster is not None and request.listener in services.cluster.listeners
 
 
 APIS = (Api(API_VERSIONS, 0, MAX_VERSION, api_versions),)

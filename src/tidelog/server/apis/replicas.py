@@ -152,7 +152,7 @@ def _partition(state: ClusterState, name: str, index: int) -> PartitionState:
 
 
 APIS = (
-    Api(43, 0, 2, elect_leaders),
-    Api(45, 0, 1, alter_partition_reassignments),
-    Api(46, 0, 0, list_partition_reassignments),
+    Api(43, 0, 2, elect_leaders, forwarded=True),
+    Api(45, 0, 1, alter_partition_reassignments, forwarded=True),
+    Api(46, 0, 0, list_partition_reassignments, forwarded=True),
 )

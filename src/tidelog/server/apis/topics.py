@@ -115,7 +115,7 @@ def _grown(result: PartitionsResult) -> CreatePartitionsResponse.CreatePartition
 
 
 APIS = (
-    Api(19, 2, 7, create_topics),
-    Api(20, 1, 6, delete_topics),
-    Api(37, 0, 3, create_partitions),
+    Api(19, 2, 7, create_topics, forwarded=True),
+    Api(20, 1, 6, delete_topics, forwarded=True),
+    Api(37, 0, 3, create_partitions, forwarded=True),
 )

@@ -1,0 +1,85 @@
+"""LeaderAndIsr (4) v5-7, StopReplica (5) v3-4 and UpdateMetadata (6) v7-8: requests of the controller.
+
+- Served in a cluster alone, over the listeners of the brokers; over others CLUSTER_AUTHORIZATION_FAILED.
+  The connection of a controller does not wait while the request queue is full.
+- A broker epoch below that of this broker's registration is STALE_BROKER_EPOCH: the request is for an
+  earlier registration. -1 passes, and so does a newer one, which the controller may know first.
+- A controller epoch below the highest one seen is STALE_CONTROLLER_EPOCH. A KRaft controller is
+  INVALID_REQUEST.
+- LeaderAndIsr: an older leader epoch is STALE_CONTROLLER_EPOCH for its partition, and another topic id
+  INCONSISTENT_TOPIC_ID; a state that is known already changes nothing. The answer comes when the logs are
+  durable and the partitions are led or followed. v5 answers by topic id. `type` has no meaning here: a
+  controller on ZooKeeper leaves it 0.
+- StopReplica: a leader epoch that is not newer is FENCED_LEADER_EPOCH; -1 and -2 (the topic is deleted) pass.
+  The answer comes when the deletions are durable.
+- UpdateMetadata has all live brokers, and the partitions that changed. The leader -2 deletes a partition.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tidelog.errors import InvalidRequest, KafkaError, StaleBrokerEpoch, UnsupportedVersion
+from tidelog.network.request import Request
+from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from tidelog.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from tidelog.server.apis.api import Api
+from tidelog.server.cluster_services import ClusterServices
+from tidelog.server.services import Services
+
+log = logging.getLogger("tidelog.server.apis.controller_requests")
+
+NO_BROKER_EPOCH = -1
+
+
+async def leader_and_isr(
+    services: Services, request: Request, body: LeaderAndIsrRequest
+) -> LeaderAndIsrResponse:
+    return await _accepted(services, request, body).states.leader_and_isr(body)
+
+
+async def stop_replica(services: Services, request: Request, body: StopReplicaRequest) -> StopReplicaResponse:
+    return await _accepted(services, request, body).states.stop_replica(body)
+
+
+async def update_metadata(
+    services: Services, request: Request, body: UpdateMetadataRequest
+) -> UpdateMetadataResponse:
+    return await _accepted(services, request, body).states.update_metadata(body)
+
+
+def _accepted(
+    services: Services,
+    request: Request,
+    body: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest,
+) -> ClusterServices:
+    """The parts that apply a request of the controller; raises the KafkaError of a refused one."""
+    cluster = services.cluster
+    if cluster is None:
+        raise UnsupportedVersion("this broker belongs to no cluster")
+    cluster.check_listener(request)
+    request.exempt_connection()
+    try:
+        _check_controller(cluster, body)
+    except KafkaError as error:
+        log.warning("%s of controller %d is refused: %s", request.entry.name, body.controller_id, error)
+        raise
+    return cluster
+
+
+def _check_controller(
+    cluster: ClusterServices, body: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+) -> None:
+    if body.is_kraft_controller:
+        raise InvalidRequest("a KRaft controller cannot control a broker on ZooKeeper")
+    epoch = cluster.broker_epoch()
+    if body.broker_epoch != NO_BROKER_EPOCH and body.broker_epoch < epoch:
+        raise StaleBrokerEpoch(f"the request is for the broker epoch {body.broker_epoch}, this is {epoch}")
+
+
+APIS = (
+    Api(4, 5, 7, leader_and_isr, from_brokers=True),
+    Api(5, 3, 4, stop_replica, from_brokers=True),
+    Api(6, 7, 8, update_metadata, from_brokers=True),
+)

@@ -1,0 +1,55 @@
+"""The parts of a broker that belongs to a cluster, for the handlers of requests between brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidelog.cluster.replica_states import ReplicaStates
+from tidelog.cluster.topic_overrides import TopicOverrides
+from tidelog.errors import ClusterAuthorizationFailed
+from tidelog.network.request import Request
+from tidelog.partitions import PartitionKey
+from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+
+
+class ActiveController(Protocol):
+    """The part of controller.cluster_controller.ClusterController that answers other brokers.
+
+    Every method raises NotController if another broker is the controller.
+    """
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller."""
+
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Sequence[PartitionKey]:
+        """Move the leaders of a broker that is about to stop; returns the partitions that it still leads.
+
+        Raises StaleBrokerEpoch, or BrokerNotAvailable if the broker is not registered.
+        """
+
+    async def alter_partition(self, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
+        """Change the in-sync replicas of partitions, as their leaders ask."""
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
+        """A block of producer ids for a broker. Raises StaleBrokerEpoch."""
+
+
+@dataclass(slots=True)
+class ClusterServices:
+    controller: ActiveController
+    states: ReplicaStates
+    overrides: TopicOverrides
+    # The epoch of this broker's registration; -1 before the first one.
+    broker_epoch: Callable[[], int]
+    # The inter-broker listener and the control-plane listener.
+    listeners: frozenset[str]
+
+    def check_listener(self, request: Request) -> None:
+        """ClusterAuthorizationFailed unless the request came over a listener of the brokers."""
+        if request.listener not in self.listeners:
+            raise ClusterAuthorizationFailed(
+                f"{request.entry.name} is for brokers, and listener {request.listener} is for clients"
+            )
