@@ -14,14 +14,15 @@ ListConfigResources (74) v0-1.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.controller.interface import ConfigChange, ConfigEntity, ConfigKind
 from tidelog.controller.validation import check_topic_name
-from tidelog.errors import ErrorCode, InvalidRequest, KafkaError, UnknownTopicOrPartition
+from tidelog.errors import ErrorCode, InvalidRequest, KafkaError, KafkaStorageError, UnknownTopicOrPartition
 from tidelog.metadata.paths import decode_name
 from tidelog.metadata.state import DEFAULT_ENTITY
+from tidelog.metadata.tree import TreeUnavailable
 from tidelog.network.request import Request
 from tidelog.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -37,7 +38,10 @@ from tidelog.server.apis.api import Api
 from tidelog.server.config.changes import ConfigOp
 from tidelog.server.config.entries import ConfigEntry
 from tidelog.server.services import Services
-from tidelog.slices import Slices
+from tidelog.slices import Slices, finished
+
+if TYPE_CHECKING:
+    from tidelog.cluster.topic_overrides import TopicOverrides
 
 R = TypeVar("R")
 
@@ -49,6 +53,37 @@ _GROUPS = f"{ConfigKind.GROUP}/"
 
 def describe_configs(
     services: Services, request: Request, body: DescribeConfigsRequest
+) -> Slices[DescribeConfigsResponse] | Coroutine[None, None, DescribeConfigsResponse]:
+    if services.cluster is not None:
+        return _describe_in_cluster(services, services.cluster.overrides, body)
+    metadata = services.metadata
+    return _describe(services, body, lambda topic: metadata.snapshot.topics[topic].configs)
+
+
+async def _describe_in_cluster(
+    services: Services, overrides: TopicOverrides, body: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    """Read the settings of topics from the tree, as each may be on other brokers alone."""
+    topics = {resource.resource_name for resource in body.resources if resource.resource_type == TOPIC}
+    known = topics & services.metadata.snapshot.topics.keys()
+    found: Mapping[str, Mapping[str, str]] = {}
+    failure: TreeUnavailable | None = None
+    try:
+        if known:
+            found = await overrides.read(sorted(known))
+    except TreeUnavailable as error:
+        failure = error
+
+    def overrides_of(topic: str) -> Mapping[str, str]:
+        if failure is not None:
+            raise KafkaStorageError(f"The settings of topics cannot be read: {failure}")
+        return found.get(topic, {})
+
+    return await finished(_describe(services, body, overrides_of))
+
+
+def _describe(
+    services: Services, body: DescribeConfigsRequest, overrides_of: Callable[[str], Mapping[str, str]]
 ) -> Slices[DescribeConfigsResponse]:
     results = []
     # A resource that occurs several times is described once: the description is far larger than the name.
@@ -61,7 +96,7 @@ def describe_configs(
             error_message="", resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
-            entries = _entries(services, resource, body.include_documentation)
+            entries = _entries(services, resource, body.include_documentation, overrides_of)
         except KafkaError as error:
             result.error_code = error.code
             # As in Kafka, the error of an unknown topic has no message.
@@ -74,7 +109,10 @@ def describe_configs(
 
 
 def _entries(
-    services: Services, resource: DescribeConfigsRequest.DescribeConfigsResource, documentation: bool
+    services: Services,
+    resource: DescribeConfigsRequest.DescribeConfigsResource,
+    documentation: bool,
+    overrides_of: Callable[[str], Mapping[str, str]],
 ) -> Sequence[ConfigEntry]:
     dynamic = services.dynamic_config
     kind, name, names = resource.resource_type, resource.resource_name, resource.configuration_keys
@@ -82,10 +120,9 @@ def _entries(
     names = names or None
     if kind == TOPIC:
         check_topic_name(name)
-        topic = services.metadata.snapshot.topics.get(name)
-        if topic is None:
+        if name not in services.metadata.snapshot.topics:
             raise UnknownTopicOrPartition(f"there is no topic {name}")
-        return dynamic.topics.describe(topic.configs, names, documentation=documentation)
+        return dynamic.topics.describe(overrides_of(name), names, documentation=documentation)
     if kind == GROUP:
         own = services.metadata.snapshot.entity_configs.get(ConfigEntity(ConfigKind.GROUP, name).path, {})
         return dynamic.groups.describe(name, own, names, documentation=documentation)

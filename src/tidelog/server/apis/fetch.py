@@ -6,7 +6,8 @@
 - v7 has fetch sessions: an incremental answer has only changed partitions. A session without partitions ends.
   A waiting request gets INVALID_FETCH_SESSION_EPOCH when the next request of its session comes.
 - v12 checks the last fetched epoch and answers with the epoch and end offset where the logs diverge. v13
-  names topics by id. v15 moves the replica id.
+  names topics by id. v15 moves the replica id. v16 answers NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH
+  with the present leader and its endpoint.
 - read_committed ends at the last stable offset and lists the aborted transactions. As in Kafka, an unknown
   isolation level is UNKNOWN_SERVER_ERROR, below v13 also for each partition.
 - In a session, a topic id is UNKNOWN_TOPIC_OR_PARTITION after its topic was deleted, and
@@ -25,11 +26,15 @@ from tidelog.network.request import Request
 from tidelog.protocol.headers import response_header
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.server.apis.api import Answer, Api
+from tidelog.server.apis.current_leader import CurrentLeaders
 from tidelog.server.apis.fetch_answer import writer_for
 from tidelog.server.services import Services
 from tidelog.slices import Slices
 
 EMPTY = b""
+
+LEADERS_FROM = 16
+"""The first version whose answer names the present leaders."""
 
 IN_ONE_GO = 1_000
 """A request with more partitions is handled in slices, between other requests."""
@@ -135,11 +140,13 @@ def _answer(
         return
     if context.error:
         request.count_error(context.error)
+    leaders = None
     for answer in answers:
-        _count_partition(services, request, answer)
+        if _count_partition(services, request, answer) and leaders is None:
+            leaders = _leaders(services, request)
     version = request.api_version
     header = response_header(request.api_key, version, request.correlation_id)
-    request.respond(writer_for(version).write(header, context.error, context.session_id, answers))
+    request.respond(writer_for(version).write(header, context.error, context.session_id, answers, leaders))
 
 
 def _answer_in_slices(
@@ -151,16 +158,24 @@ def _answer_in_slices(
     version = request.api_version
     header = response_header(request.api_key, version, request.correlation_id)
     writer = writer_for(version)
-    parts = yield from writer.write_in_slices(header, context.error, context.session_id, answers)
+    leaders = _leaders(services, request)
+    parts = yield from writer.write_in_slices(header, context.error, context.session_id, answers, leaders)
     request.respond(parts)
 
 
-def _count_partition(services: Services, request: Request, answer: FetchedPartition) -> None:
+def _leaders(services: Services, request: Request) -> CurrentLeaders | None:
+    return CurrentLeaders(services, request.listener) if request.api_version >= LEADERS_FROM else None
+
+
+def _count_partition(services: Services, request: Request, answer: FetchedPartition) -> bool:
+    """Count a partition; returns whether its answer is an error."""
     if answer.error is not None:
         request.count_error(answer.error.code)
         _count_failed(services, answer.wanted.topic)
-    elif answer.records is not None:
+        return True
+    if answer.records is not None:
         _count(services, answer.wanted.topic, answer.records.size)
+    return False
 
 
 def _count(services: Services, topic: str | bytes, size: int) -> None:

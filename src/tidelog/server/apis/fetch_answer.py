@@ -11,9 +11,11 @@ from functools import cache
 from typing import Final
 
 from tidelog.cluster.fetch_session import FetchedPartition
+from tidelog.errors import FencedLeaderEpoch, NotLeaderOrFollower
 from tidelog.network.request import Part
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.wire import write_tags, write_uvarint
+from tidelog.server.apis.current_leader import CurrentLeaders, LeaderNode
 from tidelog.slices import Slices
 
 SESSIONS_FROM: Final = 7
@@ -28,6 +30,9 @@ NULL: Final = -1
 NO_TAGS: Final = b"\0"
 DIVERGING_TAG: Final = 0
 DIVERGING: Final = struct.Struct(">iqx")
+CURRENT_LEADER_TAG: Final = 1
+CURRENT_LEADER: Final = struct.Struct(">iix")
+NODE_ENDPOINTS_TAG: Final = 0
 TRANSACTION: Final = struct.Struct(">qq")
 COUNT: Final = struct.Struct(">i")
 SHORT: Final = struct.Struct(">h")
@@ -65,9 +70,17 @@ class FetchAnswerWriter:
         self._plain = struct.Struct(fields + count + ("i" if self._has_preferred_replica else "")).pack
 
     def write(
-        self, header: bytes, error: int, session_id: int, answers: list[FetchedPartition]
+        self,
+        header: bytes,
+        error: int,
+        session_id: int,
+        answers: list[FetchedPartition],
+        leaders: CurrentLeaders | None = None,
     ) -> list[Part]:
-        """The parts of an answer, with the response header in front."""
+        """The parts of an answer, with the response header in front.
+
+        `leaders` finds the leaders of partitions that this broker does not lead.
+        """
         parts: list[Part] = []
         out = [header, self._head(error, session_id)]
         runs = _runs(answers)
@@ -75,15 +88,20 @@ class FetchAnswerWriter:
         for run in runs:
             out.append(self._topic(run[0].wanted.topic))
             out.append(self._count(len(run)))
-            self._add(run, out, parts)
+            self._add(run, out, parts, leaders)
             self._end(out)
-        self._end(out)
+        self._end_answer(out, leaders)
         if out:
             parts.append(b"".join(out))
         return parts
 
     def write_in_slices(
-        self, header: bytes, error: int, session_id: int, answers: list[FetchedPartition]
+        self,
+        header: bytes,
+        error: int,
+        session_id: int,
+        answers: list[FetchedPartition],
+        leaders: CurrentLeaders | None = None,
     ) -> Slices[list[Part]]:
         """`write` for many partitions, in slices between other requests."""
         parts: list[Part] = []
@@ -94,15 +112,21 @@ class FetchAnswerWriter:
             out.append(self._topic(run[0].wanted.topic))
             out.append(self._count(len(run)))
             for begin in range(0, len(run), PARTITIONS_PER_SLICE):
-                self._add(run[begin : begin + PARTITIONS_PER_SLICE], out, parts)
+                self._add(run[begin : begin + PARTITIONS_PER_SLICE], out, parts, leaders)
                 yield
             self._end(out)
-        self._end(out)
+        self._end_answer(out, leaders)
         if out:
             parts.append(b"".join(out))
         return parts
 
-    def _add(self, answers: list[FetchedPartition], out: list[bytes], parts: list[Part]) -> None:
+    def _add(
+        self,
+        answers: list[FetchedPartition],
+        out: list[bytes],
+        parts: list[Part],
+        leaders: CurrentLeaders | None,
+    ) -> None:
         """Add partitions to `parts`; `out` holds the bytes after the last part."""
         for answer in answers:
             records = answer.records
@@ -113,6 +137,14 @@ class FetchAnswerWriter:
                 out.clear()
             if self._flexible:
                 out.append(NO_TAGS if answer.diverging is None else _diverging(*answer.diverging))
+                if leaders is not None and is_led_elsewhere(answer):
+                    out[-1] = _current_leader(*leaders.of(answer.wanted.topic, answer.wanted.partition))
+
+    def _end_answer(self, out: list[bytes], leaders: CurrentLeaders | None) -> None:
+        if leaders is not None and leaders.nodes:
+            out.append(_node_endpoints(leaders.nodes))
+        else:
+            self._end(out)
 
     def _end(self, out: list[bytes]) -> None:
         if self._flexible:
@@ -172,3 +204,25 @@ def _runs(answers: list[FetchedPartition]) -> list[list[FetchedPartition]]:
 
 def _diverging(epoch: int, end_offset: int) -> bytes:
     return write_tags({DIVERGING_TAG: DIVERGING.pack(epoch, end_offset)})
+
+
+def is_led_elsewhere(answer: FetchedPartition) -> bool:
+    """Whether the fetcher should ask another leader, or the same with another epoch."""
+    return isinstance(answer.error, NotLeaderOrFollower | FencedLeaderEpoch)
+
+
+def _current_leader(leader: int, epoch: int) -> bytes:
+    return write_tags({CURRENT_LEADER_TAG: CURRENT_LEADER.pack(leader, epoch)})
+
+
+def _node_endpoints(nodes: list[LeaderNode]) -> bytes:
+    out = [write_uvarint(len(nodes) + 1)]
+    for node in nodes:
+        out += [COUNT.pack(node.broker_id), _compact(node.host), COUNT.pack(node.port)]
+        out += [NO_TAGS if node.rack is None else _compact(node.rack), NO_TAGS]
+    return write_tags({NODE_ENDPOINTS_TAG: b"".join(out)})
+
+
+def _compact(text: str) -> bytes:
+    data = text.encode()
+    return write_uvarint(len(data) + 1) + data

@@ -109,7 +109,9 @@ async def _leader_of(services: Services, listener: str, key_type: int, key: str)
     found = state.topics.get(topic.name)
     if found is None:
         raise CoordinatorNotAvailable(f"{topic.name} is not there yet")
-    partition = found.partitions[partition_for_id(key, len(found.partitions))]
+    partition = found.partitions.get(partition_for_id(key, len(found.partitions)))
+    if partition is None:
+        raise CoordinatorNotAvailable(f"the partition of {key} in {topic.name} is not known yet")
     broker = state.brokers.get(partition.leader)
     endpoint = None if broker is None else broker.endpoint(listener)
     if endpoint is None:

@@ -5,7 +5,10 @@
   a name, the id counts. In v10 and v11 an id or a null name is INVALID_REQUEST for the whole request.
 - An unknown topic is created if the broker and the request (v4) allow it. The answer is
   UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. An invalid name is INVALID_TOPIC_EXCEPTION.
-- v8 answers with the authorized operations, if the client asks for them.
+- A partition whose leader is not alive is LEADER_NOT_AVAILABLE with the leader -1. If the leader has no
+  endpoint on the client's listener, it is LISTENER_NOT_FOUND, below v6 LEADER_NOT_AVAILABLE. v0 lists only
+  replicas with an endpoint on the client's listener; a partition with others is REPLICA_NOT_AVAILABLE.
+- v5 has the offline replicas. v8 answers with the authorized operations, if the client asks for them.
 DescribeTopicPartitions describes topics in pages of `response_partition_limit` partitions, at least one, with
 a cursor for the next page. A cursor with a negative partition, or with a topic that is not requested, is
 INVALID_REQUEST for every topic.
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 from tidelog.controller.validation import check_topic_name
 from tidelog.errors import ErrorCode, InvalidTopic, KafkaError
-from tidelog.metadata.state import ClusterState, PartitionState, TopicState
+from tidelog.metadata.state import NO_LEADER, ClusterState, PartitionState, TopicState
 from tidelog.network.request import Request
 from tidelog.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -34,18 +37,23 @@ TOPIC_OPERATIONS = 3576
 CLUSTER_OPERATIONS = 8096
 NOT_ASKED_FOR = -2147483648
 
+METADATA, LATEST = 3, 13
+LISTENER_NOT_FOUND_FROM = 6
+"""The first version whose clients know LISTENER_NOT_FOUND."""
+
 
 def metadata(services: Services, request: Request, body: MetadataRequest) -> Slices[MetadataResponse]:
     state = services.metadata.snapshot
     wanted = body.topics
+    view = ListenerView(state, request)
     if wanted and request.api_version in (10, 11) and not all(_goes_by_name(topic) for topic in wanted):
         return MetadataResponse(topics=[_refused(topic) for topic in wanted])
     if wanted is None or (request.api_version == 0 and not wanted):
-        topics = yield from mapped(lambda topic: _describe(topic, body, request), state.topics.values())
+        topics = yield from mapped(lambda topic: _describe(topic, body, view), state.topics.values())
     else:
         # As in Kafka, a topic that occurs twice is described once.
         once = {(topic.name, topic.topic_id): topic for topic in wanted}
-        topics = yield from mapped(lambda topic: _find(services, state, topic, body, request), once.values())
+        topics = yield from mapped(lambda topic: _find(services, view, topic, body, request), once.values())
     return MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(
@@ -77,22 +85,23 @@ def _refused(topic: MetadataRequest.MetadataRequestTopic) -> MetadataResponse.Me
 
 def _find(
     services: Services,
-    state: ClusterState,
+    view: ListenerView,
     wanted: MetadataRequest.MetadataRequestTopic,
     body: MetadataRequest,
     request: Request,
 ) -> MetadataResponse.MetadataResponseTopic:
+    state = view.state
     if wanted.topic_id != ZERO_UUID:
         topic = state.topic_by_id(wanted.topic_id)
         if topic is None:
             return MetadataResponse.MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=wanted.topic_id
             )
-        return _describe(topic, body, request)
+        return _describe(topic, body, view)
     name = wanted.name or ""
     topic = state.topics.get(name)
     if topic is not None:
-        return _describe(topic, body, request)
+        return _describe(topic, body, view)
     error: int = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         check_topic_name(name)
@@ -106,34 +115,73 @@ def _find(
     return MetadataResponse.MetadataResponseTopic(error_code=error, name=name)
 
 
+class ListenerView:
+    """The partitions of the cluster as a client of one listener may see them."""
+
+    __slots__ = ("_alive", "_reachable", "_version", "state")
+
+    def __init__(self, state: ClusterState, request: Request) -> None:
+        self.state = state
+        self._version = request.api_version if request.api_key == METADATA else LATEST
+        self._alive = state.brokers.keys()
+        self._reachable = {
+            broker_id
+            for broker_id, broker in state.brokers.items()
+            if broker.endpoint(request.listener) is not None
+        }
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def leader(self, partition: PartitionState) -> tuple[int, int]:
+        """The error of a partition, and its leader; -1 unless the client can reach the leader."""
+        leader = partition.leader
+        if leader in self._reachable:
+            if self._version == 0 and not self._reachable.issuperset(partition.replicas):
+                return ErrorCode.REPLICA_NOT_AVAILABLE, leader
+            return ErrorCode.NONE, leader
+        if leader in self._alive and self._version >= LISTENER_NOT_FOUND_FROM:
+            return ErrorCode.LISTENER_NOT_FOUND, NO_LEADER
+        return ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
+
+    def replicas(self, brokers: list[int]) -> list[int]:
+        """The replicas to list: in v0 only those that the client can reach."""
+        return brokers if self._version else [broker for broker in brokers if broker in self._reachable]
+
+
 def _describe(
-    topic: TopicState, body: MetadataRequest, request: Request
+    topic: TopicState, body: MetadataRequest, view: ListenerView
 ) -> MetadataResponse.MetadataResponseTopic:
     return MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=[
-            MetadataResponse.MetadataResponsePartition(
-                error_code=_partition_error(partition),
-                partition_index=index,
-                leader_id=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replicas,
-                isr_nodes=partition.isr,
-            )
+            _described_partition(index, partition, view)
             for index, partition in sorted(topic.partitions.items())
         ],
         topic_authorized_operations=(
             TOPIC_OPERATIONS
-            if request.api_version >= 8 and body.include_topic_authorized_operations
+            if view.version >= 8 and body.include_topic_authorized_operations
             else NOT_ASKED_FOR
         ),
     )
 
 
-def _partition_error(partition: PartitionState) -> int:
-    return ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE
+def _described_partition(
+    index: int, partition: PartitionState, view: ListenerView
+) -> MetadataResponse.MetadataResponsePartition:
+    error, leader = view.leader(partition)
+    return MetadataResponse.MetadataResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=view.replicas(partition.replicas),
+        isr_nodes=view.replicas(partition.isr),
+        offline_replicas=partition.offline_replicas,
+    )
 
 
 def describe_topic_partitions(
@@ -153,6 +201,7 @@ def describe_topic_partitions(
         names = [name for name in names if name >= cursor.topic_name]
         if names and names[0] == cursor.topic_name:
             first_partition = cursor.partition_index
+    view = ListenerView(state, request)
     limit = max(1, min(body.response_partition_limit, services.config.max_request_partition_size_limit))
     answer = DescribeTopicPartitionsResponse()
     # As in Kafka, the unknown topics come first.
@@ -169,7 +218,7 @@ def describe_topic_partitions(
                 topic_name=name, partition_index=indexes[0] if indexes else 0
             )
             break
-        answer.topics.append(_page(topic, indexes[:limit]))
+        answer.topics.append(_page(topic, indexes[:limit], view))
         if len(indexes) > limit:
             answer.next_cursor = DescribeTopicPartitionsResponse.Cursor(
                 topic_name=name, partition_index=indexes[limit]
@@ -197,31 +246,35 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponse.DescribeTopicPartitio
 
 
 def _page(
-    topic: TopicState, indexes: list[int]
+    topic: TopicState, indexes: list[int], view: ListenerView
 ) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         topic_authorized_operations=TOPIC_OPERATIONS,
-        partitions=[
-            DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
-                error_code=_partition_error(partition),
-                partition_index=index,
-                leader_id=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replicas,
-                isr_nodes=partition.isr,
-                eligible_leader_replicas=[],
-                last_known_elr=[],
-            )
-            for index in indexes
-            if (partition := topic.partitions[index])
-        ],
+        partitions=[_paged_partition(index, topic.partitions[index], view) for index in indexes],
+    )
+
+
+def _paged_partition(
+    index: int, partition: PartitionState, view: ListenerView
+) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
+    error, leader = view.leader(partition)
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=partition.offline_replicas,
     )
 
 
 APIS = (
-    Api(3, 0, 13, metadata),
+    Api(METADATA, 0, LATEST, metadata),
     Api(75, 0, 0, describe_topic_partitions),
 )

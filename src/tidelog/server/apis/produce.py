@@ -5,7 +5,8 @@
 - acks=0 gets no answer, and an error closes the connection. acks=1 answers when the leader has the batch,
   acks=-1 when the high watermark has passed it. Other values are INVALID_REQUIRED_ACKS.
 - If a partition occurs more than once, its last batch is appended, and the answer has the partition once.
-- v7 allows zstd. v8 answers with the refused records. v13 names topics by id.
+- v7 allows zstd. v8 answers with the refused records. v10 answers NOT_LEADER_OR_FOLLOWER with the present
+  leader and its endpoint. v13 names topics by id.
 - Transactional batches without a transactional id are TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Batches of more
   than one producer are INVALID_PRODUCER_ID_MAPPING.
 - A transaction has to contain the partition of a transactional batch. From v12 on the broker adds the
@@ -48,6 +49,7 @@ from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.check import NotOneBatch
 from tidelog.records.loops import parse_produce
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.current_leader import CurrentLeaders
 from tidelog.server.services import Services
 from tidelog.slices import Slices
 from tidelog.storage.append import AppendOrigin
@@ -84,6 +86,9 @@ _EXPLAINED = (
 )
 
 Slot = tuple[str | bytes, int]
+
+LEADERS_FROM = 10
+"""The first version whose answer names the present leaders."""
 
 IN_ONE_GO = 1_000
 """A request with more partitions is handled in slices, between other requests."""
@@ -258,7 +263,8 @@ def send(
             request.close_connection(f"a produce with acks=0 failed: {failed!r}")
         return
     answer = ProduceResponse()
-    work = _fill(answer, answers)
+    leaders = CurrentLeaders(services, request.listener) if request.api_version >= LEADERS_FROM else None
+    work = _fill(answer, answers, leaders)
     if len(answers) > IN_ONE_GO:
         services.respond(request, work)
         return
@@ -268,12 +274,25 @@ def send(
 
 
 def _fill(
-    answer: ProduceResponse, answers: list[tuple[Slot, Partition | None, AppendOutcome]]
+    answer: ProduceResponse,
+    answers: list[tuple[Slot, Partition | None, AppendOutcome]],
+    leaders: CurrentLeaders | None,
 ) -> Slices[ProduceResponse]:
     by_topic: dict[str | bytes, list[ProduceResponse.PartitionProduceResponse]] = {}
     for (topic, index), partition, outcome in answers:
-        by_topic.setdefault(topic, []).append(_partition_answer(index, partition, outcome))
+        answered = _partition_answer(index, partition, outcome)
+        if leaders is not None and answered.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            leader, epoch = leaders.of(topic, index)
+            answered.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+        by_topic.setdefault(topic, []).append(answered)
         yield
+    if leaders is not None:
+        answer.node_endpoints = [
+            ProduceResponse.NodeEndpoint(
+                node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack
+            )
+            for node in leaders.nodes
+        ]
     answer.responses = [
         ProduceResponse.TopicProduceResponse(name=topic, partition_responses=partitions)
         if isinstance(topic, str)
