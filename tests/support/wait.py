@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,3 +20,18 @@ def eventually(probe: Callable[[], T | None], what: str, timeout: float = 10.0, 
         if time.monotonic() >= deadline:
             raise AssertionError(f"{what}: not within {timeout} s (last seen: {value!r})")
         time.sleep(interval)
+
+
+async def eventually_async(
+    probe: Callable[[], T | None], what: str, timeout: float = 10.0, interval: float = 0.005
+) -> T:
+    """`eventually` on a loop, which runs other tasks meanwhile. The time is that of the loop."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while True:
+        value = probe()
+        if value:
+            return value
+        if loop.time() >= deadline:
+            raise AssertionError(f"{what}: not within {timeout} s (last seen: {value!r})")
+        await asyncio.sleep(interval)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from struct import Struct
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from tidelog.metadata.tree import TreeUnavailable
 from tidelog.metadata.zookeeper import jute
@@ -63,6 +63,12 @@ class ConnectionListener(Protocol):
 
     def on_lost(self, reason: str) -> None:
         """The connection ended after its handshake, without a call of `close` or `abort`."""
+
+
+OpenConnection: TypeAlias = Callable[
+    [tuple[str, int], ssl.SSLContext | None, ConnectionListener], "Awaitable[Connection]"
+]
+"""Connects to an address, as `Connection.open` does. A simulation has another one."""
 
 
 class Connection(asyncio.Protocol):

@@ -20,7 +20,7 @@ from tidelog.metadata.tree import TreeUnavailable, WatchEvent
 from tidelog.metadata.watches import Watches
 from tidelog.metadata.zookeeper import jute
 from tidelog.metadata.zookeeper.connect_string import ConnectString
-from tidelog.metadata.zookeeper.connection import Connection, Request
+from tidelog.metadata.zookeeper.connection import Connection, OpenConnection, Request
 from tidelog.metadata.zookeeper.jute import ConnectResponse, Notification, Xid
 from tidelog.metadata.zookeeper.settings import ZooKeeperSettings
 
@@ -57,7 +57,13 @@ class _State(Enum):
 class Session:
     """`await session.start()`, then `submit`; `close` ends the session."""
 
-    def __init__(self, connect: ConnectString, settings: ZooKeeperSettings, rng: random.Random) -> None:
+    def __init__(
+        self,
+        connect: ConnectString,
+        settings: ZooKeeperSettings,
+        rng: random.Random,
+        open_connection: OpenConnection = Connection.open,
+    ) -> None:
         self.session_id = 0
         self.password = NO_PASSWORD
         self.timeout = settings.session_timeout
@@ -67,6 +73,7 @@ class Session:
         self._chroot = connect.chroot
         self._settings = settings
         self._rng = rng
+        self._open = open_connection
         self._addresses = deque(rng.sample(connect.addresses, len(connect.addresses)))
         self._loop = asyncio.get_running_loop()
         self._state = _State.CONNECTING
@@ -188,7 +195,7 @@ class Session:
         connection: Connection | None = None
         try:
             async with asyncio.timeout(limit):
-                connection = await Connection.open(address, self._settings.tls, self)
+                connection = await self._open(address, self._settings.tls, self)
                 response = await connection.handshake(request)
         except BaseException:
             if connection is not None:

@@ -23,7 +23,7 @@ from tidelog.metadata.tree import (
 from tidelog.metadata.zookeeper import jute
 from tidelog.metadata.zookeeper.acl import Acl
 from tidelog.metadata.zookeeper.connect_string import ConnectString
-from tidelog.metadata.zookeeper.connection import Request
+from tidelog.metadata.zookeeper.connection import Connection, OpenConnection, Request
 from tidelog.metadata.zookeeper.jute import ErrorCode
 from tidelog.metadata.zookeeper.session import Session
 from tidelog.metadata.zookeeper.settings import ZooKeeperSettings
@@ -34,11 +34,17 @@ T = TypeVar("T")
 class ZooKeeperTree:
     """`tree = await ZooKeeperTree.connect("host:port,host:port/chroot", rng=random.Random())`."""
 
-    def __init__(self, connect: ConnectString, settings: ZooKeeperSettings, rng: random.Random) -> None:
+    def __init__(
+        self,
+        connect: ConnectString,
+        settings: ZooKeeperSettings,
+        rng: random.Random,
+        open_connection: OpenConnection = Connection.open,
+    ) -> None:
         """Without a connection yet: see `connect`."""
         self._chroot = connect.chroot
         self._settings = settings
-        self._session = Session(connect, settings, rng)
+        self._session = Session(connect, settings, rng, open_connection)
         self._watches = self._session.watches
         self._loop = asyncio.get_running_loop()
 
@@ -51,18 +57,19 @@ class ZooKeeperTree:
         Raises TreeUnavailable if no server answers within `connect_timeout`, AuthenticationFailed, and
         ValueError if `connect` is malformed.
         """
-        parsed = ConnectString.parse(connect)
-        tree = cls(parsed, settings or ZooKeeperSettings(), rng)
-        try:
-            await tree._session.start()
-            if parsed.chroot:
-                tree._chroot = ""
-                await ensure_path(tree, parsed.chroot)
-                tree._chroot = parsed.chroot
-        except BaseException:
-            await tree.close()
-            raise
+        tree = cls(ConnectString.parse(connect), settings or ZooKeeperSettings(), rng)
+        await tree._start()
         return tree
+
+    async def _start(self) -> None:
+        chroot, self._chroot = self._chroot, ""
+        try:
+            await self._session.start()
+            await ensure_path(self, chroot or "/")
+        except BaseException:
+            await self.close()
+            raise
+        self._chroot = chroot
 
     async def __aenter__(self) -> ZooKeeperTree:
         return self
