@@ -29,7 +29,7 @@ from tidelog.clients.admin import (
     ResourceType,
     Results,
 )
-from tidelog.clients.admin.base import Deadline, R
+from tidelog.clients.admin.driver import AdminApiDriver, Deadline, R
 from tidelog.clients.errors import ClientClosedException, ConfigError, TimeoutException
 from tidelog.errors import (
     GroupIdNotFound,
@@ -68,15 +68,15 @@ def produce(bootstrap: str, topic: str, values: list[bytes], partition: int = 0,
 # Topics
 
 
-class Throttling(AsyncAdmin):
-    """Its controller refuses a topic so many times for a quota; `asked` are the names of each question."""
+class Throttling(AdminApiDriver):
+    """A controller that refuses a topic so many times for a quota; `asked` are the names of each request."""
 
-    def __init__(self, refusals: int) -> None:
-        super().__init__(bootstrap_servers="127.0.0.1:1", retry_backoff_ms=1, retry_backoff_max_ms=1)
+    def __init__(self, admin: AsyncAdmin, refusals: int) -> None:
+        super().__init__(admin.settings)
         self.refusals = refusals
         self.asked: list[list[str]] = []
 
-    async def _ask_controller(
+    async def ask_controller(
         self, request: Message, answer: type[R], deadline: Deadline, code_of: Callable[[R], int]
     ) -> R:
         assert isinstance(request, CreateTopicsRequest)
@@ -95,21 +95,28 @@ class Throttling(AsyncAdmin):
         return found
 
 
+def throttled(refusals: int) -> tuple[AsyncAdmin, Throttling]:
+    admin = AsyncAdmin(bootstrap_servers="127.0.0.1:1", retry_backoff_ms=1, retry_backoff_max_ms=1)
+    driver = Throttling(admin, refusals)
+    admin.driver = driver
+    return admin, driver
+
+
 TWO_TOPICS = [NewTopic("a"), NewTopic("b")]
 
 
 def test_topics_beyond_a_quota_are_asked_for_again_and_they_alone() -> None:
-    throttling = Throttling(2)
-    made = asyncio.run(throttling.create_topics(TWO_TOPICS))
+    admin, throttling = throttled(2)
+    made = asyncio.run(admin.create_topics(TWO_TOPICS))
     assert sorted(made) == ["a", "b"]
     assert throttling.asked == [["a", "b"], ["b"], ["b"]]
 
 
 @pytest.mark.parametrize(("again", "timeout"), [(False, 30.0), (True, 0.0)])
 def test_a_quota_is_told_where_it_is_not_waited_out(again: bool, timeout: float) -> None:
-    throttling = Throttling(1)
+    admin, throttling = throttled(1)
     made = asyncio.run(
-        throttling.create_topics(TWO_TOPICS, retry_on_quota_violation=again, partial=True, timeout=timeout)
+        admin.create_topics(TWO_TOPICS, retry_on_quota_violation=again, partial=True, timeout=timeout)
     )
     assert list(made) == ["a"]
     assert isinstance(made.errors["b"], ThrottlingQuotaExceeded)

@@ -10,7 +10,7 @@ import pytest
 
 from tidelog import AsyncAdmin
 from tidelog.clients.admin import Results
-from tidelog.clients.admin.base import Deadline, R
+from tidelog.clients.admin.driver import Deadline, R
 from tidelog.clients.metadata import BrokerNode
 from tidelog.errors import (
     CoordinatorLoadInProgress,
@@ -19,26 +19,29 @@ from tidelog.errors import (
     NotCoordinator,
     UnknownServerError,
 )
+from tidelog.partitions import PartitionKey
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 
 Answer = Callable[[Message], Message]
 
 
 class FakeConnection:
-    """What is asked of any broker: who coordinates a group."""
+    """A connection to any broker: it knows who coordinates a group, and passes other requests on."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def version_for(self, request: type[Message]) -> int:
-        return self._cluster.versions.get(request, request.VERSIONS.high)
+    def version_for(self, request: type[Message], *, at_most: int | None = None) -> int:
+        return self._cluster.versions.get(request, at_most or request.VERSIONS.high)
 
     async def call(self, request: Message, answer: type[Message], *, version: int) -> Message:
-        assert isinstance(request, FindCoordinatorRequest)
         node = self._cluster.coordinator
+        if not isinstance(request, FindCoordinatorRequest):
+            return self._cluster.answers.popleft()(request)
         error = self._cluster.lookups.popleft() if self._cluster.lookups else 0
         if version < 4:
             self._cluster.looked_up.append(request.key)
@@ -71,6 +74,7 @@ class Cluster(AsyncAdmin):
 
         links = self._client._links
         links.any_connection = links.connection = connection  # type: ignore[assignment, method-assign]
+        self.driver.call = self._call  # type: ignore[method-assign]
 
     async def _call(self, node_id: int, request: Message, answer: type[R], deadline: Deadline) -> R:
         self.asked.append(node_id)
@@ -116,6 +120,25 @@ def test_a_coordinator_on_its_way_is_asked_again_where_it_is_then(cluster: Clust
     results = delete(cluster, "a", "b")
     assert (set(results), results.errors) == ({"a", "b"}, {})
     assert cluster.asked == [1, 2]
+
+
+def test_offsets_are_committed_where_the_coordinator_has_moved(cluster: Cluster) -> None:
+    def committed(error: int) -> Answer:
+        def answer(request: Message) -> Message:
+            assert isinstance(request, OffsetCommitRequest)
+            done = OffsetCommitResponse.OffsetCommitResponsePartition(partition_index=0, error_code=error)
+            topic = OffsetCommitResponse.OffsetCommitResponseTopic(name="t", partitions=[done])
+            return OffsetCommitResponse(topics=[topic])
+
+        return answer
+
+    async def run() -> Results[PartitionKey, None]:
+        async with cluster:
+            return await cluster.alter_consumer_group_offsets("a", {("t", 0): 5})
+
+    cluster.answers.extend([committed(NotCoordinator.code), committed(0)])
+    assert list(asyncio.run(run())) == [("t", 0)]
+    assert cluster.looked_up == ["a", "a"]
 
 
 def test_a_lookup_without_a_coordinator_is_made_again(cluster: Cluster) -> None:

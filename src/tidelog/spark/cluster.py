@@ -44,8 +44,8 @@ class OffsetAdmin(AsyncAdmin):
 
         Internal topics have no partitions here, as in Spark's connector.
         """
-        deadline = self._deadline(None)
-        answer = await self._metadata(None if names is None else sorted(names), deadline)
+        deadline = self.driver.deadline(None)
+        answer = await self.driver.metadata(None if names is None else sorted(names), deadline)
         found: set[PartitionKey] = set()
         missing: set[str] = set()
         for topic in answer.topics:

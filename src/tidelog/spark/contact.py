@@ -9,26 +9,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from tidelog.clients.admin.base import PASSING
 from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.admin.driver import RETRIED
 from tidelog.clients.blocking import LoopThread
 from tidelog.clients.errors import TimeoutException
 from tidelog.clients.settings import admin_definition
 from tidelog.errors import KafkaError, RequestTimedOut
 
-NO_ANSWER: tuple[type[KafkaError], ...] = (*PASSING, RequestTimedOut, TimeoutException)
+NO_ANSWER: tuple[type[KafkaError], ...] = (*RETRIED, RequestTimedOut, TimeoutException)
 # Extra time for the client's thread to report that the time is over.
 GRACE_SECONDS = 1.0
 
 
 class ClusterUnreachable(RuntimeError):
     """No broker answers at kafka.bootstrap.servers."""
-
-
-class ContactAdmin(AsyncAdmin):
-    async def reach(self, seconds: float) -> None:
-        """Return when a broker has answered."""
-        await self._metadata((), self._deadline(seconds))
 
 
 def first_contact(client: Mapping[str, str], timeout_ms: int) -> None:
@@ -43,7 +37,7 @@ def first_contact(client: Mapping[str, str], timeout_ms: int) -> None:
     settings.setdefault("socket.connection.setup.timeout.ms", str(max(1000, timeout_ms // 2)))
     thread = LoopThread("tidelog-spark first contact")
     try:
-        _reach(thread, ContactAdmin(settings), timeout_ms / 1000)
+        _reach(thread, AsyncAdmin(settings), timeout_ms / 1000)
     except NO_ANSWER as error:
         raise ClusterUnreachable(
             f"no broker answers at kafka.bootstrap.servers={client['bootstrap.servers']} within"
@@ -55,9 +49,14 @@ def first_contact(client: Mapping[str, str], timeout_ms: int) -> None:
     _reached().add(key)
 
 
-def _reach(thread: LoopThread, admin: ContactAdmin, seconds: float) -> None:
+def _reach(thread: LoopThread, admin: AsyncAdmin, seconds: float) -> None:
+    """Return when a broker has answered."""
+
+    async def ask() -> None:
+        await admin.driver.metadata((), admin.driver.deadline(seconds))
+
     try:
-        thread.run(admin.reach(seconds), timeout=seconds + GRACE_SECONDS)
+        thread.run(ask(), timeout=seconds + GRACE_SECONDS)
     finally:
         thread.run(admin.close(), timeout=GRACE_SECONDS)
 

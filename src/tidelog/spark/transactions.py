@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from tidelog.clients.admin.base import PASSING
 from tidelog.clients.admin.client import AsyncAdmin
 from tidelog.clients.admin.configs import ConfigResource, ResourceType
+from tidelog.clients.admin.driver import RETRIED
 from tidelog.clients.admin.results import error_from
 from tidelog.clients.admin.transactions import TransactionDescription
 from tidelog.clients.blocking import LoopThread
@@ -32,7 +32,7 @@ TWO_PHASE = "transaction.two.phase.commit.enable"
 MAX_TIMEOUT = "transaction.max.timeout.ms"
 # Kafka's default, for brokers that do not report their limit.
 USUAL_MAX_TIMEOUT_MS = 900_000
-AGAIN = (*PASSING, ConcurrentTransactions)
+AGAIN = (*RETRIED, ConcurrentTransactions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class EndingAdmin(AsyncAdmin):
         self, transactions: Iterable[PreparedTxnState], *, commit: bool
     ) -> dict[PreparedTxnState, KafkaError | None]:
         """End transactions as asked: for each None if it is committed or aborted, otherwise the error."""
-        deadline = self._deadline(None)
+        deadline = self.driver.deadline(None)
         by_id = {transaction.transactional_id: transaction for transaction in transactions}
 
         async def end(node: int, transaction: PreparedTxnState) -> KafkaError | None:
-            connection = await self._client.connection(node, timeout=deadline.left)
+            connection = await self.driver.client.connection(node, timeout=deadline.left)
             classic = connection.features.get(FEATURE, 0) < 2
             answer = await connection.call(
                 EndTxnRequest(
@@ -91,7 +91,7 @@ class EndingAdmin(AsyncAdmin):
                 ),
                 EndTxnResponse,
                 version=connection.version_for(EndTxnRequest, at_most=LAST_CLASSIC_END if classic else None),
-                timeout=self._request_timeout(deadline),
+                timeout=self.driver.request_timeout(deadline),
             )
             return error_from(answer.error_code, None, f"transactional id {transaction.transactional_id!r}")
 
@@ -99,23 +99,23 @@ class EndingAdmin(AsyncAdmin):
             ended = await asyncio.gather(*(end(node, by_id[name]) for name in ids))
             return dict(zip(ids, ended, strict=True))
 
-        outcomes = await self._by_coordinator(by_id, deadline, ask, kind=TRANSACTION, again=AGAIN)
+        outcomes = await self.driver.by_coordinator(by_id, deadline, ask, kind=TRANSACTION, again=AGAIN)
         return {by_id[name]: outcome for name, outcome in outcomes.items()}
 
     async def broker_count(self) -> int:
-        deadline = self._deadline(None)
+        deadline = self.driver.deadline(None)
         await self.start()
-        await self._client.refresh(timeout=deadline.left)
-        return len(await self._nodes(deadline))
+        await self.driver.client.refresh(timeout=deadline.left)
+        return len(await self.driver.nodes(deadline))
 
     async def limits(self) -> Limits:
         """The limits of the brokers. If they do not report them, a guess that fits Kafka's defaults."""
-        deadline = self._deadline(None)
-        node = ConfigResource(ResourceType.BROKER, str((await self._nodes(deadline))[0]))
+        deadline = self.driver.deadline(None)
+        node = ConfigResource(ResourceType.BROKER, str((await self.driver.nodes(deadline))[0]))
         try:
             found = (await self.describe_configs([node], names=(TWO_PHASE, MAX_TIMEOUT)))[node]
         except KafkaError as error:
-            if isinstance(error, PASSING):
+            if isinstance(error, RETRIED):
                 raise
             return Limits(False, USUAL_MAX_TIMEOUT_MS)
         two_phase, most = found.get(TWO_PHASE), found.get(MAX_TIMEOUT)

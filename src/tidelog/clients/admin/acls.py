@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypedDict
 
-from tidelog.clients.admin.base import AdminBase, Outcomes
-from tidelog.clients.admin.results import Results, error_from, raise_for, settled
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.admin.driver import Outcomes
+from tidelog.clients.admin.results import Results, error_from, first_code, raise_for, settled
 from tidelog.errors import KafkaError
 from tidelog.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from tidelog.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
@@ -90,38 +92,17 @@ class AclBindingFilter:
 
 
 async def describe_acls(
-    self: AdminBase, wanted: AclBindingFilter | None = None, *, timeout: float | None = None
+    self: AsyncAdmin, wanted: AclBindingFilter | None = None, *, timeout: float | None = None
 ) -> list[AclBinding]:
     """The ACLs that match a filter; all without a filter."""
-    chosen = wanted or AclBindingFilter()
-    request = DescribeAclsRequest(
-        resource_type_filter=chosen.resource_type,
-        resource_name_filter=chosen.name,
-        pattern_type_filter=chosen.pattern_type,
-        principal_filter=chosen.principal,
-        host_filter=chosen.host,
-        operation=chosen.operation,
-        permission_type=chosen.permission,
-    )
-    answer = await self._ask_any(request, DescribeAclsResponse, self._deadline(timeout))
-    raise_for(answer.error_code, answer.error_message, "access rules")
-    return [
-        AclBinding(
-            AclResourceType(found.resource_type),
-            found.resource_name,
-            acl.principal,
-            AclOperation(acl.operation),
-            AclPermissionType(acl.permission_type),
-            acl.host,
-            PatternType(found.pattern_type),
-        )
-        for found in answer.resources
-        for acl in found.acls
-    ]
+    request = DescribeAclsRequest(**_filter_fields(wanted or AclBindingFilter()))
+    answer = await self.driver.ask_any(request, DescribeAclsResponse, self.driver.deadline(timeout))
+    raise_for(answer.error_code, answer.error_message, "ACLs")
+    return [_binding(found, acl) for found in answer.resources for acl in found.acls]
 
 
 async def create_acls(
-    self: AdminBase, bindings: Iterable[AclBinding], *, partial: bool = False, timeout: float | None = None
+    self: AsyncAdmin, bindings: Iterable[AclBinding], *, partial: bool = False, timeout: float | None = None
 ) -> Results[AclBinding, None]:
     """Create ACLs; existing ones stay as they are."""
     made = list(bindings)
@@ -139,21 +120,21 @@ async def create_acls(
             for binding in made
         ]
     )
-    answer = await self._ask_controller(
+    answer = await self.driver.ask_controller(
         request,
         CreateAclsResponse,
-        self._deadline(timeout),
-        lambda found: found.results[0].error_code if found.results else 0,
+        self.driver.deadline(timeout),
+        lambda found: first_code(found.results),
     )
     outcomes: Outcomes[AclBinding, None] = {
-        binding: error_from(result.error_code, result.error_message, "access rule")
+        binding: error_from(result.error_code, result.error_message, "ACL")
         for binding, result in zip(made, answer.results, strict=True)
     }
     return settled(outcomes, partial)
 
 
 async def delete_acls(
-    self: AdminBase,
+    self: AsyncAdmin,
     filters: Iterable[AclBindingFilter],
     *,
     partial: bool = False,
@@ -162,51 +143,67 @@ async def delete_acls(
     """Delete the ACLs that match the filters; returns the deleted ACLs of each filter."""
     wanted = list(filters)
     request = DeleteAclsRequest(
-        filters=[
-            DeleteAclsRequest.DeleteAclsFilter(
-                resource_type_filter=chosen.resource_type,
-                resource_name_filter=chosen.name,
-                pattern_type_filter=chosen.pattern_type,
-                principal_filter=chosen.principal,
-                host_filter=chosen.host,
-                operation=chosen.operation,
-                permission_type=chosen.permission,
-            )
-            for chosen in wanted
-        ]
+        filters=[DeleteAclsRequest.DeleteAclsFilter(**_filter_fields(chosen)) for chosen in wanted]
     )
-    answer = await self._ask_controller(
+    answer = await self.driver.ask_controller(
         request,
         DeleteAclsResponse,
-        self._deadline(timeout),
-        lambda found: found.filter_results[0].error_code if found.filter_results else 0,
+        self.driver.deadline(timeout),
+        lambda found: first_code(found.filter_results),
     )
     outcomes: Outcomes[AclBindingFilter, list[AclBinding]] = {}
     for chosen, result in zip(wanted, answer.filter_results, strict=True):
-        outcomes[chosen] = error_from(result.error_code, result.error_message, "access rules") or _deleted(
-            result
-        )
+        outcomes[chosen] = error_from(result.error_code, result.error_message, "ACLs") or _deleted(result)
     return settled(outcomes, partial)
 
 
 def _deleted(result: DeleteAclsResponse.DeleteAclsFilterResult) -> list[AclBinding] | KafkaError:
     gone: list[AclBinding] = []
     for acl in result.matching_acls:
-        error = error_from(acl.error_code, acl.error_message, f"access rule of {acl.principal}")
+        error = error_from(acl.error_code, acl.error_message, f"ACL of {acl.principal}")
         if error is not None:
             return error
-        gone.append(
-            AclBinding(
-                AclResourceType(acl.resource_type),
-                acl.resource_name,
-                acl.principal,
-                AclOperation(acl.operation),
-                AclPermissionType(acl.permission_type),
-                acl.host,
-                PatternType(acl.pattern_type),
-            )
-        )
+        gone.append(_binding(acl, acl))
     return gone
+
+
+class FilterFields(TypedDict):
+    """The fields of a filter, in a request to describe ACLs and in one to delete them."""
+
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+def _filter_fields(chosen: AclBindingFilter) -> FilterFields:
+    return FilterFields(
+        resource_type_filter=chosen.resource_type,
+        resource_name_filter=chosen.name,
+        pattern_type_filter=chosen.pattern_type,
+        principal_filter=chosen.principal,
+        host_filter=chosen.host,
+        operation=chosen.operation,
+        permission_type=chosen.permission,
+    )
+
+
+def _binding(
+    resource: DescribeAclsResponse.DescribeAclsResource | DeleteAclsResponse.DeleteAclsMatchingAcl,
+    acl: DescribeAclsResponse.AclDescription | DeleteAclsResponse.DeleteAclsMatchingAcl,
+) -> AclBinding:
+    return AclBinding(
+        AclResourceType(resource.resource_type),
+        resource.resource_name,
+        acl.principal,
+        AclOperation(acl.operation),
+        AclPermissionType(acl.permission_type),
+        acl.host,
+        PatternType(resource.pattern_type),
+    )
 
 
 def operations_of(bits: int) -> frozenset[AclOperation] | None:

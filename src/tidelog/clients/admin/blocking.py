@@ -28,7 +28,6 @@ from tidelog.clients.admin.areas import (
     transactions,
     users,
 )
-from tidelog.clients.admin.base import AdminBase
 from tidelog.clients.admin.client import AsyncAdmin
 from tidelog.clients.blocking import LoopThread
 
@@ -40,7 +39,7 @@ T = TypeVar("T")
 
 
 def _blocking(
-    method: Callable[Concatenate[AdminBase, P], Coroutine[object, object, T]],
+    method: Callable[Concatenate[AsyncAdmin, P], Coroutine[object, object, T]],
 ) -> Callable[Concatenate[Admin, P], T]:
     """The blocking form of a call, with the same arguments and docstring."""
     if isinstance(method, AreaCall):
@@ -56,8 +55,9 @@ def _blocking(
 class Admin:
     """`with Admin(bootstrap_servers="localhost:9092") as admin:`, then Kafka's calls, from any thread.
 
-    A call about several things raises the first error. With `partial=True` it returns a `Results` with the
-    values and the errors. `timeout` is in seconds; the default is default.api.timeout.ms.
+    Takes Kafka's settings with underscores or as a dict. A call about several things raises the first error.
+    With `partial=True` it returns a `Results` with the values and the errors. `timeout` is in seconds; the
+    default is default.api.timeout.ms.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Admin:
     ) -> None:
         self.close()
 
-    connect = _blocking(AdminBase.connect)
-    client_instance_id = _blocking(AdminBase.client_instance_id)
+    connect = _blocking(AsyncAdmin.connect)
+    client_instance_id = _blocking(AsyncAdmin.client_instance_id)
 
     # Topics, partitions, records
     create_topics = _blocking(topics.create_topics)

@@ -13,6 +13,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
 from tidelog.clients.admin.areas import (
     acls,
     cluster,
@@ -24,15 +28,82 @@ from tidelog.clients.admin.areas import (
     transactions,
     users,
 )
-from tidelog.clients.admin.base import AdminBase
+from tidelog.clients.admin.driver import RETRIED, AdminApiDriver
+from tidelog.clients.errors import ConfigError
+from tidelog.clients.settings import admin_settings
+from tidelog.clients.telemetry import Telemetry
+from tidelog.errors import NetworkException
+
+if TYPE_CHECKING:
+    from tidelog.clients.typed_settings import AdminClientConfig
 
 
-class AsyncAdmin(AdminBase):
+class AsyncAdmin:
     """`async with AsyncAdmin(bootstrap_servers="localhost:9092") as admin:`, then Kafka's calls.
 
-    A call about several things raises the first error. With `partial=True` it returns a `Results` with the
-    values and the errors. `timeout` is in seconds; the default is default.api.timeout.ms.
+    Takes Kafka's settings with underscores or as a dict. A call about several things raises the first error.
+    With `partial=True` it returns a `Results` with the values and the errors. `timeout` is in seconds; the
+    default is default.api.timeout.ms.
     """
+
+    def __init__(
+        self, config: Mapping[str, object] | None = None, /, **settings: Unpack[AdminClientConfig]
+    ) -> None:
+        self.settings = admin_settings(config, **settings)
+        controllers = self.settings.bootstrap_controllers
+        if controllers and self.settings.bootstrap_servers:
+            raise ConfigError(
+                "bootstrap.controllers", ",".join(controllers), "expected alone, or bootstrap.servers alone"
+            )
+        self.driver = AdminApiDriver(self.settings)
+        self._client = self.driver.client
+        self._telemetry = Telemetry(self._client)
+
+    async def start(self) -> None:
+        """Start the client, as `async with` and the first call do. It connects with the first request."""
+        await self.driver.start()
+
+    async def connect(self, *, timeout: float | None = None) -> None:
+        """Connect to a bootstrap server. Raises if none can be reached, after one attempt each.
+
+        Every call connects by itself and retries for its whole timeout. This method is for programs that
+        prefer to fail at once without a broker.
+        """
+        await self.start()
+        try:
+            await self._client.any_connection(timeout=self.driver.deadline(timeout).left)
+        except RETRIED:
+            links = sorted(self._client.links(), key=lambda link: link.node.id, reverse=True)
+            errors = [link.error for link in links if link.error is not None]
+            if not errors:
+                raise
+            if len(errors) == 1:
+                raise errors[0] from None
+            raise NetworkException("; ".join(map(str, errors))) from None
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics with Kafka's names, such as request-total; times are in milliseconds."""
+        return self._client.metrics.snapshot()
+
+    async def client_instance_id(self, *, timeout: float | None = None) -> str:
+        """The client instance id, as text.
+
+        Raises UnsupportedVersion if the broker does not collect client metrics.
+        """
+        await self.start()
+        return await self._telemetry.client_instance_id(self.driver.deadline(timeout).seconds)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     # Topics, partitions, records
     create_topics = topics.create_topics

@@ -8,7 +8,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.clients.admin.acls import AclOperation, operations_of
-from tidelog.clients.admin.base import AdminBase, Outcomes, by_topic
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.admin.driver import Outcomes, by_topic
 from tidelog.clients.admin.results import Results, error_from, raise_for, settled
 from tidelog.clients.controllers import CONTROLLERS
 from tidelog.clients.metadata import BrokerNode
@@ -144,18 +145,17 @@ class ElectionType(IntEnum):
 
 
 async def describe_cluster(
-    self: AdminBase,
+    self: AsyncAdmin,
     *,
     include_authorized_operations: bool = False,
     include_fenced_brokers: bool = False,
     timeout: float | None = None,
 ) -> ClusterDescription:
     """The cluster's id, its brokers (with bootstrap.controllers its controllers) and its controller."""
-    deadline = self._deadline(timeout)
-    await self.start()
-    connection = await self._retrying(deadline, "describe_cluster", self._client.any_connection)
+    deadline = self.driver.deadline(timeout)
+    connection = await self.driver.any_connection(deadline, "describe_cluster")
     if not connection.serves(DescribeClusterRequest):
-        found = await self._metadata((), deadline)
+        found = await self.driver.metadata((), deadline)
         nodes = [BrokerNode(node.node_id, node.host, node.port, node.rack) for node in found.brokers]
         controller = None if found.controller_id < 0 else found.controller_id
         return ClusterDescription(found.cluster_id or "", controller, nodes, frozenset(), None)
@@ -167,9 +167,9 @@ async def describe_cluster(
         include_cluster_authorized_operations=include_authorized_operations,
         include_fenced_brokers=include_fenced_brokers,
     )
-    if self._client.speaks_with_controllers:
+    if self.driver.client.speaks_with_controllers:
         request.endpoint_type = CONTROLLERS
-    answer = await self._ask_any(request, DescribeClusterResponse, deadline)
+    answer = await self.driver.ask_any(request, DescribeClusterResponse, deadline)
     raise_for(answer.error_code, answer.error_message, "the cluster")
     return ClusterDescription(
         answer.cluster_id,
@@ -181,7 +181,7 @@ async def describe_cluster(
 
 
 async def describe_api_versions(
-    self: AdminBase, broker_id: int, *, timeout: float | None = None
+    self: AsyncAdmin, broker_id: int, *, timeout: float | None = None
 ) -> dict[int, VersionRange]:
     """The versions of each API that a broker supports, by API key."""
     answer = await _api_versions(self, broker_id, timeout)
@@ -192,7 +192,7 @@ async def describe_api_versions(
 
 
 async def describe_features(
-    self: AdminBase, *, broker_id: int | None = None, timeout: float | None = None
+    self: AsyncAdmin, *, broker_id: int | None = None, timeout: float | None = None
 ) -> FeatureMetadata:
     """The finalized features of the cluster, and the features that one broker supports."""
     answer = await _api_versions(self, broker_id, timeout)
@@ -210,16 +210,16 @@ async def describe_features(
 
 
 async def update_features(
-    self: AdminBase,
+    self: AsyncAdmin,
     updates: Mapping[str, FeatureUpdate],
     *,
     validate_only: bool = False,
     timeout: float | None = None,
 ) -> None:
     """Change the levels of features, all of them or none."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     request = UpdateFeaturesRequest(
-        timeout_ms=self._timeout_ms(deadline),
+        timeout_ms=self.driver.timeout_ms(deadline),
         feature_updates=[
             UpdateFeaturesRequest.FeatureUpdateKey(
                 feature=name, max_version_level=update.max_version_level, upgrade_type=update.upgrade_type
@@ -228,7 +228,7 @@ async def update_features(
         ],
         validate_only=validate_only,
     )
-    answer = await self._ask_controller(
+    answer = await self.driver.ask_controller(
         request, UpdateFeaturesResponse, deadline, lambda found: found.error_code
     )
     raise_for(answer.error_code, answer.error_message, "features")
@@ -236,7 +236,7 @@ async def update_features(
         raise_for(result.error_code, result.error_message, f"feature {result.feature}")
 
 
-async def describe_metadata_quorum(self: AdminBase, *, timeout: float | None = None) -> QuorumInfo:
+async def describe_metadata_quorum(self: AsyncAdmin, *, timeout: float | None = None) -> QuorumInfo:
     """The voters and observers of the metadata quorum, and their log end offsets."""
     request = DescribeQuorumRequest(
         topics=[
@@ -246,7 +246,7 @@ async def describe_metadata_quorum(self: AdminBase, *, timeout: float | None = N
             )
         ]
     )
-    answer = await self._ask_any(request, DescribeQuorumResponse, self._deadline(timeout))
+    answer = await self.driver.ask_any(request, DescribeQuorumResponse, self.driver.deadline(timeout))
     raise_for(answer.error_code, answer.error_message, "the quorum")
     partition = answer.topics[0].partitions[0]
     raise_for(partition.error_code, partition.error_message, "the quorum")
@@ -264,7 +264,7 @@ async def describe_metadata_quorum(self: AdminBase, *, timeout: float | None = N
 
 
 async def add_raft_voter(
-    self: AdminBase,
+    self: AsyncAdmin,
     voter_id: int,
     directory_id: str,
     endpoints: Mapping[str, tuple[str, int]],
@@ -273,10 +273,10 @@ async def add_raft_voter(
     timeout: float | None = None,
 ) -> None:
     """Add a controller to the voters; `endpoints` has host and port by listener name."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     request = AddRaftVoterRequest(
         cluster_id=cluster_id,
-        timeout_ms=self._timeout_ms(deadline),
+        timeout_ms=self.driver.timeout_ms(deadline),
         voter_id=voter_id,
         voter_directory_id=uuid_from_text(directory_id),
         listeners=[
@@ -284,12 +284,12 @@ async def add_raft_voter(
             for name, (host, port) in endpoints.items()
         ],
     )
-    answer = await self._ask_any(request, AddRaftVoterResponse, deadline)
+    answer = await self.driver.ask_any(request, AddRaftVoterResponse, deadline)
     raise_for(answer.error_code, answer.error_message, f"voter {voter_id}")
 
 
 async def remove_raft_voter(
-    self: AdminBase,
+    self: AsyncAdmin,
     voter_id: int,
     directory_id: str,
     *,
@@ -300,14 +300,14 @@ async def remove_raft_voter(
     request = RemoveRaftVoterRequest(
         cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=uuid_from_text(directory_id)
     )
-    answer = await self._ask_any(request, RemoveRaftVoterResponse, self._deadline(timeout))
+    answer = await self.driver.ask_any(request, RemoveRaftVoterResponse, self.driver.deadline(timeout))
     raise_for(answer.error_code, answer.error_message, f"voter {voter_id}")
 
 
-async def unregister_broker(self: AdminBase, broker_id: int, *, timeout: float | None = None) -> None:
+async def unregister_broker(self: AsyncAdmin, broker_id: int, *, timeout: float | None = None) -> None:
     """Remove the registration of a broker that will not come back."""
     request = UnregisterBrokerRequest(broker_id=broker_id)
-    answer = await self._ask_any(request, UnregisterBrokerResponse, self._deadline(timeout))
+    answer = await self.driver.ask_any(request, UnregisterBrokerResponse, self.driver.deadline(timeout))
     raise_for(answer.error_code, answer.error_message, f"broker {broker_id}")
 
 
@@ -315,18 +315,18 @@ async def unregister_broker(self: AdminBase, broker_id: int, *, timeout: float |
 
 
 async def describe_log_dirs(
-    self: AdminBase,
+    self: AsyncAdmin,
     broker_ids: Iterable[int] | None = None,
     *,
     partial: bool = False,
     timeout: float | None = None,
 ) -> Results[int, dict[str, LogDirDescription]]:
     """The log folders of brokers and their replicas; of all brokers without an argument."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     outcomes: Outcomes[int, dict[str, LogDirDescription]] = {}
-    for broker in await self._nodes(deadline) if broker_ids is None else broker_ids:
+    for broker in await self.driver.nodes(deadline) if broker_ids is None else broker_ids:
         try:
-            answer = await self._ask_node(
+            answer = await self.driver.ask_node(
                 broker, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, deadline
             )
         except KafkaError as error:
@@ -339,7 +339,7 @@ async def describe_log_dirs(
 
 
 async def describe_replica_log_dirs(
-    self: AdminBase, replicas: Iterable[Replica], *, partial: bool = False, timeout: float | None = None
+    self: AsyncAdmin, replicas: Iterable[Replica], *, partial: bool = False, timeout: float | None = None
 ) -> Results[Replica, ReplicaLogDirInfo]:
     """The log folders of replicas."""
     wanted = list(replicas)
@@ -354,10 +354,14 @@ async def describe_replica_log_dirs(
 
 
 async def alter_replica_log_dirs(
-    self: AdminBase, assignment: Mapping[Replica, str], *, partial: bool = False, timeout: float | None = None
+    self: AsyncAdmin,
+    assignment: Mapping[Replica, str],
+    *,
+    partial: bool = False,
+    timeout: float | None = None,
 ) -> Results[Replica, None]:
     """Move replicas to other log folders of their brokers."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     outcomes: Outcomes[Replica, None] = {}
     for broker in sorted({replica.broker_id for replica in assignment}):
         own = [replica for replica in assignment if replica.broker_id == broker]
@@ -370,7 +374,7 @@ async def alter_replica_log_dirs(
             ]
             request.dirs.append(AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=topics))
         try:
-            answer = await self._ask_node(broker, request, AlterReplicaLogDirsResponse, deadline)
+            answer = await self.driver.ask_node(broker, request, AlterReplicaLogDirsResponse, deadline)
         except KafkaError as error:
             outcomes |= dict.fromkeys(own, error)
             continue
@@ -386,7 +390,7 @@ async def alter_replica_log_dirs(
 
 
 async def alter_partition_reassignments(
-    self: AdminBase,
+    self: AsyncAdmin,
     reassignments: Mapping[PartitionKey, Sequence[int] | None],
     *,
     allow_replication_factor_change: bool = True,
@@ -394,9 +398,9 @@ async def alter_partition_reassignments(
     timeout: float | None = None,
 ) -> Results[PartitionKey, None]:
     """Reassign partitions to other replicas; None cancels a running reassignment."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     request = AlterPartitionReassignmentsRequest(
-        timeout_ms=self._timeout_ms(deadline),
+        timeout_ms=self.driver.timeout_ms(deadline),
         allow_replication_factor_change=allow_replication_factor_change,
     )
     for topic, indexes in by_topic(reassignments).items():
@@ -411,7 +415,7 @@ async def alter_partition_reassignments(
         request.topics.append(
             AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=partitions)
         )
-    answer = await self._ask_controller(
+    answer = await self.driver.ask_controller(
         request, AlterPartitionReassignmentsResponse, deadline, lambda found: found.error_code
     )
     raise_for(answer.error_code, answer.error_message, "reassignments")
@@ -428,11 +432,11 @@ async def alter_partition_reassignments(
 
 
 async def list_partition_reassignments(
-    self: AdminBase, partitions: Iterable[PartitionKey] | None = None, *, timeout: float | None = None
+    self: AsyncAdmin, partitions: Iterable[PartitionKey] | None = None, *, timeout: float | None = None
 ) -> dict[PartitionKey, PartitionReassignment]:
     """The running reassignments."""
-    deadline = self._deadline(timeout)
-    request = ListPartitionReassignmentsRequest(timeout_ms=self._timeout_ms(deadline), topics=None)
+    deadline = self.driver.deadline(timeout)
+    request = ListPartitionReassignmentsRequest(timeout_ms=self.driver.timeout_ms(deadline), topics=None)
     if partitions is not None:
         request.topics = [
             ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics(
@@ -440,7 +444,7 @@ async def list_partition_reassignments(
             )
             for topic, indexes in by_topic(partitions).items()
         ]
-    answer = await self._ask_controller(
+    answer = await self.driver.ask_controller(
         request, ListPartitionReassignmentsResponse, deadline, lambda found: found.error_code
     )
     raise_for(answer.error_code, answer.error_message, "reassignments")
@@ -454,7 +458,7 @@ async def list_partition_reassignments(
 
 
 async def elect_leaders(
-    self: AdminBase,
+    self: AsyncAdmin,
     election_type: ElectionType,
     partitions: Iterable[PartitionKey] | None = None,
     *,
@@ -462,16 +466,16 @@ async def elect_leaders(
     timeout: float | None = None,
 ) -> Results[PartitionKey, bool]:
     """Elect the leaders of partitions, or of all partitions; False if an election was not needed."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     request = ElectLeadersRequest(
-        election_type=election_type, topic_partitions=None, timeout_ms=self._timeout_ms(deadline)
+        election_type=election_type, topic_partitions=None, timeout_ms=self.driver.timeout_ms(deadline)
     )
     if partitions is not None:
         request.topic_partitions = [
             ElectLeadersRequest.TopicPartitions(topic=topic, partitions=indexes)
             for topic, indexes in by_topic(partitions).items()
         ]
-    answer = await self._ask_controller(
+    answer = await self.driver.ask_controller(
         request, ElectLeadersResponse, deadline, lambda found: found.error_code
     )
     raise_for(answer.error_code, None, "elections")
@@ -485,13 +489,15 @@ async def elect_leaders(
     return settled(outcomes, partial)
 
 
-async def _api_versions(self: AdminBase, broker_id: int | None, timeout: float | None) -> ApiVersionsResponse:
-    deadline = self._deadline(timeout)
+async def _api_versions(
+    self: AsyncAdmin, broker_id: int | None, timeout: float | None
+) -> ApiVersionsResponse:
+    deadline = self.driver.deadline(timeout)
     request = ApiVersionsRequest(client_software_name="tidelog", client_software_version="admin")
     if broker_id is None:
-        answer = await self._ask_any(request, ApiVersionsResponse, deadline)
+        answer = await self.driver.ask_any(request, ApiVersionsResponse, deadline)
     else:
-        answer = await self._ask_node(broker_id, request, ApiVersionsResponse, deadline)
+        answer = await self.driver.ask_node(broker_id, request, ApiVersionsResponse, deadline)
     raise_for(answer.error_code, None, "versions")
     return answer
 

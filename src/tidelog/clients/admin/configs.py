@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from tidelog.clients.admin.base import AdminBase, Deadline, Outcomes
-from tidelog.clients.admin.results import Results, error_from, raise_for, settled
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.admin.driver import Deadline, Outcomes
+from tidelog.clients.admin.results import Results, error_from, first_code, raise_for, settled
 from tidelog.config import ConfigType
 from tidelog.errors import KafkaError, UnsupportedVersion
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -20,6 +21,8 @@ from tidelog.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+
+T = TypeVar("T")
 
 
 class ResourceType(IntEnum):
@@ -102,7 +105,7 @@ class AlterConfigOp(NamedTuple):
 
 
 async def describe_configs(
-    self: AdminBase,
+    self: AsyncAdmin,
     resources: Iterable[ConfigResource],
     *,
     names: Iterable[str] | None = None,
@@ -112,10 +115,12 @@ async def describe_configs(
     timeout: float | None = None,
 ) -> Results[ConfigResource, dict[str, ConfigEntry]]:
     """The configs of resources, all or those in `names`. Configs of a broker come from that broker."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     wanted_names = None if names is None else list(names)
-    outcomes: Outcomes[ConfigResource, dict[str, ConfigEntry]] = {}
-    for node, asked in _by_node(resources).items():
+
+    async def ask(
+        node: int | None, asked: list[ConfigResource]
+    ) -> Outcomes[ConfigResource, dict[str, ConfigEntry]]:
         request = DescribeConfigsRequest(
             resources=[
                 DescribeConfigsRequest.DescribeConfigsResource(
@@ -128,26 +133,20 @@ async def describe_configs(
             include_synonyms=include_synonyms,
             include_documentation=include_documentation,
         )
-        try:
-            if node is None:
-                answer = await self._ask_any(request, DescribeConfigsResponse, deadline)
-            else:
-                answer = await self._ask_node(node, request, DescribeConfigsResponse, deadline)
-        except KafkaError as error:
-            if not partial:
-                raise
-            outcomes |= dict.fromkeys(asked, error)
-            continue
-        for result in answer.results:
-            resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
-            outcomes[resource] = error_from(
-                result.error_code, result.error_message, f"settings of {resource}"
-            ) or {entry.name: _entry(entry) for entry in result.configs}
-    return settled(outcomes, partial)
+        if node is None:
+            answer = await self.driver.ask_any(request, DescribeConfigsResponse, deadline)
+        else:
+            answer = await self.driver.ask_node(node, request, DescribeConfigsResponse, deadline)
+        return {
+            _resource(result): _refused(result) or {entry.name: _entry(entry) for entry in result.configs}
+            for result in answer.results
+        }
+
+    return settled(await _by_owner(resources, ask, partial), partial)
 
 
 async def incremental_alter_configs(
-    self: AdminBase,
+    self: AsyncAdmin,
     changes: Mapping[ConfigResource, Iterable[AlterConfigOp]],
     *,
     validate_only: bool = False,
@@ -155,67 +154,71 @@ async def incremental_alter_configs(
     timeout: float | None = None,
 ) -> Results[ConfigResource, None]:
     """Change some configs and leave the others as they are."""
-    deadline = self._deadline(timeout)
-    outcomes: Outcomes[ConfigResource, None] = {}
-    for node, asked in _by_node(changes).items():
+    deadline = self.driver.deadline(timeout)
+
+    async def ask(node: int | None, asked: list[ConfigResource]) -> Outcomes[ConfigResource, None]:
         request = IncrementalAlterConfigsRequest(
             resources=[_changed(resource, changes[resource]) for resource in asked],
             validate_only=validate_only,
         )
-        try:
-            answer = await _alter(self, node, request, deadline)
-        except KafkaError as error:
-            if not partial:
-                raise
-            outcomes |= dict.fromkeys(asked, error)
-            continue
-        for result in answer.responses:
-            resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
-            outcomes[resource] = error_from(
-                result.error_code, result.error_message, f"settings of {resource}"
-            )
-    return settled(outcomes, partial)
+        answer = await _alter(self, node, request, deadline)
+        return {_resource(result): _refused(result) for result in answer.responses}
+
+    return settled(await _by_owner(changes, ask, partial), partial)
 
 
 async def list_config_resources(
-    self: AdminBase, types: Iterable[ResourceType] = (), *, timeout: float | None = None
+    self: AsyncAdmin, types: Iterable[ResourceType] = (), *, timeout: float | None = None
 ) -> list[ConfigResource]:
     """The resources that have configs, of the given types or of any type."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     wanted = [int(kind) for kind in types]
-    await self.start()
-    connection = await self._retrying(deadline, "list_config_resources", self._client.any_connection)
+    connection = await self.driver.any_connection(deadline, "list_config_resources")
     only_metrics = connection.version_for(ListConfigResourcesRequest) == 0
     if only_metrics and wanted != [ResourceType.CLIENT_METRICS]:
         raise UnsupportedVersion(
             f"the broker {connection.node.address} lists client metrics alone (ListConfigResources 0)"
         )
     request = ListConfigResourcesRequest(resource_types=[] if only_metrics else wanted)
-    answer = await self._ask_any(request, ListConfigResourcesResponse, deadline)
+    answer = await self.driver.ask_any(request, ListConfigResourcesResponse, deadline)
     raise_for(answer.error_code, None, "resources with settings")
-    return [
-        ConfigResource(ResourceType(found.resource_type), found.resource_name)
-        for found in answer.config_resources
-    ]
+    return [_resource(found) for found in answer.config_resources]
 
 
-async def list_client_metrics_resources(self: AdminBase, *, timeout: float | None = None) -> list[str]:
+async def list_client_metrics_resources(self: AsyncAdmin, *, timeout: float | None = None) -> list[str]:
     """The names of the client metrics subscriptions."""
     found = await list_config_resources(self, [ResourceType.CLIENT_METRICS], timeout=timeout)
     return [resource.name for resource in found]
 
 
 async def _alter(
-    self: AdminBase, node: int | None, request: IncrementalAlterConfigsRequest, deadline: Deadline
+    self: AsyncAdmin, node: int | None, request: IncrementalAlterConfigsRequest, deadline: Deadline
 ) -> IncrementalAlterConfigsResponse:
     if node is not None:
-        return await self._ask_node(node, request, IncrementalAlterConfigsResponse, deadline)
-    return await self._ask_controller(
+        return await self.driver.ask_node(node, request, IncrementalAlterConfigsResponse, deadline)
+    return await self.driver.ask_controller(
         request,
         IncrementalAlterConfigsResponse,
         deadline,
-        lambda found: found.responses[0].error_code if found.responses else 0,
+        lambda found: first_code(found.responses),
     )
+
+
+async def _by_owner(
+    resources: Iterable[ConfigResource],
+    ask: Callable[[int | None, list[ConfigResource]], Awaitable[Outcomes[ConfigResource, T]]],
+    partial: bool,
+) -> Outcomes[ConfigResource, T]:
+    """The answers of the brokers that own the resources. Raises the first error unless `partial`."""
+    outcomes: Outcomes[ConfigResource, T] = {}
+    for node, asked in _by_node(resources).items():
+        try:
+            outcomes |= await ask(node, asked)
+        except KafkaError as error:
+            if not partial:
+                raise
+            outcomes |= dict.fromkeys(asked, error)
+    return outcomes
 
 
 def _by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
@@ -227,6 +230,22 @@ def _by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[Confi
             raise ValueError(f"{resource}: expected the number of a broker")
         found.setdefault(int(resource.name) if own else None, []).append(resource)
     return found
+
+
+def _resource(
+    found: DescribeConfigsResponse.DescribeConfigsResult
+    | IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    | ListConfigResourcesResponse.ConfigResource,
+) -> ConfigResource:
+    return ConfigResource(ResourceType(found.resource_type), found.resource_name)
+
+
+def _refused(
+    result: DescribeConfigsResponse.DescribeConfigsResult
+    | IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
+) -> KafkaError | None:
+    """The error of a resource."""
+    return error_from(result.error_code, result.error_message, f"settings of {_resource(result)}")
 
 
 def _changed(

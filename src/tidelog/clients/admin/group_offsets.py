@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tidelog.clients.admin.base import AdminBase, Deadline, Outcomes, by_topic
-from tidelog.clients.admin.groups import raise_passing
-from tidelog.clients.admin.results import Results, error_from, names_in, settled
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.admin.driver import Deadline, Outcomes, by_topic
+from tidelog.clients.admin.groups import by_group, raise_retried
+from tidelog.clients.admin.results import Results, error_from, names_in, raise_for, settled
 from tidelog.clients.offsets import OffsetAndMetadata
 from tidelog.errors import KafkaError
 from tidelog.partitions import PartitionKey
@@ -48,7 +49,7 @@ GroupsToList = Iterable[str] | Mapping[str, Iterable[PartitionKey] | None]
 
 
 async def list_consumer_group_offsets(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_ids: GroupsToList,
     *,
     require_stable: bool = False,
@@ -59,18 +60,18 @@ async def list_consumer_group_offsets(
 
     `{"billing": [("orders", 0)]}` lists only some partitions. Partitions without an offset are left out.
     """
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     partitions = _partitions_of(group_ids)
 
     async def ask(node: int, ids: list[str]) -> Outcomes[str, GroupOffsets]:
         wanted = {group_id: partitions[group_id] for group_id in ids}
         return await _fetch_offsets(self, node, wanted, require_stable, deadline)
 
-    return settled(await self._by_coordinator(partitions, deadline, ask), partial)
+    return settled(await self.driver.by_coordinator(partitions, deadline, ask), partial)
 
 
 async def alter_consumer_group_offsets(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_id: str,
     offsets: Mapping[PartitionKey, OffsetAndMetadata | int],
     *,
@@ -78,35 +79,24 @@ async def alter_consumer_group_offsets(
     timeout: float | None = None,
 ) -> Results[PartitionKey, None]:
     """Commit offsets for a group without members."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
 
-    async def ask(node: int, ids: list[str]) -> Outcomes[str, Outcomes[PartitionKey, None]]:
+    async def ask(node: int) -> Outcomes[PartitionKey, None]:
         request = _commit(group_id, offsets)
-        connection = await self._client.connection(node, timeout=deadline.left)
+        connection = await self.driver.client.connection(node, timeout=deadline.left)
         version = connection.version_for(OffsetCommitRequest, at_most=LAST_BY_NAME)
         answer = await connection.call(request, OffsetCommitResponse, version=version)
-        raise_passing(
+        raise_retried(
             (partition.error_code for topic in answer.topics for partition in topic.partitions),
             f"offsets of group {group_id!r}",
         )
-        return {
-            group_id: {
-                (topic.name, partition.partition_index): error_from(
-                    partition.error_code,
-                    None,
-                    f"offset of group {group_id!r} in {topic.name}-{partition.partition_index}",
-                )
-                for topic in answer.topics
-                for partition in topic.partitions
-            }
-        }
+        return _errors(group_id, answer.topics)
 
-    outcome = settled(await self._by_coordinator([group_id], deadline, ask), partial=False)
-    return settled(outcome[group_id], partial)
+    return settled(await self.driver.by_one_coordinator(group_id, deadline, ask), partial)
 
 
 async def delete_consumer_group_offsets(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_id: str,
     partitions: Iterable[PartitionKey],
     *,
@@ -114,34 +104,23 @@ async def delete_consumer_group_offsets(
     timeout: float | None = None,
 ) -> Results[PartitionKey, None]:
     """Delete committed offsets of a group in partitions of topics that it does not subscribe to."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     wanted = list(partitions)
 
-    async def ask(node: int, ids: list[str]) -> Outcomes[str, Outcomes[PartitionKey, None]]:
+    async def ask(node: int) -> Outcomes[PartitionKey, None]:
         request = OffsetDeleteRequest(group_id=group_id)
         for topic, indexes in by_topic(wanted).items():
             listed = [OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=i) for i in indexes]
             request.topics.append(OffsetDeleteRequest.OffsetDeleteRequestTopic(name=topic, partitions=listed))
-        answer = await self._call(node, request, OffsetDeleteResponse, deadline)
-        return {
-            group_id: error_from(answer.error_code, None, f"group {group_id!r}")
-            or {
-                (found.name, partition.partition_index): error_from(
-                    partition.error_code,
-                    None,
-                    f"offset of group {group_id!r} in {found.name}-{partition.partition_index}",
-                )
-                for found in answer.topics
-                for partition in found.partitions
-            }
-        }
+        answer = await self.driver.call(node, request, OffsetDeleteResponse, deadline)
+        raise_for(answer.error_code, None, f"group {group_id!r}")
+        return _errors(group_id, answer.topics)
 
-    outcome = settled(await self._by_coordinator([group_id], deadline, ask), partial=False)
-    return settled(outcome[group_id], partial)
+    return settled(await self.driver.by_one_coordinator(group_id, deadline, ask), partial)
 
 
 async def list_streams_group_offsets(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_ids: GroupsToList,
     *,
     require_stable: bool = False,
@@ -155,7 +134,7 @@ async def list_streams_group_offsets(
 
 
 async def alter_streams_group_offsets(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_id: str,
     offsets: Mapping[PartitionKey, OffsetAndMetadata | int],
     *,
@@ -167,7 +146,7 @@ async def alter_streams_group_offsets(
 
 
 async def delete_streams_group_offsets(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_id: str,
     partitions: Iterable[PartitionKey],
     *,
@@ -182,14 +161,14 @@ async def delete_streams_group_offsets(
 
 
 async def list_share_group_offsets(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_ids: GroupsToList,
     *,
     partial: bool = False,
     timeout: float | None = None,
 ) -> Results[str, ShareOffsets]:
     """The start offsets of share groups, in all partitions or in the given ones."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     partitions = _partitions_of(group_ids)
 
     async def ask(node: int, ids: list[str]) -> Outcomes[str, ShareOffsets]:
@@ -207,29 +186,14 @@ async def list_share_group_offsets(
                     group_id=group_id, topics=None if wanted is None else topics
                 )
             )
-        answer = await self._call(node, request, DescribeShareGroupOffsetsResponse, deadline)
-        return {
-            group.group_id: error_from(
-                group.error_code, group.error_message, f"share group {group.group_id!r}"
-            )
-            or {
-                (topic.topic_name, partition.partition_index): SharePartitionOffset(
-                    partition.start_offset,
-                    None if partition.leader_epoch < 0 else partition.leader_epoch,
-                    None if partition.lag < 0 else partition.lag,
-                )
-                for topic in group.topics
-                for partition in topic.partitions
-                if not partition.error_code and partition.start_offset >= 0
-            }
-            for group in answer.groups
-        }
+        answer = await self.driver.call(node, request, DescribeShareGroupOffsetsResponse, deadline)
+        return by_group(answer.groups, "share group", _share_offsets)
 
-    return settled(await self._by_coordinator(partitions, deadline, ask), partial)
+    return settled(await self.driver.by_coordinator(partitions, deadline, ask), partial)
 
 
 async def alter_share_group_offsets(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_id: str,
     offsets: Mapping[PartitionKey, int],
     *,
@@ -237,9 +201,9 @@ async def alter_share_group_offsets(
     timeout: float | None = None,
 ) -> Results[PartitionKey, None]:
     """Set the start offsets of a share group without members."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
 
-    async def ask(node: int, ids: list[str]) -> Outcomes[str, Outcomes[PartitionKey, None]]:
+    async def ask(node: int) -> Outcomes[PartitionKey, None]:
         request = AlterShareGroupOffsetsRequest(group_id=group_id)
         for topic, indexes in by_topic(offsets).items():
             listed = [
@@ -253,26 +217,23 @@ async def alter_share_group_offsets(
                     topic_name=topic, partitions=listed
                 )
             )
-        answer = await self._call(node, request, AlterShareGroupOffsetsResponse, deadline)
+        answer = await self.driver.call(node, request, AlterShareGroupOffsetsResponse, deadline)
+        raise_for(answer.error_code, answer.error_message, f"share group {group_id!r}")
         return {
-            group_id: error_from(answer.error_code, answer.error_message, f"share group {group_id!r}")
-            or {
-                (found.topic_name, partition.partition_index): error_from(
-                    partition.error_code,
-                    partition.error_message,
-                    f"offset of share group {group_id!r} in {found.topic_name}",
-                )
-                for found in answer.responses
-                for partition in found.partitions
-            }
+            (found.topic_name, partition.partition_index): error_from(
+                partition.error_code,
+                partition.error_message,
+                f"offset of share group {group_id!r} in {found.topic_name}",
+            )
+            for found in answer.responses
+            for partition in found.partitions
         }
 
-    outcome = settled(await self._by_coordinator([group_id], deadline, ask), partial=False)
-    return settled(outcome[group_id], partial)
+    return settled(await self.driver.by_one_coordinator(group_id, deadline, ask), partial)
 
 
 async def delete_share_group_offsets(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_id: str,
     topics: Iterable[str],
     *,
@@ -280,10 +241,10 @@ async def delete_share_group_offsets(
     timeout: float | None = None,
 ) -> Results[str, None]:
     """Delete the offsets of topics of a share group without members."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     wanted = names_in(topics)
 
-    async def ask(node: int, ids: list[str]) -> Outcomes[str, Outcomes[str, None]]:
+    async def ask(node: int) -> Outcomes[str, None]:
         request = DeleteShareGroupOffsetsRequest(
             group_id=group_id,
             topics=[
@@ -291,32 +252,27 @@ async def delete_share_group_offsets(
                 for topic in wanted
             ],
         )
-        answer = await self._call(node, request, DeleteShareGroupOffsetsResponse, deadline)
+        answer = await self.driver.call(node, request, DeleteShareGroupOffsetsResponse, deadline)
+        raise_for(answer.error_code, answer.error_message, f"share group {group_id!r}")
         return {
-            group_id: error_from(answer.error_code, answer.error_message, f"share group {group_id!r}")
-            or {
-                found.topic_name: error_from(
-                    found.error_code, found.error_message, f"topic {found.topic_name!r}"
-                )
-                for found in answer.responses
-            }
+            found.topic_name: error_from(found.error_code, found.error_message, f"topic {found.topic_name!r}")
+            for found in answer.responses
         }
 
-    outcome = settled(await self._by_coordinator([group_id], deadline, ask), partial=False)
-    return settled(outcome[group_id], partial)
+    return settled(await self.driver.by_one_coordinator(group_id, deadline, ask), partial)
 
 
 # Requests
 
 
 async def _fetch_offsets(
-    self: AdminBase,
+    self: AsyncAdmin,
     node: int,
     wanted: Mapping[str, list[PartitionKey] | None],
     require_stable: bool,
     deadline: Deadline,
 ) -> Outcomes[str, GroupOffsets]:
-    connection = await self._client.connection(node, timeout=deadline.left)
+    connection = await self.driver.client.connection(node, timeout=deadline.left)
     version = connection.version_for(OffsetFetchRequest, at_most=LAST_BY_NAME)
     found: Outcomes[str, GroupOffsets] = {}
     if version < BATCHED_OFFSETS:
@@ -340,8 +296,8 @@ async def _fetch_offsets(
             ]
         request.groups.append(group)
     answer = await connection.call(request, OffsetFetchResponse, version=version)
-    for told in answer.groups:
-        found[told.group_id] = _offsets(told.group_id, told.error_code, told.topics)
+    for described in answer.groups:
+        found[described.group_id] = _offsets(described.group_id, described.error_code, described.topics)
     return found
 
 
@@ -374,6 +330,37 @@ def _offsets(
                     partition.committed_offset, partition.metadata or "", None if epoch < 0 else epoch
                 )
     return found
+
+
+def _errors(
+    group_id: str,
+    topics: list[OffsetCommitResponse.OffsetCommitResponseTopic]
+    | list[OffsetDeleteResponse.OffsetDeleteResponseTopic],
+) -> Outcomes[PartitionKey, None]:
+    return {
+        (topic.name, partition.partition_index): error_from(
+            partition.error_code,
+            None,
+            f"offset of group {group_id!r} in {topic.name}-{partition.partition_index}",
+        )
+        for topic in topics
+        for partition in topic.partitions
+    }
+
+
+def _share_offsets(
+    group: DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup,
+) -> ShareOffsets:
+    return {
+        (topic.topic_name, partition.partition_index): SharePartitionOffset(
+            partition.start_offset,
+            None if partition.leader_epoch < 0 else partition.leader_epoch,
+            None if partition.lag < 0 else partition.lag,
+        )
+        for topic in group.topics
+        for partition in topic.partitions
+        if not partition.error_code and partition.start_offset >= 0
+    }
 
 
 def _commit(group_id: str, offsets: Mapping[PartitionKey, OffsetAndMetadata | int]) -> OffsetCommitRequest:

@@ -7,12 +7,14 @@ Requests about a group go to its coordinator. `other_groups` describes share and
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from tidelog.clients.admin.acls import AclOperation, operations_of
-from tidelog.clients.admin.base import PASSING, AdminBase, Deadline, Outcomes
-from tidelog.clients.admin.results import Results, error_from, names_in, settled
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.admin.driver import RETRIED, Deadline, Outcomes
+from tidelog.clients.admin.results import Results, error_from, names_in, raise_for, settled
 from tidelog.clients.metadata import BrokerNode
 from tidelog.errors import (
     GroupIdNotFound,
@@ -33,6 +35,9 @@ from tidelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteG
 from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from tidelog.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from tidelog.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+
+T = TypeVar("T")
+G = TypeVar("G", bound="AnsweredGroup")
 
 CONSUMER_PROTOCOL = "consumer"
 BATCHED_LEAVE = 3  # the first version that removes several members, also by instance id
@@ -108,7 +113,7 @@ class ClassicGroupDescription:
 
 
 async def list_groups(
-    self: AdminBase,
+    self: AsyncAdmin,
     *,
     states: Iterable[str] = (),
     types: Iterable[str] = (),
@@ -116,11 +121,11 @@ async def list_groups(
     timeout: float | None = None,
 ) -> list[GroupListing]:
     """The groups of all brokers by name, of the given states, types and protocols or of any."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
     wanted = None if protocols is None else set(protocols)
     found: dict[str, GroupListing] = {}
-    for node in await self._nodes(deadline):
+    for node in await self.driver.nodes(deadline):
         for group in await _groups_of(self, node, request, deadline):
             if wanted is None or group.protocol_type in wanted:
                 found[group.group_id] = GroupListing(
@@ -130,7 +135,7 @@ async def list_groups(
 
 
 async def list_consumer_groups(
-    self: AdminBase,
+    self: AsyncAdmin,
     *,
     states: Iterable[str] = (),
     types: Iterable[str] = (),
@@ -143,7 +148,7 @@ async def list_consumer_groups(
 
 
 async def describe_consumer_groups(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_ids: Iterable[str],
     *,
     include_authorized_operations: bool = False,
@@ -151,13 +156,12 @@ async def describe_consumer_groups(
     timeout: float | None = None,
 ) -> Results[str, ConsumerGroupDescription]:
     """Describe consumer groups of both protocols, with their members and assignments."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     wanted = names_in(group_ids)
-    await self.start()
-    connection = await self._retrying(deadline, "describe_consumer_groups", self._client.any_connection)
+    connection = await self.driver.any_connection(deadline, "describe_consumer_groups")
     found: Outcomes[str, ConsumerGroupDescription] = {}
     if connection.serves(ConsumerGroupDescribeRequest):
-        found = await self._by_coordinator(
+        found = await self.driver.by_coordinator(
             wanted,
             deadline,
             lambda node, ids: _describe_new(self, node, ids, include_authorized_operations, deadline),
@@ -175,7 +179,7 @@ async def describe_consumer_groups(
 
 
 async def describe_classic_groups(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_ids: Iterable[str],
     *,
     include_authorized_operations: bool = False,
@@ -183,7 +187,7 @@ async def describe_classic_groups(
     timeout: float | None = None,
 ) -> Results[str, ClassicGroupDescription]:
     """Describe classic groups of consumers and of others, such as Connect's workers."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     return settled(
         await _describe_classic(self, names_in(group_ids), include_authorized_operations, deadline),
         partial,
@@ -191,37 +195,39 @@ async def describe_classic_groups(
 
 
 async def delete_consumer_groups(
-    self: AdminBase, group_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
+    self: AsyncAdmin, group_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
 ) -> Results[str, None]:
     """Delete groups without members, with their offsets."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
 
     async def ask(node: int, ids: list[str]) -> Outcomes[str, None]:
-        answer = await self._call(node, DeleteGroupsRequest(groups_names=ids), DeleteGroupsResponse, deadline)
+        answer = await self.driver.call(
+            node, DeleteGroupsRequest(groups_names=ids), DeleteGroupsResponse, deadline
+        )
         return {
             result.group_id: error_from(result.error_code, None, f"group {result.group_id!r}")
             for result in answer.results
         }
 
-    return settled(await self._by_coordinator(group_ids, deadline, ask), partial)
+    return settled(await self.driver.by_coordinator(group_ids, deadline, ask), partial)
 
 
 async def delete_share_groups(
-    self: AdminBase, group_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
+    self: AsyncAdmin, group_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
 ) -> Results[str, None]:
     """Delete share groups without members, with their offsets."""
     return await delete_consumer_groups(self, group_ids, partial=partial, timeout=timeout)
 
 
 async def delete_streams_groups(
-    self: AdminBase, group_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
+    self: AsyncAdmin, group_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
 ) -> Results[str, None]:
     """Delete streams groups without members, with their offsets."""
     return await delete_consumer_groups(self, group_ids, partial=partial, timeout=timeout)
 
 
 async def remove_members_from_consumer_group(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_id: str,
     group_instance_ids: Iterable[str] | None = None,
     *,
@@ -233,7 +239,7 @@ async def remove_members_from_consumer_group(
 
     The results are by instance id, or by member id for dynamic members.
     """
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     text = f"{REMOVED_BY_ADMIN}: {reason}" if reason else REMOVED_BY_ADMIN
     if group_instance_ids is None:
         described = await describe_consumer_groups(self, [group_id], timeout=deadline.left)
@@ -253,17 +259,18 @@ async def remove_members_from_consumer_group(
     if not members:
         return settled({}, partial)
 
-    async def ask(node: int, ids: list[str]) -> Outcomes[str, LeaveGroupResponse]:
-        connection = await self._client.connection(node, timeout=deadline.left)
+    async def ask(node: int) -> LeaveGroupResponse:
+        connection = await self.driver.client.connection(node, timeout=deadline.left)
         if connection.version_for(LeaveGroupRequest) < BATCHED_LEAVE:
             raise UnsupportedVersion(
                 f"the broker {connection.node.address} does not take out members (LeaveGroup 3)"
             )
         request = LeaveGroupRequest(group_id=group_id, members=members)
-        answer = await self._call(node, request, LeaveGroupResponse, deadline)
-        return {group_id: error_from(answer.error_code, None, f"group {group_id!r}") or answer}
+        answer = await self.driver.call(node, request, LeaveGroupResponse, deadline)
+        raise_for(answer.error_code, None, f"group {group_id!r}")
+        return answer
 
-    answer = settled(await self._by_coordinator([group_id], deadline, ask), partial=False)[group_id]
+    answer = await self.driver.by_one_coordinator(group_id, deadline, ask)
     return settled(
         {
             member.group_instance_id or member.member_id: error_from(
@@ -279,9 +286,9 @@ async def remove_members_from_consumer_group(
 
 
 async def _groups_of(
-    self: AdminBase, node: int, request: ListGroupsRequest, deadline: Deadline
+    self: AsyncAdmin, node: int, request: ListGroupsRequest, deadline: Deadline
 ) -> list[ListGroupsResponse.ListedGroup]:
-    connection = await self._client.connection(node, timeout=deadline.left)
+    connection = await self.driver.client.connection(node, timeout=deadline.left)
     version = connection.version_for(ListGroupsRequest)
     if (request.states_filter and version < 4) or (request.types_filter and version < 5):
         raise UnsupportedVersion(
@@ -290,48 +297,48 @@ async def _groups_of(
         )
 
     async def ask() -> list[ListGroupsResponse.ListedGroup]:
-        answer = await self._call(node, request, ListGroupsResponse, deadline)
-        error = error_from(answer.error_code, None, f"groups of broker {node}")
-        if error is not None:
-            raise error
+        answer = await self.driver.call(node, request, ListGroupsResponse, deadline)
+        raise_for(answer.error_code, None, f"groups of broker {node}")
         return answer.groups
 
-    return await self._retrying(deadline, "list_groups", ask)
+    return await self.driver.retrying(deadline, "list_groups", ask)
 
 
 async def _describe_new(
-    self: AdminBase, node: int, group_ids: list[str], authorized: bool, deadline: Deadline
+    self: AsyncAdmin, node: int, group_ids: list[str], authorized: bool, deadline: Deadline
 ) -> Outcomes[str, ConsumerGroupDescription]:
-    coordinator = self._node(node)
+    coordinator = self.driver.node(node)
     request = ConsumerGroupDescribeRequest(group_ids=group_ids, include_authorized_operations=authorized)
-    answer = await self._call(node, request, ConsumerGroupDescribeResponse, deadline)
-    return {
-        group.group_id: error_from(group.error_code, group.error_message, f"group {group.group_id!r}")
-        or ConsumerGroupDescription(
-            group.group_id,
-            "Consumer",
-            group.group_state,
-            coordinator,
-            group.assignor_name,
-            [_member(member) for member in group.members],
-            group.group_epoch,
-            group.assignment_epoch,
-            operations_of(group.authorized_operations),
-        )
-        for group in answer.groups
-    }
+    answer = await self.driver.call(node, request, ConsumerGroupDescribeResponse, deadline)
+    return by_group(answer.groups, "group", lambda group: _consumer_group(group, coordinator))
+
+
+def _consumer_group(
+    group: ConsumerGroupDescribeResponse.DescribedGroup, coordinator: BrokerNode
+) -> ConsumerGroupDescription:
+    return ConsumerGroupDescription(
+        group.group_id,
+        "Consumer",
+        group.group_state,
+        coordinator,
+        group.assignor_name,
+        [_member(member) for member in group.members],
+        group.group_epoch,
+        group.assignment_epoch,
+        operations_of(group.authorized_operations),
+    )
 
 
 async def _describe_classic(
-    self: AdminBase, group_ids: list[str], authorized: bool, deadline: Deadline
+    self: AsyncAdmin, group_ids: list[str], authorized: bool, deadline: Deadline
 ) -> Outcomes[str, ClassicGroupDescription]:
     async def ask(node: int, ids: list[str]) -> Outcomes[str, ClassicGroupDescription]:
-        coordinator = self._node(node)
+        coordinator = self.driver.node(node)
         request = DescribeGroupsRequest(groups=ids, include_authorized_operations=authorized)
-        answer = await self._call(node, request, DescribeGroupsResponse, deadline)
+        answer = await self.driver.call(node, request, DescribeGroupsResponse, deadline)
         return {group.group_id: _classic(group, coordinator) for group in answer.groups}
 
-    return await self._by_coordinator(group_ids, deadline, ask)
+    return await self.driver.by_coordinator(group_ids, deadline, ask)
 
 
 def _classic(
@@ -421,8 +428,30 @@ def decode_assignment(data: bytes) -> list[PartitionKey]:
     return [(topic.topic, index) for topic in assignment.assigned_partitions for index in topic.partitions]
 
 
-def raise_passing(codes: Iterable[int], what: str) -> None:
-    """Raise if a part of an answer has a retriable error, so that the whole request is retried."""
+class AnsweredGroup(Protocol):
+    """The part of an answer about one group."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def error_code(self) -> int: ...
+
+    @property
+    def error_message(self) -> str | None: ...
+
+
+def by_group(groups: Iterable[G], kind: str, describe: Callable[[G], T]) -> Outcomes[str, T]:
+    """The description of each group of an answer, or its error; `kind` names the group in a message."""
+    return {
+        group.group_id: error_from(group.error_code, group.error_message, f"{kind} {group.group_id!r}")
+        or describe(group)
+        for group in groups
+    }
+
+
+def raise_retried(codes: Iterable[int], what: str) -> None:
+    """Raise if a part of an answer has an error that is retried, so that the whole request is retried."""
     for code in codes:
-        if code and issubclass(error_class(code), PASSING):
+        if code and issubclass(error_class(code), RETRIED):
             raise error_from(code, None, what) or UnknownServerError(what)

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidelog.clients.admin.acls import AclOperation, operations_of
-from tidelog.clients.admin.base import AdminBase, Outcomes
-from tidelog.clients.admin.results import Results, error_from, settled
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.admin.driver import Outcomes
+from tidelog.clients.admin.groups import by_group
+from tidelog.clients.admin.results import Results, settled
 from tidelog.clients.metadata import BrokerNode
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.share_group_describe import (
@@ -105,7 +107,7 @@ class StreamsGroupDescription:
 
 
 async def describe_share_groups(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_ids: Iterable[str],
     *,
     include_authorized_operations: bool = False,
@@ -113,36 +115,21 @@ async def describe_share_groups(
     timeout: float | None = None,
 ) -> Results[str, ShareGroupDescription]:
     """Describe share groups with their members."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
 
     async def ask(node: int, ids: list[str]) -> Outcomes[str, ShareGroupDescription]:
-        coordinator = self._node(node)
+        coordinator = self.driver.node(node)
         request = ShareGroupDescribeRequest(
             group_ids=ids, include_authorized_operations=include_authorized_operations
         )
-        answer = await self._call(node, request, ShareGroupDescribeResponse, deadline)
-        return {
-            group.group_id: error_from(
-                group.error_code, group.error_message, f"share group {group.group_id!r}"
-            )
-            or ShareGroupDescription(
-                group.group_id,
-                group.group_state,
-                coordinator,
-                group.group_epoch,
-                group.assignment_epoch,
-                group.assignor_name,
-                [_share_member(member) for member in group.members],
-                operations_of(group.authorized_operations),
-            )
-            for group in answer.groups
-        }
+        answer = await self.driver.call(node, request, ShareGroupDescribeResponse, deadline)
+        return by_group(answer.groups, "share group", lambda group: _share_group(group, coordinator))
 
-    return settled(await self._by_coordinator(group_ids, deadline, ask), partial)
+    return settled(await self.driver.by_coordinator(group_ids, deadline, ask), partial)
 
 
 async def describe_streams_groups(
-    self: AdminBase,
+    self: AsyncAdmin,
     group_ids: Iterable[str],
     *,
     include_authorized_operations: bool = False,
@@ -150,35 +137,32 @@ async def describe_streams_groups(
     timeout: float | None = None,
 ) -> Results[str, StreamsGroupDescription]:
     """Describe streams groups with their topologies, members and tasks."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
 
     async def ask(node: int, ids: list[str]) -> Outcomes[str, StreamsGroupDescription]:
-        coordinator = self._node(node)
+        coordinator = self.driver.node(node)
         request = StreamsGroupDescribeRequest(
             group_ids=ids, include_authorized_operations=include_authorized_operations
         )
-        answer = await self._call(node, request, StreamsGroupDescribeResponse, deadline)
-        return {
-            group.group_id: error_from(
-                group.error_code, group.error_message, f"streams group {group.group_id!r}"
-            )
-            or StreamsGroupDescription(
-                group.group_id,
-                group.group_state,
-                coordinator,
-                group.group_epoch,
-                group.assignment_epoch,
-                None if group.topology is None else group.topology.epoch,
-                []
-                if group.topology is None
-                else [_subtopology(found) for found in group.topology.subtopologies or ()],
-                [_streams_member(member) for member in group.members],
-                operations_of(group.authorized_operations),
-            )
-            for group in answer.groups
-        }
+        answer = await self.driver.call(node, request, StreamsGroupDescribeResponse, deadline)
+        return by_group(answer.groups, "streams group", lambda group: _streams_group(group, coordinator))
 
-    return settled(await self._by_coordinator(group_ids, deadline, ask), partial)
+    return settled(await self.driver.by_coordinator(group_ids, deadline, ask), partial)
+
+
+def _share_group(
+    group: ShareGroupDescribeResponse.DescribedGroup, coordinator: BrokerNode
+) -> ShareGroupDescription:
+    return ShareGroupDescription(
+        group.group_id,
+        group.group_state,
+        coordinator,
+        group.group_epoch,
+        group.assignment_epoch,
+        group.assignor_name,
+        [_share_member(member) for member in group.members],
+        operations_of(group.authorized_operations),
+    )
 
 
 def _share_member(member: ShareGroupDescribeResponse.Member) -> ShareMemberDescription:
@@ -194,6 +178,23 @@ def _share_member(member: ShareGroupDescribeResponse.Member) -> ShareMemberDescr
             for topic in member.assignment.topic_partitions
             for index in topic.partitions
         ],
+    )
+
+
+def _streams_group(
+    group: StreamsGroupDescribeResponse.DescribedGroup, coordinator: BrokerNode
+) -> StreamsGroupDescription:
+    topology = group.topology
+    return StreamsGroupDescription(
+        group.group_id,
+        group.group_state,
+        coordinator,
+        group.group_epoch,
+        group.assignment_epoch,
+        None if topology is None else topology.epoch,
+        [] if topology is None else [_subtopology(found) for found in topology.subtopologies or ()],
+        [_streams_member(member) for member in group.members],
+        operations_of(group.authorized_operations),
     )
 
 

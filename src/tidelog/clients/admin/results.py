@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from tidelog.errors import KafkaError, error_class, error_name
 
@@ -62,6 +62,18 @@ def names_in(given: Iterable[str]) -> list[str]:
 def error_from(code: int, message: str | None, what: str) -> KafkaError | None:
     """The exception of an error code, with the message of the cluster if there is one."""
     return error_class(code)(message or f"{what}: {error_name(code)}") if code else None
+
+
+class Answered(Protocol):
+    """The part of an answer about one thing."""
+
+    @property
+    def error_code(self) -> int: ...
+
+
+def first_code(results: Sequence[Answered]) -> int:
+    """The error code of the first result: a broker that is not the controller sends it in every result."""
+    return results[0].error_code if results else 0
 
 
 def raise_for(code: int, message: str | None, what: str) -> None:

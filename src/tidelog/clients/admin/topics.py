@@ -8,9 +8,10 @@ from enum import IntEnum
 from typing import TypeVar
 
 from tidelog.clients.admin.acls import AclOperation, operations_of
-from tidelog.clients.admin.base import NO_LEADER, AdminBase, Deadline, Outcomes, by_topic
+from tidelog.clients.admin.client import AsyncAdmin
 from tidelog.clients.admin.configs import ConfigEntry, ConfigSource
-from tidelog.clients.admin.results import Results, error_from, names_in, settled
+from tidelog.clients.admin.driver import NO_LEADER, Deadline, Outcomes, by_topic
+from tidelog.clients.admin.results import Results, error_from, first_code, names_in, settled
 from tidelog.errors import (
     KafkaError,
     ThrottlingQuotaExceeded,
@@ -120,7 +121,7 @@ class OffsetInfo:
 
 
 async def create_topics(
-    self: AdminBase,
+    self: AsyncAdmin,
     topics: Iterable[NewTopic],
     *,
     validate_only: bool = False,
@@ -129,16 +130,16 @@ async def create_topics(
     timeout: float | None = None,
 ) -> Results[str, CreatedTopic]:
     """Create topics; with `validate_only` only check whether they could be created."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
 
     async def ask(wanted: list[NewTopic]) -> Outcomes[str, CreatedTopic]:
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in wanted],
-            timeout_ms=self._timeout_ms(deadline),
+            timeout_ms=self.driver.timeout_ms(deadline),
             validate_only=validate_only,
         )
-        answer = await self._ask_controller(
-            request, CreateTopicsResponse, deadline, lambda found: _first(found.topics)
+        answer = await self.driver.ask_controller(
+            request, CreateTopicsResponse, deadline, lambda found: first_code(found.topics)
         )
         outcomes: Outcomes[str, CreatedTopic] = {}
         for result in answer.topics:
@@ -151,7 +152,7 @@ async def create_topics(
 
 
 async def delete_topics(
-    self: AdminBase,
+    self: AsyncAdmin,
     names: Iterable[str],
     *,
     retry_on_quota_violation: bool = True,
@@ -159,19 +160,19 @@ async def delete_topics(
     timeout: float | None = None,
 ) -> Results[str, None]:
     """Delete topics with their records."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     asked = [(name, name) for name in names_in(names)]
     # Older versions have a list of names, newer ones structs; each ignores the other field.
     version = await _delete_version(self, deadline)
 
     async def ask(wanted: list[str]) -> Outcomes[str, None]:
-        request = DeleteTopicsRequest(timeout_ms=self._timeout_ms(deadline))
+        request = DeleteTopicsRequest(timeout_ms=self.driver.timeout_ms(deadline))
         if version >= BY_ID_VERSION:
             request.topics = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in wanted]
         else:
             request.topic_names = wanted
-        answer = await self._ask_controller(
-            request, DeleteTopicsResponse, deadline, lambda found: _first(found.responses)
+        answer = await self.driver.ask_controller(
+            request, DeleteTopicsResponse, deadline, lambda found: first_code(found.responses)
         )
         return {
             result.name or "": _refused(result.error_code, result.error_message, result.name or "")
@@ -182,7 +183,7 @@ async def delete_topics(
 
 
 async def delete_topics_by_id(
-    self: AdminBase,
+    self: AsyncAdmin,
     topic_ids: Iterable[str],
     *,
     retry_on_quota_violation: bool = True,
@@ -191,15 +192,15 @@ async def delete_topics_by_id(
 ) -> Results[str, None]:
     """Delete topics by their ids, which `describe_topics` returns."""
     asked = [(text, uuid_from_text(text)) for text in names_in(topic_ids)]
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     if await _delete_version(self, deadline) < BY_ID_VERSION:
         raise UnsupportedVersion("the broker does not delete topics by id (DeleteTopics 6)")
 
     async def ask(wanted: list[bytes]) -> Outcomes[str, None]:
         states = [DeleteTopicsRequest.DeleteTopicState(topic_id=topic_id) for topic_id in wanted]
-        request = DeleteTopicsRequest(topics=states, timeout_ms=self._timeout_ms(deadline))
-        answer = await self._ask_controller(
-            request, DeleteTopicsResponse, deadline, lambda found: _first(found.responses)
+        request = DeleteTopicsRequest(topics=states, timeout_ms=self.driver.timeout_ms(deadline))
+        answer = await self.driver.ask_controller(
+            request, DeleteTopicsResponse, deadline, lambda found: first_code(found.responses)
         )
         outcomes: Outcomes[str, None] = {}
         for result in answer.responses:
@@ -211,10 +212,10 @@ async def delete_topics_by_id(
 
 
 async def list_topics(
-    self: AdminBase, *, list_internal: bool = False, timeout: float | None = None
+    self: AsyncAdmin, *, list_internal: bool = False, timeout: float | None = None
 ) -> dict[str, TopicListing]:
     """The topics by name; internal topics only on request."""
-    answer = await self._metadata(None, self._deadline(timeout))
+    answer = await self.driver.metadata(None, self.driver.deadline(timeout))
     found = {
         topic.name: TopicListing(topic.name, uuid_to_text(topic.topic_id), topic.is_internal)
         for topic in answer.topics
@@ -224,7 +225,7 @@ async def list_topics(
 
 
 async def describe_topics(
-    self: AdminBase,
+    self: AsyncAdmin,
     names: Iterable[str],
     *,
     include_authorized_operations: bool = False,
@@ -236,12 +237,11 @@ async def describe_topics(
 
     An answer has at most `partition_size_limit_per_response` partitions. The client requests the rest.
     """
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     wanted = sorted(names_in(names))
     if not wanted:
         return settled({}, partial)
-    await self.start()
-    connection = await self._retrying(deadline, "describe_topics", self._client.any_connection)
+    connection = await self.driver.any_connection(deadline, "describe_topics")
     if connection.serves(DescribeTopicPartitionsRequest):
         outcomes = await _describe_in_pages(
             self, wanted, include_authorized_operations, partition_size_limit_per_response, deadline
@@ -253,7 +253,7 @@ async def describe_topics(
 
 
 async def describe_topics_by_id(
-    self: AdminBase,
+    self: AsyncAdmin,
     topic_ids: Iterable[str],
     *,
     include_authorized_operations: bool = False,
@@ -261,10 +261,9 @@ async def describe_topics_by_id(
     timeout: float | None = None,
 ) -> Results[str, TopicDescription]:
     """Describe topics by id; the results are by id."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     wanted = names_in(topic_ids)
-    await self.start()
-    connection = await self._retrying(deadline, "describe_topics_by_id", self._client.any_connection)
+    connection = await self.driver.any_connection(deadline, "describe_topics_by_id")
     if connection.version_for(MetadataRequest) < METADATA_BY_ID:
         raise UnsupportedVersion("the broker does not describe topics by id (Metadata 12)")
     topics = [
@@ -281,7 +280,7 @@ async def describe_topics_by_id(
 
 
 async def create_partitions(
-    self: AdminBase,
+    self: AsyncAdmin,
     new_partitions: Mapping[str, NewPartitions],
     *,
     validate_only: bool = False,
@@ -290,14 +289,14 @@ async def create_partitions(
     timeout: float | None = None,
 ) -> Results[str, None]:
     """Add partitions to topics."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
 
     async def ask(wanted: list[CreatePartitionsRequest.CreatePartitionsTopic]) -> Outcomes[str, None]:
         request = CreatePartitionsRequest(
-            topics=wanted, timeout_ms=self._timeout_ms(deadline), validate_only=validate_only
+            topics=wanted, timeout_ms=self.driver.timeout_ms(deadline), validate_only=validate_only
         )
-        answer = await self._ask_controller(
-            request, CreatePartitionsResponse, deadline, lambda found: _first(found.results)
+        answer = await self.driver.ask_controller(
+            request, CreatePartitionsResponse, deadline, lambda found: first_code(found.results)
         )
         return {
             result.name: _refused(result.error_code, result.error_message, result.name)
@@ -309,7 +308,7 @@ async def create_partitions(
 
 
 async def delete_records(
-    self: AdminBase,
+    self: AsyncAdmin,
     before: Mapping[PartitionKey, int],
     *,
     partial: bool = False,
@@ -319,17 +318,17 @@ async def delete_records(
 
     Returns the new log start offset of each partition.
     """
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
 
     async def ask(node: int, partitions: list[PartitionKey]) -> Outcomes[PartitionKey, int]:
-        request = DeleteRecordsRequest(timeout_ms=self._timeout_ms(deadline))
+        request = DeleteRecordsRequest(timeout_ms=self.driver.timeout_ms(deadline))
         for topic, indexes in by_topic(partitions).items():
             wanted = [
                 DeleteRecordsRequest.DeleteRecordsPartition(partition_index=i, offset=before[topic, i])
                 for i in indexes
             ]
             request.topics.append(DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=wanted))
-        answer = await self._call(node, request, DeleteRecordsResponse, deadline)
+        answer = await self.driver.call(node, request, DeleteRecordsResponse, deadline)
         outcomes: Outcomes[PartitionKey, int] = {}
         for found in answer.topics:
             for result in found.partitions:
@@ -338,11 +337,11 @@ async def delete_records(
                 outcomes[key] = error_from(result.error_code, None, what) or result.low_watermark
         return outcomes
 
-    return settled(await self._by_leader(before, deadline, ask), partial)
+    return settled(await self.driver.by_leader(before, deadline, ask), partial)
 
 
 async def list_offsets(
-    self: AdminBase,
+    self: AsyncAdmin,
     specs: Mapping[PartitionKey, OffsetSpec | int],
     *,
     isolation_level: str = "read_uncommitted",
@@ -353,11 +352,11 @@ async def list_offsets(
 
     For a time it is the offset of the first record with that timestamp or a later one, or -1.
     """
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     needed = max((offset_specs.SINCE_VERSION.get(int(spec), 1) for spec in specs.values()), default=1)
 
     async def ask(node: int, partitions: list[PartitionKey]) -> Outcomes[PartitionKey, OffsetInfo]:
-        connection = await self._client.connection(node, timeout=deadline.left)
+        connection = await self.driver.client.connection(node, timeout=deadline.left)
         if connection.version_for(ListOffsetsRequest) < needed:
             raise UnsupportedVersion(
                 f"the broker {connection.node.address} does not know the kind of offset that was asked "
@@ -366,7 +365,7 @@ async def list_offsets(
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=1 if isolation_level == "read_committed" else 0,
-            timeout_ms=self._timeout_ms(deadline),
+            timeout_ms=self.driver.timeout_ms(deadline),
         )
         for topic, indexes in by_topic(partitions).items():
             wanted = [
@@ -374,7 +373,7 @@ async def list_offsets(
                 for i in indexes
             ]
             request.topics.append(ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=wanted))
-        answer = await self._call(node, request, ListOffsetsResponse, deadline)
+        answer = await self.driver.call(node, request, ListOffsetsResponse, deadline)
         return {
             (topic.name, partition.partition_index): error_from(
                 partition.error_code, None, f"offset of {topic.name}-{partition.partition_index}"
@@ -388,11 +387,11 @@ async def list_offsets(
             for partition in topic.partitions
         }
 
-    return settled(await self._by_leader(specs, deadline, ask), partial)
+    return settled(await self.driver.by_leader(specs, deadline, ask), partial)
 
 
 async def _by_quota(
-    self: AdminBase,
+    self: AsyncAdmin,
     asked: list[tuple[str, Item]],
     ask: Callable[[list[Item]], Awaitable[Outcomes[str, T]]],
     again: bool,
@@ -409,7 +408,7 @@ async def _by_quota(
         first = outcomes[waiting[0][0]]
         assert isinstance(first, KafkaError)
         try:
-            await self._pause(deadline, first, f"topic {waiting[0][0]!r}")
+            await self.driver.pause(deadline, first, f"topic {waiting[0][0]!r}")
         except KafkaError:
             break  # out of time: the result is the quota's error
         try:
@@ -419,15 +418,14 @@ async def _by_quota(
     return outcomes
 
 
-async def _delete_version(self: AdminBase, deadline: Deadline) -> int:
+async def _delete_version(self: AsyncAdmin, deadline: Deadline) -> int:
     """The version of DeleteTopics that the client will use."""
-    await self.start()
-    connection = await self._retrying(deadline, "delete_topics", self._client.any_connection)
+    connection = await self.driver.any_connection(deadline, "delete_topics")
     return connection.version_for(DeleteTopicsRequest)
 
 
 async def _describe_in_pages(
-    self: AdminBase, names: list[str], authorized: bool, page_size: int, deadline: Deadline
+    self: AsyncAdmin, names: list[str], authorized: bool, page_size: int, deadline: Deadline
 ) -> dict[str, TopicDescription | KafkaError]:
     """Request a limited number of partitions at a time. A topic may span several answers."""
     found: dict[str, TopicDescription | KafkaError] = {}
@@ -436,7 +434,7 @@ async def _describe_in_pages(
         response_partition_limit=page_size,
     )
     while True:
-        answer = await self._ask_any(request, DescribeTopicPartitionsResponse, deadline)
+        answer = await self.driver.ask_any(request, DescribeTopicPartitionsResponse, deadline)
         for topic in answer.topics:
             name = topic.name or ""
             error = _refused(topic.error_code, None, name)
@@ -451,16 +449,8 @@ async def _describe_in_pages(
                     name, uuid_to_text(topic.topic_id), topic.is_internal, [], operations
                 )
             before.partitions.extend(
-                TopicPartitionInfo(
-                    partition.partition_index,
-                    None if partition.leader_id == NO_LEADER else partition.leader_id,
-                    partition.replica_nodes,
-                    partition.isr_nodes,
-                    partition.offline_replicas,
-                    partition.eligible_leader_replicas,
-                    partition.last_known_elr,
-                )
-                for partition in topic.partitions
+                _partition(found, found.eligible_leader_replicas, found.last_known_elr)
+                for found in topic.partitions
             )
         cursor = answer.next_cursor
         if cursor is None:
@@ -471,7 +461,7 @@ async def _describe_in_pages(
 
 
 async def _describe_by_metadata(
-    self: AdminBase,
+    self: AsyncAdmin,
     topics: list[MetadataRequest.MetadataRequestTopic],
     authorized: bool,
     deadline: Deadline,
@@ -481,7 +471,7 @@ async def _describe_by_metadata(
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=authorized,
     )
-    answer = await self._ask_any(request, MetadataResponse, deadline)
+    answer = await self.driver.ask_any(request, MetadataResponse, deadline)
     found: dict[str, TopicDescription | KafkaError] = {}
     for topic in answer.topics:
         name = topic.name or uuid_to_text(topic.topic_id)
@@ -490,13 +480,7 @@ async def _describe_by_metadata(
             found[name] = error
             continue
         partitions = [
-            TopicPartitionInfo(
-                partition.partition_index,
-                None if partition.leader_id == NO_LEADER else partition.leader_id,
-                partition.replica_nodes,
-                partition.isr_nodes,
-                partition.offline_replicas,
-            )
+            _partition(partition)
             for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
         ]
         operations = operations_of(topic.topic_authorized_operations)
@@ -506,20 +490,28 @@ async def _describe_by_metadata(
     return found
 
 
+def _partition(
+    found: DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+    | MetadataResponse.MetadataResponsePartition,
+    elr: list[int] | None = None,
+    last_known_elr: list[int] | None = None,
+) -> TopicPartitionInfo:
+    return TopicPartitionInfo(
+        found.partition_index,
+        None if found.leader_id == NO_LEADER else found.leader_id,
+        found.replica_nodes,
+        found.isr_nodes,
+        found.offline_replicas,
+        elr,
+        last_known_elr,
+    )
+
+
 def _refused(code: int, message: str | None, name: str) -> KafkaError | None:
     """The error of a topic, with the message of the cluster if there is one."""
     if code == UnknownTopicOrPartition.code and not message:
         return UnknownTopicOrPartition(f"topic {name!r} does not exist")
     return error_from(code, message, f"topic {name!r}")
-
-
-def _first(
-    results: list[CreateTopicsResponse.CreatableTopicResult]
-    | list[DeleteTopicsResponse.DeletableTopicResult]
-    | list[CreatePartitionsResponse.CreatePartitionsTopicResult],
-) -> int:
-    """The error of the first topic: a broker that is not the controller reports that for each topic."""
-    return results[0].error_code if results else 0
 
 
 def _grown(name: str, new: NewPartitions) -> CreatePartitionsRequest.CreatePartitionsTopic:

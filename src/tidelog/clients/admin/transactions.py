@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidelog.clients.admin.base import PASSING, AdminBase, Deadline, Outcomes, by_topic
-from tidelog.clients.admin.results import Results, error_from, settled
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.admin.driver import RETRIED, Deadline, Outcomes, by_topic
+from tidelog.clients.admin.results import Results, error_from, raise_for, settled
 from tidelog.clients.network import TRANSACTION
 from tidelog.errors import (
     ConcurrentTransactions,
@@ -83,7 +84,7 @@ class FencedProducer:
 
 
 async def list_transactions(
-    self: AdminBase,
+    self: AsyncAdmin,
     *,
     states: Iterable[str] = (),
     producer_ids: Iterable[int] = (),
@@ -92,7 +93,7 @@ async def list_transactions(
     timeout: float | None = None,
 ) -> list[TransactionListing]:
     """The transactional ids of all brokers, by state, producer, pattern or duration if given."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     request = ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),
@@ -100,31 +101,31 @@ async def list_transactions(
         transactional_id_pattern=transactional_id_pattern,
     )
     found: list[TransactionListing] = []
-    for node in await self._nodes(deadline):
+    for node in await self.driver.nodes(deadline):
         found += await _transactions_of(self, node, request, deadline)
     return sorted(found, key=lambda listing: listing.transactional_id)
 
 
 async def describe_transactions(
-    self: AdminBase, transactional_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
+    self: AsyncAdmin, transactional_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
 ) -> Results[str, TransactionDescription]:
     """Describe transactional ids, with the partitions of their open transactions."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
 
     async def ask(node: int, ids: list[str]) -> Outcomes[str, TransactionDescription]:
         request = DescribeTransactionsRequest(transactional_ids=ids)
-        answer = await self._call(node, request, DescribeTransactionsResponse, deadline)
+        answer = await self.driver.call(node, request, DescribeTransactionsResponse, deadline)
         return {
             found.transactional_id: _undescribed(found) or _described(found, node)
             for found in answer.transaction_states
         }
 
-    outcomes = await self._by_coordinator(transactional_ids, deadline, ask, kind=TRANSACTION)
+    outcomes = await self.driver.by_coordinator(transactional_ids, deadline, ask, kind=TRANSACTION)
     return settled(outcomes, partial)
 
 
 async def describe_producers(
-    self: AdminBase,
+    self: AsyncAdmin,
     partitions: Iterable[PartitionKey],
     *,
     broker_id: int | None = None,
@@ -132,7 +133,7 @@ async def describe_producers(
     timeout: float | None = None,
 ) -> Results[PartitionKey, list[ProducerState]]:
     """The producer states of partitions, at their leaders or at the replicas of one broker."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
 
     async def ask(node: int, wanted: list[PartitionKey]) -> Outcomes[PartitionKey, list[ProducerState]]:
         request = DescribeProducersRequest(
@@ -141,7 +142,7 @@ async def describe_producers(
                 for topic, indexes in by_topic(wanted).items()
             ]
         )
-        answer = await self._call(node, request, DescribeProducersResponse, deadline)
+        answer = await self.driver.call(node, request, DescribeProducersResponse, deadline)
         return {
             (topic.name, found.partition_index): error_from(
                 found.error_code, found.error_message, f"partition {topic.name}-{found.partition_index}"
@@ -152,16 +153,16 @@ async def describe_producers(
         }
 
     if broker_id is None:
-        return settled(await self._by_leader(partitions, deadline, ask), partial)
-    await self._known(broker_id, deadline)
-    return settled(await self._guarded(ask, broker_id, list(partitions)), partial)
+        return settled(await self.driver.by_leader(partitions, deadline, ask), partial)
+    await self.driver.known(broker_id, deadline)
+    return settled(await self.driver.guarded(ask, broker_id, list(partitions)), partial)
 
 
 async def abort_transaction(
-    self: AdminBase, spec: AbortTransactionSpec, *, timeout: float | None = None
+    self: AsyncAdmin, spec: AbortTransactionSpec, *, timeout: float | None = None
 ) -> None:
     """Abort a hanging transaction in one partition, without its coordinator."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
     topic, index = spec.partition
     marker = WriteTxnMarkersRequest.WritableTxnMarker(
         producer_id=spec.producer_id,
@@ -172,7 +173,7 @@ async def abort_transaction(
     )
 
     async def ask(node: int, wanted: list[PartitionKey]) -> Outcomes[PartitionKey, None]:
-        answer = await self._call(
+        answer = await self.driver.call(
             node, WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, deadline
         )
         what = (
@@ -187,21 +188,21 @@ async def abort_transaction(
                         return {spec.partition: error_from(result.error_code, reason, what)}
         raise UnknownServerError(f"the leader of {topic}-{index} gave no answer for {what}")
 
-    settled(await self._by_leader([spec.partition], deadline, ask), partial=False)
+    settled(await self.driver.by_leader([spec.partition], deadline, ask), partial=False)
 
 
 async def force_terminate_transaction(
-    self: AdminBase, transactional_id: str, *, timeout: float | None = None
+    self: AsyncAdmin, transactional_id: str, *, timeout: float | None = None
 ) -> None:
     """Abort the open transaction of a transactional id by fencing its producer."""
     await fence_producers(self, [transactional_id], timeout=timeout)
 
 
 async def fence_producers(
-    self: AdminBase, transactional_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
+    self: AsyncAdmin, transactional_ids: Iterable[str], *, partial: bool = False, timeout: float | None = None
 ) -> Results[str, FencedProducer]:
     """Fence the producers of transactional ids, as new producers with these ids would."""
-    deadline = self._deadline(timeout)
+    deadline = self.driver.deadline(timeout)
 
     async def ask(node: int, ids: list[str]) -> Outcomes[str, FencedProducer]:
         outcomes: Outcomes[str, FencedProducer] = {}
@@ -209,22 +210,24 @@ async def fence_producers(
             request = InitProducerIdRequest(
                 transactional_id=transactional_id, transaction_timeout_ms=FENCE_TIMEOUT_MS
             )
-            answer = await self._call(node, request, InitProducerIdResponse, deadline)
+            answer = await self.driver.call(node, request, InitProducerIdResponse, deadline)
             outcomes[transactional_id] = error_from(
                 answer.error_code, None, f"transactional id {transactional_id!r}"
             ) or FencedProducer(answer.producer_id, answer.producer_epoch)
         return outcomes
 
     # The coordinator first ends the transaction, and answers CONCURRENT_TRANSACTIONS until then.
-    again = (*PASSING, ConcurrentTransactions)
-    outcomes = await self._by_coordinator(transactional_ids, deadline, ask, kind=TRANSACTION, again=again)
+    again = (*RETRIED, ConcurrentTransactions)
+    outcomes = await self.driver.by_coordinator(
+        transactional_ids, deadline, ask, kind=TRANSACTION, again=again
+    )
     return settled(outcomes, partial)
 
 
 async def _transactions_of(
-    self: AdminBase, node: int, request: ListTransactionsRequest, deadline: Deadline
+    self: AsyncAdmin, node: int, request: ListTransactionsRequest, deadline: Deadline
 ) -> list[TransactionListing]:
-    connection = await self._client.connection(node, timeout=deadline.left)
+    connection = await self.driver.client.connection(node, timeout=deadline.left)
     version = connection.version_for(ListTransactionsRequest)
     needed = 2 if request.transactional_id_pattern else 1 if request.duration_filter >= 0 else 0
     if version < needed:
@@ -234,16 +237,14 @@ async def _transactions_of(
         )
 
     async def ask() -> list[TransactionListing]:
-        answer = await self._call(node, request, ListTransactionsResponse, deadline)
-        error = error_from(answer.error_code, None, f"transactions of broker {node}")
-        if error is not None:
-            raise error
+        answer = await self.driver.call(node, request, ListTransactionsResponse, deadline)
+        raise_for(answer.error_code, None, f"transactions of broker {node}")
         return [
             TransactionListing(state.transactional_id, state.producer_id, state.transaction_state, node)
             for state in answer.transaction_states
         ]
 
-    return await self._retrying(deadline, "list_transactions", ask)
+    return await self.driver.retrying(deadline, "list_transactions", ask)
 
 
 def _undescribed(found: DescribeTransactionsResponse.TransactionState) -> KafkaError | None:

@@ -7,10 +7,12 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from tidelog.clients.admin.base import AdminBase, Outcomes
-from tidelog.clients.admin.results import Results, error_from, names_in, raise_for, settled
+from tidelog.clients.admin.client import AsyncAdmin
+from tidelog.clients.admin.driver import Outcomes
+from tidelog.clients.admin.results import Results, error_from, first_code, names_in, raise_for, settled
+from tidelog.protocol.message import Message
 from tidelog.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from tidelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -40,6 +42,8 @@ from tidelog.protocol.messages.renew_delegation_token import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
+
+Expiry = TypeVar("Expiry", RenewDelegationTokenResponse, ExpireDelegationTokenResponse)
 
 DEFAULT_ITERATIONS = 8192
 SALT_BYTES = 24
@@ -117,7 +121,7 @@ class QuotaComponent(NamedTuple):
 
 
 async def describe_user_scram_credentials(
-    self: AdminBase,
+    self: AsyncAdmin,
     users: Iterable[str] | None = None,
     *,
     partial: bool = False,
@@ -127,7 +131,9 @@ async def describe_user_scram_credentials(
     request = DescribeUserScramCredentialsRequest(users=None)
     if users is not None:
         request.users = [DescribeUserScramCredentialsRequest.UserName(name=user) for user in names_in(users)]
-    answer = await self._ask_any(request, DescribeUserScramCredentialsResponse, self._deadline(timeout))
+    answer = await self.driver.ask_any(
+        request, DescribeUserScramCredentialsResponse, self.driver.deadline(timeout)
+    )
     raise_for(answer.error_code, answer.error_message, "SCRAM credentials")
     outcomes: Outcomes[str, list[ScramCredentialInfo]] = {
         result.user: error_from(result.error_code, result.error_message, f"user {result.user!r}")
@@ -141,7 +147,7 @@ async def describe_user_scram_credentials(
 
 
 async def alter_user_scram_credentials(
-    self: AdminBase,
+    self: AsyncAdmin,
     alterations: Iterable[UserScramCredentialUpsertion | UserScramCredentialDeletion],
     *,
     partial: bool = False,
@@ -158,11 +164,11 @@ async def alter_user_scram_credentials(
             )
         else:
             request.upsertions.append(_salted(change))
-    answer = await self._ask_controller(
+    answer = await self.driver.ask_controller(
         request,
         AlterUserScramCredentialsResponse,
-        self._deadline(timeout),
-        lambda found: found.results[0].error_code if found.results else 0,
+        self.driver.deadline(timeout),
+        lambda found: first_code(found.results),
     )
     outcomes: Outcomes[str, None] = {
         result.user: error_from(result.error_code, result.error_message, f"user {result.user!r}")
@@ -175,7 +181,7 @@ async def alter_user_scram_credentials(
 
 
 async def create_delegation_token(
-    self: AdminBase,
+    self: AsyncAdmin,
     *,
     owner: Principal | None = None,
     renewers: Iterable[Principal] = (),
@@ -195,8 +201,8 @@ async def create_delegation_token(
         ],
         max_lifetime_ms=max_lifetime_ms,
     )
-    answer = await self._ask_controller(
-        request, CreateDelegationTokenResponse, self._deadline(timeout), lambda found: found.error_code
+    answer = await self.driver.ask_controller(
+        request, CreateDelegationTokenResponse, self.driver.deadline(timeout), lambda found: found.error_code
     )
     raise_for(answer.error_code, None, "delegation token")
     return DelegationToken(
@@ -212,31 +218,23 @@ async def create_delegation_token(
 
 
 async def renew_delegation_token(
-    self: AdminBase, hmac: bytes, *, renew_period_ms: int = -1, timeout: float | None = None
+    self: AsyncAdmin, hmac: bytes, *, renew_period_ms: int = -1, timeout: float | None = None
 ) -> int:
     """Extend the life of a token; returns its expiry time in milliseconds."""
     request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=renew_period_ms)
-    answer = await self._ask_controller(
-        request, RenewDelegationTokenResponse, self._deadline(timeout), lambda found: found.error_code
-    )
-    raise_for(answer.error_code, None, "delegation token")
-    return answer.expiry_timestamp_ms
+    return await _new_expiry(self, request, RenewDelegationTokenResponse, timeout)
 
 
 async def expire_delegation_token(
-    self: AdminBase, hmac: bytes, *, expiry_period_ms: int = -1, timeout: float | None = None
+    self: AsyncAdmin, hmac: bytes, *, expiry_period_ms: int = -1, timeout: float | None = None
 ) -> int:
     """Expire a token after a time, at once if it is negative; returns its expiry time."""
     request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=expiry_period_ms)
-    answer = await self._ask_controller(
-        request, ExpireDelegationTokenResponse, self._deadline(timeout), lambda found: found.error_code
-    )
-    raise_for(answer.error_code, None, "delegation token")
-    return answer.expiry_timestamp_ms
+    return await _new_expiry(self, request, ExpireDelegationTokenResponse, timeout)
 
 
 async def describe_delegation_tokens(
-    self: AdminBase, owners: Iterable[Principal] | None = None, *, timeout: float | None = None
+    self: AsyncAdmin, owners: Iterable[Principal] | None = None, *, timeout: float | None = None
 ) -> list[DelegationToken]:
     """The tokens that this user may see, or only those of some owners."""
     request = DescribeDelegationTokenRequest(owners=None)
@@ -247,16 +245,29 @@ async def describe_delegation_tokens(
             )
             for owner in owners
         ]
-    answer = await self._ask_any(request, DescribeDelegationTokenResponse, self._deadline(timeout))
+    answer = await self.driver.ask_any(
+        request, DescribeDelegationTokenResponse, self.driver.deadline(timeout)
+    )
     raise_for(answer.error_code, None, "delegation tokens")
     return [_token(found) for found in answer.tokens]
+
+
+async def _new_expiry(
+    self: AsyncAdmin, request: Message, response: type[Expiry], timeout: float | None
+) -> int:
+    """Change the expiry time of a token; returns the new one."""
+    answer = await self.driver.ask_controller(
+        request, response, self.driver.deadline(timeout), lambda found: found.error_code
+    )
+    raise_for(answer.error_code, None, "delegation token")
+    return answer.expiry_timestamp_ms
 
 
 # Quotas
 
 
 async def describe_client_quotas(
-    self: AdminBase,
+    self: AsyncAdmin,
     components: Iterable[QuotaComponent] = (),
     *,
     strict: bool = False,
@@ -274,7 +285,7 @@ async def describe_client_quotas(
         ],
         strict=strict,
     )
-    answer = await self._ask_any(request, DescribeClientQuotasResponse, self._deadline(timeout))
+    answer = await self.driver.ask_any(request, DescribeClientQuotasResponse, self.driver.deadline(timeout))
     raise_for(answer.error_code, answer.error_message, "quotas")
     return {
         _entity((part.entity_type, part.entity_name) for part in entry.entity): {
@@ -285,7 +296,7 @@ async def describe_client_quotas(
 
 
 async def alter_client_quotas(
-    self: AdminBase,
+    self: AsyncAdmin,
     changes: Mapping[QuotaEntity, Mapping[str, float | None]],
     *,
     validate_only: bool = False,
@@ -307,11 +318,11 @@ async def alter_client_quotas(
         for entity, ops in changes.items()
     ]
     request = AlterClientQuotasRequest(entries=entries, validate_only=validate_only)
-    answer = await self._ask_controller(
+    answer = await self.driver.ask_controller(
         request,
         AlterClientQuotasResponse,
-        self._deadline(timeout),
-        lambda found: found.entries[0].error_code if found.entries else 0,
+        self.driver.deadline(timeout),
+        lambda found: first_code(found.entries),
     )
     # An answer may have the parts of an entity in another order.
     asked = {frozenset(entity): entity for entity in changes}

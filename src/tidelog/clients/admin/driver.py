@@ -1,6 +1,6 @@
 """Routes the requests of the admin client: to any broker, the controller, leaders or coordinators.
 
-Retriable errors (an election, a coordinator that loads, a broken connection) are retried until
+Some errors are retried (an election, a coordinator that loads, a broken connection) until
 default.api.timeout.ms is over or `retries` are used up. An error of one key does not affect the other keys. A
 request that the broker does not support raises UnsupportedVersion with the name of the API.
 """
@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from typing import TypeVar
 
-from tidelog.clients.admin.results import error_from, names_in
+from tidelog.clients.admin.results import error_from, names_in, settled
+from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.connection import api_name
-from tidelog.clients.errors import (
-    ClientClosedException,
-    ConfigError,
-    NoBrokersAvailableException,
-    TimeoutException,
-)
+from tidelog.clients.errors import ClientClosedException, NoBrokersAvailableException, TimeoutException
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.network import GROUP, NetworkClient
-from tidelog.clients.settings import admin_settings
-from tidelog.clients.telemetry import Telemetry
+from tidelog.clients.settings import AdminSettings
 from tidelog.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -43,17 +37,14 @@ from tidelog.partitions import PartitionKey
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
-if TYPE_CHECKING:
-    from tidelog.clients.typed_settings import AdminClientConfig
-
 T = TypeVar("T")
 K = TypeVar("K")
 R = TypeVar("R", bound=Message)
 
 Outcomes = dict[K, T | KafkaError]
 
-# Retriable errors: another broker answers, or the same broker a moment later.
-PASSING: tuple[type[KafkaError], ...] = (
+# After these errors another broker answers, or the same broker a moment later.
+RETRIED: tuple[type[KafkaError], ...] = (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     FencedLeaderEpoch,
@@ -87,86 +78,36 @@ class Deadline:
         return max(0.0, self.at - self._loop.time())
 
 
-class AdminBase:
-    """The base of AsyncAdmin. Takes Kafka's settings with underscores or as a dict; use `async with`."""
+class AdminApiDriver:
+    """Finds the broker for each request of an admin client, sends the request, and retries it."""
 
-    def __init__(
-        self, config: Mapping[str, object] | None = None, /, **settings: Unpack[AdminClientConfig]
-    ) -> None:
-        self.settings = admin_settings(config, **settings)
-        controllers = self.settings.bootstrap_controllers
-        if controllers and self.settings.bootstrap_servers:
-            raise ConfigError(
-                "bootstrap.controllers", ",".join(controllers), "expected alone, or bootstrap.servers alone"
-            )
-        self._client = NetworkClient(self.settings, controllers=controllers)
-        self._telemetry = Telemetry(self._client)
+    def __init__(self, settings: AdminSettings) -> None:
+        self._settings = settings
+        self.client = NetworkClient(settings, controllers=settings.bootstrap_controllers)
 
     async def start(self) -> None:
-        """Start the client, as `async with` and the first call do. It connects with the first request."""
-        if self._client.closed:
+        """Start the network client. A second call does nothing."""
+        if self.client.closed:
             raise ClientClosedException("the admin client is closed")
-        await self._client.start()
-
-    async def connect(self, *, timeout: float | None = None) -> None:
-        """Connect to a bootstrap server. Raises if none can be reached, after one attempt each.
-
-        Every call connects by itself and retries for its whole timeout. This method is for programs that
-        prefer to fail at once without a broker.
-        """
-        await self.start()
-        try:
-            await self._client.any_connection(timeout=self._deadline(timeout).left)
-        except PASSING:
-            links = sorted(self._client.links(), key=lambda link: link.node.id, reverse=True)
-            errors = [link.error for link in links if link.error is not None]
-            if not errors:
-                raise
-            if len(errors) == 1:
-                raise errors[0] from None
-            raise NetworkException("; ".join(map(str, errors))) from None
-
-    async def close(self) -> None:
-        await self._client.close()
-
-    def metrics(self) -> dict[str, float]:
-        """Metrics with Kafka's names, such as request-total; times are in milliseconds."""
-        return self._client.metrics.snapshot()
-
-    async def client_instance_id(self, *, timeout: float | None = None) -> str:
-        """The client instance id, as text.
-
-        Raises UnsupportedVersion if the broker does not collect client metrics.
-        """
-        await self.start()
-        return await self._telemetry.client_instance_id(self._deadline(timeout).seconds)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        await self.client.start()
 
     # Time
 
-    def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline(self.settings.default_api_timeout_ms / 1000 if timeout is None else timeout)
+    def deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self._settings.default_api_timeout_ms / 1000 if timeout is None else timeout)
 
-    def _request_timeout(self, deadline: Deadline) -> float:
-        return min(deadline.left, self.settings.request_timeout_ms / 1000)
+    def request_timeout(self, deadline: Deadline) -> float:
+        return min(deadline.left, self._settings.request_timeout_ms / 1000)
 
-    def _timeout_ms(self, deadline: Deadline) -> int:
+    def timeout_ms(self, deadline: Deadline) -> int:
         """The time limit that a request passes to the cluster."""
-        return max(1, round(self._request_timeout(deadline) * 1000))
+        return max(1, round(self.request_timeout(deadline) * 1000))
 
-    async def _pause(self, deadline: Deadline, error: KafkaError, what: str) -> None:
+    async def pause(self, deadline: Deadline, error: KafkaError, what: str) -> None:
         """Wait before the next attempt. Raises if there is none."""
-        pause = self._client.retry_backoff.delay(deadline.attempts)
+        pause = self.client.retry_backoff.delay(deadline.attempts)
         deadline.attempts += 1
-        if deadline.attempts > self.settings.retries:
+        if deadline.attempts > self._settings.retries:
             raise error
         if pause >= deadline.left:
             raise TimeoutException(
@@ -174,82 +115,88 @@ class AdminBase:
             ) from None
         await asyncio.sleep(pause)
 
-    async def _retrying(self, deadline: Deadline, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+    async def retrying(self, deadline: Deadline, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """The result of `ask`, which is called again after an error that is retried."""
         while True:
             try:
                 return await ask()
-            except PASSING as error:
-                await self._pause(deadline, error, what)
+            except RETRIED as error:
+                await self.pause(deadline, error, what)
 
     # Routing
 
-    async def _call(self, node_id: int, request: Message, answer: type[R], deadline: Deadline) -> R:
-        """Send a request to one broker, once."""
-        timeout = self._request_timeout(deadline) + GRACE_SECONDS
-        return await self._client.call(node_id, request, answer, timeout=timeout)
+    async def any_connection(self, deadline: Deadline, what: str) -> AsyncConnection:
+        """A connection to any broker; its versions say what the brokers serve."""
+        await self.start()
+        return await self.retrying(deadline, what, self.client.any_connection)
 
-    async def _ask_any(self, request: Message, answer: type[R], deadline: Deadline) -> R:
+    async def call(self, node_id: int, request: Message, answer: type[R], deadline: Deadline) -> R:
+        """Send a request to one broker, once."""
+        timeout = self.request_timeout(deadline) + GRACE_SECONDS
+        return await self.client.call(node_id, request, answer, timeout=timeout)
+
+    async def ask_any(self, request: Message, answer: type[R], deadline: Deadline) -> R:
         """Send a request to any broker, until one answers."""
         await self.start()
 
         async def ask() -> R:
-            timeout = self._request_timeout(deadline)
-            if self._client.speaks_with_controllers:
-                return await self._client.call_controller(request, answer, timeout=timeout)
-            return await self._client.call_any(request, answer, timeout=timeout)
+            timeout = self.request_timeout(deadline)
+            if self.client.speaks_with_controllers:
+                return await self.client.call_controller(request, answer, timeout=timeout)
+            return await self.client.call_any(request, answer, timeout=timeout)
 
-        return await self._retrying(deadline, api_name(type(request)), ask)
+        return await self.retrying(deadline, api_name(type(request)), ask)
 
-    async def _ask_node(self, node_id: int, request: Message, answer: type[R], deadline: Deadline) -> R:
+    async def ask_node(self, node_id: int, request: Message, answer: type[R], deadline: Deadline) -> R:
         """Send a request to one broker, until it answers."""
-        await self._known(node_id, deadline)
-        return await self._retrying(
-            deadline, api_name(type(request)), lambda: self._call(node_id, request, answer, deadline)
+        await self.known(node_id, deadline)
+        return await self.retrying(
+            deadline, api_name(type(request)), lambda: self.call(node_id, request, answer, deadline)
         )
 
-    async def _ask_controller(
+    async def ask_controller(
         self, request: Message, answer: type[R], deadline: Deadline, code_of: Callable[[R], int]
     ) -> R:
         """Send a request to the controller, or to its successor if `code_of` finds NOT_CONTROLLER."""
         await self.start()
 
         async def ask() -> R:
-            timeout = self._request_timeout(deadline) + GRACE_SECONDS
-            found = await self._client.call_controller(request, answer, timeout=timeout)
+            timeout = self.request_timeout(deadline) + GRACE_SECONDS
+            found = await self.client.call_controller(request, answer, timeout=timeout)
             if code_of(found) == NotController.code:
-                await self._client.refresh(timeout=deadline.left)
+                await self.client.refresh(timeout=deadline.left)
                 raise NotController(f"{api_name(type(request))}: the broker is not the controller")
             return found
 
-        return await self._retrying(deadline, api_name(type(request)), ask)
+        return await self.retrying(deadline, api_name(type(request)), ask)
 
-    async def _known(self, node_id: int, deadline: Deadline) -> None:
+    async def known(self, node_id: int, deadline: Deadline) -> None:
         """Make sure that the address of a broker is known. Raises if the cluster has no such broker."""
-        nodes = await self._nodes(deadline)
+        nodes = await self.nodes(deadline)
         if node_id not in nodes:
             raise NetworkException(f"broker {node_id} is not in the cluster, which has {sorted(nodes)}")
 
-    def _node(self, node_id: int) -> BrokerNode:
+    def node(self, node_id: int) -> BrokerNode:
         """A broker of the current view of the cluster."""
-        node = self._client.view.nodes.get(node_id)
+        node = self.client.view.nodes.get(node_id)
         if node is None:
             raise NetworkException(f"broker {node_id} is not in the cluster any more")
         return node
 
-    async def _nodes(self, deadline: Deadline) -> list[int]:
+    async def nodes(self, deadline: Deadline) -> list[int]:
         """The ids of the live brokers."""
         await self.start()
-        if not self._client.view.nodes:
-            await self._client.refresh(timeout=deadline.left)
-        return sorted(self._client.view.nodes)
+        if not self.client.view.nodes:
+            await self.client.refresh(timeout=deadline.left)
+        return sorted(self.client.view.nodes)
 
-    async def _metadata(self, topics: Iterable[str] | None, deadline: Deadline) -> MetadataResponse:
+    async def metadata(self, topics: Iterable[str] | None, deadline: Deadline) -> MetadataResponse:
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         if topics is not None:
             request.topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
-        answer = await self._ask_any(request, MetadataResponse, deadline)
+        answer = await self.ask_any(request, MetadataResponse, deadline)
         # The next requests go to the brokers that this answer names.
-        self._client.view.update(answer, asked=())
+        self.client.view.update(answer, asked=())
         return answer
 
     async def _leaders(
@@ -257,7 +204,7 @@ class AdminBase:
     ) -> dict[PartitionKey, int | KafkaError]:
         """The leader of each partition, or the reason why it has none."""
         wanted = list(partitions)
-        answer = await self._metadata(sorted({topic for topic, _ in wanted}), deadline)
+        answer = await self.metadata(sorted({topic for topic, _ in wanted}), deadline)
         leaders = {
             (topic.name, partition.partition_index): partition.leader_id
             for topic in answer.topics
@@ -282,7 +229,7 @@ class AdminBase:
                 )
         return found
 
-    async def _by_leader(
+    async def by_leader(
         self,
         partitions: Iterable[PartitionKey],
         deadline: Deadline,
@@ -295,14 +242,14 @@ class AdminBase:
 
         return await self._settle(list(dict.fromkeys(partitions)), deadline, look_up, ask)
 
-    async def _by_coordinator(
+    async def by_coordinator(
         self,
         keys: Iterable[str],
         deadline: Deadline,
         ask: Callable[[int, list[str]], Awaitable[Mapping[str, T | KafkaError]]],
         *,
         kind: int = GROUP,
-        again: tuple[type[KafkaError], ...] = PASSING,
+        again: tuple[type[KafkaError], ...] = RETRIED,
     ) -> Outcomes[str, T]:
         """The answers of the coordinators for each group or transactional id."""
 
@@ -310,7 +257,7 @@ class AdminBase:
             found: dict[str, int | KafkaError] = {}
             for key in waiting:
                 try:
-                    found[key] = await self._client.coordinator(kind, key, timeout=deadline.left)
+                    found[key] = await self.client.coordinator(kind, key, timeout=deadline.left)
                 except KafkaError as error:
                     found[key] = error
             return found
@@ -318,11 +265,24 @@ class AdminBase:
         async def asked(node_id: int, waiting: list[str]) -> Mapping[str, T | KafkaError]:
             answers = await ask(node_id, waiting)
             for key, outcome in answers.items():
-                if isinstance(outcome, PASSING):
-                    self._client.forget_coordinator(kind, key)
+                if isinstance(outcome, RETRIED):
+                    self.client.forget_coordinator(kind, key)
             return answers
 
         return await self._settle(names_in(keys), deadline, look_up, asked, again)
+
+    async def by_one_coordinator(
+        self, group_id: str, deadline: Deadline, ask: Callable[[int], Awaitable[T]]
+    ) -> T:
+        """The answer of the coordinator of one group. `ask` raises the errors of the group."""
+
+        async def asked(node_id: int, _: list[str]) -> Outcomes[str, T]:
+            try:
+                return {group_id: await ask(node_id)}
+            except KafkaError as error:
+                return {group_id: error}
+
+        return settled(await self.by_coordinator([group_id], deadline, asked), partial=False)[group_id]
 
     async def _settle(
         self,
@@ -330,22 +290,22 @@ class AdminBase:
         deadline: Deadline,
         look_up: Callable[[list[K]], Awaitable[Mapping[K, int | KafkaError]]],
         ask: Callable[[int, list[K]], Awaitable[Mapping[K, T | KafkaError]]],
-        again: tuple[type[KafkaError], ...] = PASSING,
+        again: tuple[type[KafkaError], ...] = RETRIED,
     ) -> Outcomes[K, T]:
         await self.start()
-        settled: Outcomes[K, T] = {}
+        outcomes: Outcomes[K, T] = {}
         waiting = keys
         while waiting:
-            settled |= await self._ask_once(waiting, look_up, ask)
-            waiting = [key for key in keys if isinstance(settled[key], again)]
+            outcomes |= await self._ask_once(waiting, look_up, ask)
+            waiting = [key for key in keys if isinstance(outcomes[key], again)]
             if waiting:
-                first = settled[waiting[0]]
+                first = outcomes[waiting[0]]
                 assert isinstance(first, KafkaError)
                 try:
-                    await self._pause(deadline, first, repr(waiting[0]))
+                    await self.pause(deadline, first, repr(waiting[0]))
                 except KafkaError as error:
-                    return settled | dict.fromkeys(waiting, error)
-        return {key: settled[key] for key in keys}
+                    return outcomes | dict.fromkeys(waiting, error)
+        return {key: outcomes[key] for key in keys}
 
     async def _ask_once(
         self,
@@ -360,13 +320,13 @@ class AdminBase:
                 outcomes[key] = node
             else:
                 by_node.setdefault(node, []).append(key)
-        answered = await asyncio.gather(*(self._guarded(ask, node, asked) for node, asked in by_node.items()))
+        answered = await asyncio.gather(*(self.guarded(ask, node, asked) for node, asked in by_node.items()))
         for (node, asked), answers in zip(by_node.items(), answered, strict=True):
             silent = UnknownServerError(f"broker {node} gave no answer for it")
             outcomes |= {key: answers.get(key, silent) for key in asked}
         return outcomes
 
-    async def _guarded(
+    async def guarded(
         self, ask: Callable[[int, list[K]], Awaitable[Mapping[K, T | KafkaError]]], node: int, keys: list[K]
     ) -> Mapping[K, T | KafkaError]:
         """The answer of one broker. If it fails, each of its keys gets the error."""
@@ -377,6 +337,7 @@ class AdminBase:
 
 
 def by_topic(partitions: Iterable[PartitionKey]) -> dict[str, list[int]]:
+    """The indexes of the partitions of each topic, in order."""
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)
