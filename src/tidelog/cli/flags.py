@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 import click
@@ -49,6 +50,17 @@ class WrongUsage(click.UsageError):
     exit_code = 1
 
 
+@contextmanager
+def wrong_usage(ctx: click.Context) -> Iterator[None]:
+    """Raise click's errors about the command line as WrongUsage."""
+    try:
+        yield
+    except WrongUsage:
+        raise
+    except click.UsageError as error:
+        raise WrongUsage(error.format_message(), error.ctx or ctx) from None
+
+
 class KafkaStyleCommand(click.Command):
     """A command that ends with 1, not with click's 2, when its flags are wrong.
 
@@ -57,10 +69,8 @@ class KafkaStyleCommand(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
+        with wrong_usage(ctx):
             return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            raise WrongUsage(error.format_message(), error.ctx or ctx) from None
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -82,18 +92,12 @@ class KafkaStyleGroup(click.Group):
     """A command with subcommands that ends with 1, not with click's 2, when its flags are wrong."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
+        with wrong_usage(ctx):
             return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            raise WrongUsage(error.format_message(), error.ctx or ctx) from None
 
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        with wrong_usage(ctx):
             return super().invoke(ctx)
-        except WrongUsage:
-            raise
-        except click.UsageError as error:
-            raise WrongUsage(error.format_message(), error.ctx or ctx) from None
 
 
 def _single(ctx: click.Context, option: click.Parameter, values: tuple[T, ...]) -> T | None:

@@ -25,6 +25,10 @@ class Average:
     def mean(self) -> float:
         return self.total / self.count if self.count else 0.0
 
+    def milliseconds(self, name: str) -> dict[str, float]:
+        """The metrics of a time that was recorded in seconds: NAME-avg and NAME-max in milliseconds."""
+        return {f"{name}-avg": self.mean * 1000, f"{name}-max": self.greatest * 1000}
+
 
 @dataclass(slots=True)
 class NetworkMetrics:
@@ -53,8 +57,6 @@ class NetworkMetrics:
             "outgoing-byte-total": self.outgoing_byte_total,
             "incoming-byte-total": self.incoming_byte_total,
             "request-size-avg": self.outgoing_byte_total / self.request_total if self.request_total else 0.0,
-            "request-latency-avg": self.request_latency.mean * 1000,
-            "request-latency-max": self.request_latency.greatest * 1000,
-            "throttle-time-avg": self.throttle_time.mean * 1000,
-            "throttle-time-max": self.throttle_time.greatest * 1000,
+            **self.request_latency.milliseconds("request-latency"),
+            **self.throttle_time.milliseconds("throttle-time"),
         }

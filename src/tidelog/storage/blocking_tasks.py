@@ -6,6 +6,18 @@ from collections.abc import Callable
 
 from tidelog.clock import Scheduler
 
+Done = Callable[[None, BaseException | None], None]
+
+
+def run_here(work: Callable[[], None], done: Done) -> None:
+    """Call `work`, then `done(None, error)`, without a scheduler."""
+    try:
+        work()
+    except OSError as error:
+        done(None, error)
+    else:
+        done(None, None)
+
 
 class BlockingTasks:
     """Runs work through the scheduler; without a scheduler, or once closed, at once."""
@@ -16,17 +28,12 @@ class BlockingTasks:
         self._scheduler = scheduler
         self._closed = False
 
-    def run(self, work: Callable[[], None], done: Callable[[None, BaseException | None], None]) -> None:
+    def run(self, work: Callable[[], None], done: Done) -> None:
         """Call `work`, then `done(None, error)` on the loop."""
         if self._scheduler is not None and not self._closed:
             self._scheduler.run_blocking(work, done)
-            return
-        try:
-            work()
-        except OSError as error:
-            done(None, error)
         else:
-            done(None, None)
+            run_here(work, done)
 
     def close(self) -> None:
         self._closed = True

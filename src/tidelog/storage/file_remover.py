@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 
 from tidelog.clock import Scheduler
+from tidelog.storage.blocking_tasks import Done, run_here
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.log_segment import DELETED
 
@@ -158,15 +159,10 @@ class FileRemover:
         else:
             self._scheduler.schedule(delay_ms / 1000, lambda: self._run(work, done))
 
-    def _run(self, work: Callable[[], None], done: Callable[[None, BaseException | None], None]) -> None:
+    def _run(self, work: Callable[[], None], done: Done) -> None:
         if self._closed:
             return
         if self._scheduler is not None:
             self._scheduler.run_in_background(work, done)
-            return
-        try:
-            work()
-        except OSError as error:
-            done(None, error)
         else:
-            done(None, None)
+            run_here(work, done)

@@ -21,6 +21,7 @@ from tidelog.errors import (
 from tidelog.records.batch import (
     CONTROL_FLAG,
     TRANSACTIONAL_FLAG,
+    BatchHeader,
     EndTransactionMarker,
     read_header,
     read_marker,
@@ -301,7 +302,7 @@ class ProducerStateManager:
             )
 
     def end_transaction(
-        self, batch: CheckedBatch, marker: EndTransactionMarker, offset: int
+        self, batch: CheckedBatch | BatchHeader, marker: EndTransactionMarker, offset: int
     ) -> AbortedTransaction | None:
         """A marker was written. Gives the transaction that it aborted, for the marker's segment."""
         if self.verifications:

@@ -153,21 +153,7 @@ def replay(
     marker = read_marker(buf, at, header)
     if marker is None:
         return None
-    completed = producers.append_marker(
-        header.producer_id,
-        header.producer_epoch,
-        marker.coordinator_epoch,
-        not marker.commit,
-        header.base_offset,
-        header.max_timestamp,
-    )
-    if completed is None:
-        return None
-    stable = producers.stable_offset_after(completed)
-    producers.complete(completed)
-    if not completed.aborted:
-        return None
-    return AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable)
+    return producers.end_transaction(header, marker, header.base_offset)
 
 
 # -- one segment

@@ -26,7 +26,7 @@ class ConsumerMetrics:
 
     def snapshot(self) -> dict[str, float]:
         """Every metric by Kafka's name; times in milliseconds."""
-        numbers: dict[str, float] = {
+        return {
             "records-consumed-total": self.records_consumed_total,
             "bytes-consumed-total": self.bytes_consumed_total,
             "fetch-total": self.fetch_total,
@@ -38,13 +38,8 @@ class ConsumerMetrics:
             "poll-total": self.poll_total,
             "fetch-size-avg": self.fetch_size.mean,
             "fetch-size-max": self.fetch_size.greatest,
+            **self.fetch_latency.milliseconds("fetch-latency"),
+            **self.commit_latency.milliseconds("commit-latency"),
+            **self.rebalance_latency.milliseconds("rebalance-latency"),
+            **self.throttle_time.milliseconds("fetch-throttle-time"),
         }
-        for name, average in (
-            ("fetch-latency", self.fetch_latency),
-            ("commit-latency", self.commit_latency),
-            ("rebalance-latency", self.rebalance_latency),
-            ("fetch-throttle-time", self.throttle_time),
-        ):
-            numbers[f"{name}-avg"] = average.mean * 1000
-            numbers[f"{name}-max"] = average.greatest * 1000
-        return numbers

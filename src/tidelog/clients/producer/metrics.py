@@ -22,7 +22,7 @@ class ProducerMetrics:
 
     def snapshot(self) -> dict[str, float]:
         """Every metric by Kafka's name; times in milliseconds."""
-        numbers: dict[str, float] = {
+        return {
             "record-send-total": self.record_send_total,
             "record-error-total": self.record_error_total,
             "record-retry-total": self.record_retry_total,
@@ -31,12 +31,7 @@ class ProducerMetrics:
             "batch-size-max": self.batch_size.greatest,
             "records-per-request-avg": self.records_per_request.mean,
             "compression-rate-avg": self.compression_rate.mean,
+            **self.record_queue_time.milliseconds("record-queue-time"),
+            **self.request_latency.milliseconds("request-latency"),
+            **self.throttle_time.milliseconds("produce-throttle-time"),
         }
-        for name, average in (
-            ("record-queue-time", self.record_queue_time),
-            ("request-latency", self.request_latency),
-            ("produce-throttle-time", self.throttle_time),
-        ):
-            numbers[f"{name}-avg"] = average.mean * 1000
-            numbers[f"{name}-max"] = average.greatest * 1000
-        return numbers

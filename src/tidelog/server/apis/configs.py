@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from tidelog.controller.interface import ConfigChange, ConfigEntity, ConfigKind
 from tidelog.controller.validation import check_topic_name
@@ -43,7 +43,9 @@ from tidelog.slices import Slices, finished
 if TYPE_CHECKING:
     from tidelog.cluster.topic_overrides import TopicOverrides
 
-R = TypeVar("R")
+R = TypeVar(
+    "R", AlterConfigsRequest.AlterConfigsResource, IncrementalAlterConfigsRequest.AlterConfigsResource
+)
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 RESOURCE_TYPES = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
@@ -172,8 +174,6 @@ def _described(entry: ConfigEntry, synonyms: bool) -> DescribeConfigsResponse.De
 async def alter_configs(
     services: Services, request: Request, body: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    named = Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
-
     async def change(resource: AlterConfigsRequest.AlterConfigsResource) -> None:
         if resource.resource_type == BROKER_LOGGER:
             raise InvalidRequest("log levels are changed with IncrementalAlterConfigs")
@@ -183,16 +183,8 @@ async def alter_configs(
 
     return AlterConfigsResponse(
         responses=[
-            AlterConfigsResponse.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in body.resources
-            for code, message in [
-                await _outcome(named[resource.resource_type, resource.resource_name], change, resource)
-            ]
+            AlterConfigsResponse.AlterConfigsResourceResponse(**fields)
+            for fields in await _alter_each(body.resources, change)
         ]
     )
 
@@ -200,8 +192,6 @@ async def alter_configs(
 async def incremental_alter_configs(
     services: Services, request: Request, body: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    named = Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
-
     async def change(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> None:
         if resource.resource_type == BROKER_LOGGER:
             _change_levels(services, resource, body.validate_only)
@@ -214,30 +204,38 @@ async def incremental_alter_configs(
 
     return IncrementalAlterConfigsResponse(
         responses=[
-            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in body.resources
-            for code, message in [
-                await _outcome(named[resource.resource_type, resource.resource_name], change, resource)
-            ]
+            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(**fields)
+            for fields in await _alter_each(body.resources, change)
         ]
     )
 
 
-async def _outcome(
-    times_named: int, change: Callable[[R], Awaitable[None]], resource: R
-) -> tuple[int, str | None]:
-    try:
-        if times_named > 1:
-            raise InvalidRequest("the resource is named more than once")
-        await change(resource)
-    except KafkaError as error:
-        return error.code, error.message
-    return ErrorCode.NONE, None
+class _Altered(TypedDict):
+    """The fields of a response to AlterConfigs and to IncrementalAlterConfigs."""
+
+    error_code: int
+    error_message: str | None
+    resource_type: int
+    resource_name: str
+
+
+async def _alter_each(resources: Sequence[R], change: Callable[[R], Awaitable[None]]) -> list[_Altered]:
+    """Change one resource after the other. An error of one leaves the others alone."""
+    occurrences = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    altered = []
+    for resource in resources:
+        kind, name = resource.resource_type, resource.resource_name
+        result = _Altered(
+            error_code=ErrorCode.NONE, error_message=None, resource_type=kind, resource_name=name
+        )
+        try:
+            if occurrences[kind, name] > 1:
+                raise InvalidRequest("the resource is named more than once")
+            await change(resource)
+        except KafkaError as error:
+            result["error_code"], result["error_message"] = error.code, error.message
+        altered.append(result)
+    return altered
 
 
 def _entity(services: Services, kind: int, name: str) -> ConfigEntity:
