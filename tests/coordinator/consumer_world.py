@@ -74,6 +74,9 @@ class MemoryRuntime(CoordinatorRuntime[GroupShard]):
         if not self.hold:
             self.finish()
 
+    def when_committed(self, partition: int, done: Done) -> None:
+        done(None)
+
     def finish(self, error: KafkaError | None = None) -> None:
         """Write the oldest append that is open, or fail it; those who waited for it go on."""
         records, done = self.held.popleft()

@@ -14,6 +14,7 @@ from tidelog.coordinator.group.offsets import Offsets, PendingOffset
 from tidelog.coordinator.group.offsets_service import GroupOffsets
 from tidelog.coordinator.group.records import group_key, read_group_key
 from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.journal import Journal
 from tidelog.coordinator.runtime import CoordinatorRuntime, NewRecord
 from tidelog.errors import KafkaError, UnknownMemberId
 from tidelog.metadata.state import ClusterState, PartitionState, TopicState
@@ -92,11 +93,15 @@ class PlainShard:
     def __init__(self, partition: int, _: int) -> None:
         self.partition = partition
         self.made: dict[str, PlainGroup] = {}
-        self.offsets = Offsets(self.made, self.make)
+        self.journal = Journal()
+        self.offsets = Offsets(self.made, self.make, self.journal)
 
     @property
     def groups(self) -> dict[str, Group]:
         return dict(self.made)
+
+    def committed_group(self, group_id: str) -> Group | None:
+        return self.made.get(group_id)
 
     def make(self, group_id: str) -> PlainGroup:
         return self.made.setdefault(group_id, PlainGroup(group_id))

@@ -11,6 +11,7 @@ from tests.cluster.world import SELF, FailingDisk, HeldWorker, World
 from tests.support.simdisk import SimulatedDisk
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import Partition
+from tidelog.coordinator.journal import CommittedValues, Journal
 from tidelog.coordinator.runtime import LOADS_AT_ONCE, CoordinatorRuntime, NewRecord
 from tidelog.errors import (
     CoordinatorLoadInProgress,
@@ -29,6 +30,8 @@ class Pairs:
 
     def __init__(self, partition: int, epoch: int) -> None:
         self.partition, self.epoch = partition, epoch
+        self.journal = Journal()
+        self.readable: CommittedValues[bytes, bytes | None] = CommittedValues(self.journal)
         self.values: dict[bytes, bytes] = {}
         self.open: dict[int, list[tuple[bytes, bytes | None]]] = {}
         self.is_loaded = self.is_unloaded = False
@@ -56,10 +59,19 @@ class Pairs:
                 self._take(key, value)
 
     def _take(self, key: bytes, value: bytes | None) -> None:
+        if self.journal.end:
+            self.readable.note(key, self.values.get(key))
         if value is None:
             self.values.pop(key, None)
         else:
             self.values[key] = value
+
+    def committed(self) -> dict[bytes, bytes]:
+        """What readers see."""
+        self.journal.settle()
+        found = {key: self.readable.get(key, value) for key, value in self.values.items()}
+        found |= dict(self.readable.items())
+        return {key: value for key, value in found.items() if value is not None}
 
     def loaded(self) -> None:
         self.is_loaded = True
@@ -121,7 +133,7 @@ class Stage:
 
 
 def test_a_key_without_the_topic_has_no_coordinator(tmp_path: Path) -> None:
-    with pytest.raises(CoordinatorNotAvailable):
+    with pytest.raises(NotCoordinator):
         Stage(tmp_path / "data").runtime.shard_for("group")
 
 

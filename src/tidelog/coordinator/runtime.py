@@ -1,8 +1,9 @@
 """CoordinatorRuntime: the partitions of a coordinator's internal topic that this broker leads.
 
 A shard is the state of one partition. Only records in the log change it, by `replay`, both after an append
-and when the partition is loaded: both give the same state. A caller gets its answer when its append is
-committed, as with acks=all.
+and when the partition is loaded: both give the same state. A record is replayed when it is written, and the
+next decision sees it. A caller gets its answer when its append is committed, as with acks=all; until then
+readers get the state before it (`committed`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple
 
 from tidelog.clock import Scheduler
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.coordinator.delayed_commit import DelayedCommit
+from tidelog.coordinator.loading import Loading
+from tidelog.coordinator.shard import Done, Hosted, S, Shard
 from tidelog.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -37,19 +41,13 @@ from tidelog.records.batch import (
     Record,
     build_batch,
     build_end_transaction_marker,
-    iter_batches,
-    read_control_record,
-    read_records,
 )
 from tidelog.records.partitioning import partition_for_id
 from tidelog.storage.append import AppendResult
-from tidelog.storage.log import Log
-from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
+
+__all__ = ["CoordinatorRuntime", "Done", "NewRecord", "Shard", "coordinator_error", "in_parts"]
 
 log = logging.getLogger("tidelog.coordinator")
-
-# How long the replay of a chunk may keep the loop from requests at a time.
-SECONDS_A_TURN = 0.003
 
 # How many partitions are loaded at a time: each has a chunk of its log in memory.
 LOADS_AT_ONCE = 4
@@ -59,57 +57,12 @@ PART_BYTES = 32 * 1024
 # An upper bound for the bytes of a record without its key and value.
 RECORD_OVERHEAD = 32
 
-Done = Callable[[KafkaError | None], None]
-
 
 class NewRecord(NamedTuple):
     """A record to append: a value of None deletes the key."""
 
     key: bytes
     value: bytes | None
-
-
-class Shard(Protocol):
-    """The state of one partition of a coordinator's topic."""
-
-    def replay(
-        self,
-        key: bytes,
-        value: bytes | None,
-        *,
-        offset: int,
-        timestamp: int,
-        producer_id: int,
-        producer_epoch: int,
-    ) -> None:
-        """Apply a record. `producer_id` is -1 unless the record is part of a transaction."""
-
-    def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
-        """Apply a marker: the records of the producer's transaction are committed or aborted."""
-
-    def loaded(self) -> None:
-        """All records are replayed: start timers; requests come from now on."""
-
-    def unload(self) -> None:
-        """This broker does not lead the partition any more: stop timers, and answer all waiting requests."""
-
-
-S = TypeVar("S", bound=Shard)
-
-
-class _Hosted(Generic[S]):
-    """A partition that this broker leads: its shard, and the operations that wait for its appends."""
-
-    __slots__ = ("is_loaded", "leader_epoch", "partition", "shard", "unreplayed", "waiting")
-
-    def __init__(self, partition: Partition, shard: S) -> None:
-        self.partition = partition
-        self.shard = shard
-        self.leader_epoch = partition.leader_epoch
-        self.is_loaded = False
-        # Appends that are not replayed yet: operations on the shard wait for them.
-        self.unreplayed = 0
-        self.waiting: deque[tuple[Callable[[S], None], Callable[[KafkaError], None]]] = deque()
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -132,8 +85,8 @@ class CoordinatorRuntime(Generic[S]):
         self._make_shard = make_shard
         self._append_timeout_ms = append_timeout_ms
         self._load_buffer_size = load_buffer_size
-        self._hosted: dict[int, _Hosted[S]] = {}
-        self._to_load: deque[_Hosted[S]] = deque()
+        self._hosted: dict[int, Hosted[S]] = {}
+        self._to_load: deque[Hosted[S]] = deque()
         self._loads = 0
         self._is_starting_loads = False
 
@@ -143,7 +96,7 @@ class CoordinatorRuntime(Generic[S]):
         """The partition of a group or a transactional id, by the real number of partitions of the topic."""
         topic = self._metadata.snapshot.topics.get(self.topic)
         if topic is None or not topic.partitions:
-            raise CoordinatorNotAvailable(f"the topic {self.topic} does not exist yet")
+            raise NotCoordinator(f"this broker does not know the topic {self.topic}")
         return partition_for_id(key, len(topic.partitions))
 
     def shard(self, partition: int) -> S:
@@ -153,6 +106,19 @@ class CoordinatorRuntime(Generic[S]):
     def shard_for(self, key: str) -> S:
         return self.shard(self.partition_for(key))
 
+    def committed(self, partition: int) -> S:
+        """The same, with a journal that has only changes above the high watermark: for readers."""
+        shard = self.shard(partition)
+        shard.journal.settle()
+        return shard
+
+    def committed_for(self, key: str) -> S:
+        return self.committed(self.partition_for(key))
+
+    def is_led_here(self, partition: int) -> bool:
+        """Whether this broker leads a partition, loaded or not."""
+        return partition in self._hosted
+
     def leader_epoch(self, partition: int) -> int:
         return self._loaded(partition).leader_epoch
 
@@ -161,12 +127,13 @@ class CoordinatorRuntime(Generic[S]):
         return any(not hosted.is_loaded for hosted in self._hosted.values())
 
     def shards(self) -> Iterator[S]:
-        """The shards that are loaded."""
+        """The shards that are loaded, with settled journals."""
         for hosted in self._hosted.values():
             if hosted.is_loaded:
+                hosted.shard.journal.settle()
                 yield hosted.shard
 
-    def _loaded(self, partition: int) -> _Hosted[S]:
+    def _loaded(self, partition: int) -> Hosted[S]:
         hosted = self._hosted.get(partition)
         if hosted is None:
             raise NotCoordinator(f"this broker does not lead {self.topic}-{partition}")
@@ -200,6 +167,17 @@ class CoordinatorRuntime(Generic[S]):
             return None
         return hosted.shard
 
+    def commits_now(self, partition: int) -> bool:
+        """Whether an append is committed when it is written, and no operation is waiting."""
+        hosted = self._hosted.get(partition)
+        return (
+            hosted is not None
+            and hosted.is_loaded
+            and not hosted.unreplayed
+            and not hosted.waiting
+            and len(hosted.partition.replicas) == 1
+        )
+
     def append(
         self,
         partition: int,
@@ -212,11 +190,12 @@ class CoordinatorRuntime(Generic[S]):
     ) -> None:
         """Append records as one batch and replay them; `done` when they are committed, or with the error.
 
-        With a producer id they are part of its transaction. Call it from the operation of `run` that decides.
-        `take` replaces the replay, for a caller that knows the contents and need not decode them.
+        Without records `done` is called when the state of the decision is committed. With a producer id they
+        are part of its transaction. Call it from the operation of `run` that decides. `take` replaces the
+        replay, for a caller that knows the contents and need not decode them.
         """
         if not records:
-            done(None)
+            self.when_committed(partition, done)
             return
         now_ms = self._scheduler.clock.ms()
         batch = build_batch(
@@ -226,7 +205,7 @@ class CoordinatorRuntime(Generic[S]):
             transactional=producer_id >= 0,
         )
 
-        def replay(hosted: _Hosted[S], base_offset: int) -> None:
+        def replay(hosted: Hosted[S], base_offset: int) -> None:
             if take is not None:
                 take(hosted.shard)
                 return
@@ -287,7 +266,7 @@ class CoordinatorRuntime(Generic[S]):
             timestamp=self._scheduler.clock.ms(),
         )
 
-        def replay(hosted: _Hosted[S], _: int) -> None:
+        def replay(hosted: Hosted[S], _: int) -> None:
             hosted.shard.end_transaction(producer_id, producer_epoch, commit=commit)
 
         self._append(partition, marker, replay, done, transaction_version)
@@ -296,7 +275,7 @@ class CoordinatorRuntime(Generic[S]):
         self,
         partition: int,
         batch: bytes,
-        replay: Callable[[_Hosted[S], int], None],
+        replay: Callable[[Hosted[S], int], None],
         done: Done,
         transaction_version: int = 0,
     ) -> None:
@@ -306,23 +285,22 @@ class CoordinatorRuntime(Generic[S]):
             done(error)
             return
         hosted.unreplayed += 1
-        is_written = False
+        is_written = is_answered = is_waiting = False
 
         def written(result: AppendResult) -> None:
             nonlocal is_written
             is_written = True
-            try:
-                if self.is_hosted(hosted):
-                    replay(hosted, result.base_offset)
-            except Exception:
-                log.exception("%s: what was appended could not be replayed", hosted.partition.name)
-                self._load_anew(hosted)
+            self._replay(hosted, result, replay)
             self._seen(hosted)
 
         def answered(error: KafkaError | None) -> None:
+            nonlocal is_answered
+            is_answered = True
             if not is_written:
                 self._seen(hosted)
-            done(None if error is None else coordinator_error(error))
+            # A resignation has answered the appends that were in flight.
+            if not is_waiting or hosted.in_flight.pop(answered, None) is not None:
+                done(None if error is None else coordinator_error(error))
 
         self._replicas.append_own(
             hosted.partition,
@@ -332,8 +310,66 @@ class CoordinatorRuntime(Generic[S]):
             done=answered,
             transaction_version=transaction_version,
         )
+        if not is_answered:
+            is_waiting = True
+            self._wait(hosted, answered, done)
 
-    def _seen(self, hosted: _Hosted[S]) -> None:
+    def _wait(self, hosted: Hosted[S], answered: Done, done: Done) -> None:
+        if self.is_hosted(hosted):
+            hosted.in_flight[answered] = done
+        else:  # it resigned during the append
+            done(NotCoordinator(f"this broker stopped leading {hosted.partition.name}"))
+
+    def _replay(
+        self, hosted: Hosted[S], result: AppendResult, replay: Callable[[Hosted[S], int], None]
+    ) -> None:
+        if not self.is_hosted(hosted):
+            self._written_after_resigning(hosted.partition.index, result.base_offset)
+            return
+        journal = hosted.shard.journal
+        if result.needs_flush or len(hosted.partition.replicas) > 1:
+            journal.settle()
+            journal.end = result.last_offset + 1
+        try:
+            replay(hosted, result.base_offset)
+        except Exception:
+            log.exception("%s: what was appended could not be replayed", hosted.partition.name)
+            self._load_anew(hosted)
+        finally:
+            journal.end = 0
+
+    def _written_after_resigning(self, partition: int, base_offset: int) -> None:
+        """An append of an earlier epoch was written: a shard that was loaded without it is loaded again."""
+        hosted = self._hosted.get(partition)
+        if hosted is not None and hosted.loads_up_to <= base_offset:
+            log.error("%s: a record of an earlier epoch was written late", hosted.partition.name)
+            self._load_anew(hosted)
+
+    def when_committed(self, partition: int, done: Done) -> None:
+        """Call `done` when everything that is written so far is committed: at once with one replica."""
+        try:
+            hosted = self._loaded(partition)
+            log_of_partition = hosted.partition.leader_log()
+        except KafkaError as error:
+            done(coordinator_error(error))
+            return
+        end = log_of_partition.log_end_offset
+        if log_of_partition.high_watermark >= end:
+            done(None)
+            return
+
+        def answered(error: KafkaError | None) -> None:
+            if hosted.in_flight.pop(answered, None) is not None:
+                done(None if error is None else coordinator_error(error))
+
+        self._wait(hosted, answered, done)
+        self._replicas.produce_purgatory.watch(
+            DelayedCommit(hosted.partition, end, answered),
+            [(hosted.partition.topic, hosted.partition.index)],
+            self._append_timeout_ms(),
+        )
+
+    def _seen(self, hosted: Hosted[S]) -> None:
         """An append is replayed: run the waiting operations, each on the state after the one before."""
         hosted.unreplayed -= 1
         while hosted.waiting and not hosted.unreplayed:
@@ -353,11 +389,11 @@ class CoordinatorRuntime(Generic[S]):
             return
         self.resigned(partition.index)
         shard = self._make_shard(partition.index, partition.leader_epoch)
-        hosted = self._hosted[partition.index] = _Hosted(partition, shard)
+        hosted = self._hosted[partition.index] = Hosted(partition, shard)
         self._to_load.append(hosted)
         self._load_more()
 
-    def _load_anew(self, hosted: _Hosted[S]) -> None:
+    def _load_anew(self, hosted: Hosted[S]) -> None:
         """The state of the shard differs from its log: load the partition again."""
         if self.is_hosted(hosted):
             self.resigned(hosted.partition.index)
@@ -377,7 +413,8 @@ class CoordinatorRuntime(Generic[S]):
                     self.resigned(hosted.partition.index)
                     continue
                 self._loads += 1
-                _Loading(self, hosted, source, self._load_buffer_size).go_on()
+                hosted.loads_up_to = source.log_end_offset
+                Loading(self, hosted, source, self._load_buffer_size).go_on()
         self._is_starting_loads = False
 
     def load_ended(self) -> None:
@@ -392,15 +429,19 @@ class CoordinatorRuntime(Generic[S]):
             return
         if hosted.is_loaded:
             hosted.shard.unload()
+        lost = NotCoordinator(f"this broker stops leading {self.topic}-{partition}")
         while hosted.waiting:
             _, failed = hosted.waiting.popleft()
-            failed(NotCoordinator(f"this broker stops leading {self.topic}-{partition}"))
+            failed(lost)
+        in_flight, hosted.in_flight = hosted.in_flight, {}
+        for done in in_flight.values():
+            done(lost)
 
     def close(self) -> None:
         for partition in list(self._hosted):
             self.resigned(partition)
 
-    def is_hosted(self, hosted: _Hosted[S]) -> bool:
+    def is_hosted(self, hosted: Hosted[S]) -> bool:
         return self._hosted.get(hosted.partition.index) is hosted
 
     def schedule(self, callback: Callable[[], None]) -> None:
@@ -409,118 +450,6 @@ class CoordinatorRuntime(Generic[S]):
     @property
     def scheduler(self) -> Scheduler:
         return self._scheduler
-
-
-class _Loading(Generic[S]):
-    """Loads a partition: reads chunks off the loop, and replays them on the loop in turns of a few ms."""
-
-    def __init__(self, runtime: CoordinatorRuntime[S], hosted: _Hosted[S], source: Log, chunk: int) -> None:
-        self._runtime = runtime
-        self._hosted = hosted
-        self._log = source
-        self._chunk = chunk
-        self._offset = source.log_start_offset
-        self._end = source.log_end_offset
-        self._began = runtime.scheduler.clock.monotonic()
-        self._records = 0
-
-    def go_on(self, reads: CachedReads = CACHED) -> None:
-        if not self._runtime.is_hosted(self._hosted):
-            self._runtime.load_ended()
-            return
-        if self._offset >= self._end:
-            self._finish()
-            return
-        try:
-            found = self._log.read(self._offset, self._chunk, max_offset=self._end, reads=reads)
-        except NotCached as cold:
-            bring_in(self._runtime.scheduler, cold, reads, self.go_on)
-            return
-        except KafkaError as error:
-            self._failed(error)
-            return
-        if found.slice is None:
-            self._finish()  # the records up to the end were removed by the cleaner
-            return
-        self._runtime.scheduler.run_blocking(found.slice.read, self._read)
-
-    def _read(self, data: bytes | None, error: BaseException | None) -> None:
-        if data is None:
-            self._failed(error)
-            return
-        self._replay(self._batches(data))
-
-    def _replay(self, steps: Iterator[None]) -> None:
-        if not self._runtime.is_hosted(self._hosted):
-            self._runtime.load_ended()
-            return
-        clock = self._runtime.scheduler.clock
-        until = clock.monotonic() + SECONDS_A_TURN
-        try:
-            for _ in steps:
-                if clock.monotonic() >= until:
-                    self._runtime.schedule(lambda: self._replay(steps))
-                    return
-        except Exception as error:
-            self._failed(error)
-            return
-        self.go_on()
-
-    def _batches(self, data: bytes) -> Iterator[None]:
-        """Replay whole batches, at most a hundred records in a step."""
-        shard = self._hosted.shard
-        before = self._offset
-        for position, header in iter_batches(data):
-            records = read_records(data, position, header=header)
-            producer_id = header.producer_id if header.is_transactional else -1
-            if header.is_control:
-                for record in records:
-                    marker = read_control_record(record)
-                    if marker is not None:
-                        shard.end_transaction(header.producer_id, header.producer_epoch, commit=marker.commit)
-            else:
-                for at, record in enumerate(records):
-                    if record.offset >= self._offset and record.key is not None:
-                        shard.replay(
-                            record.key,
-                            record.value,
-                            offset=record.offset,
-                            timestamp=record.timestamp,
-                            producer_id=producer_id,
-                            producer_epoch=header.producer_epoch,
-                        )
-                    if at % 100 == 99:
-                        yield
-            self._records += len(records)
-            self._offset = header.next_offset
-            yield
-        if self._offset == before:
-            self._offset = self._end  # no whole batch was read: the log ends here
-
-    def _finish(self) -> None:
-        hosted = self._hosted
-        hosted.is_loaded = True
-        hosted.shard.loaded()
-        level = logging.INFO if self._records else logging.DEBUG
-        log.log(
-            level,
-            "loaded",
-            extra={
-                "fields": {
-                    "partition": hosted.partition.name,
-                    "records": self._records,
-                    "ms": round((self._runtime.scheduler.clock.monotonic() - self._began) * 1000),
-                }
-            },
-        )
-        self._runtime.load_ended()
-
-    def _failed(self, error: BaseException | None) -> None:
-        """The load failed: log it, and answer no requests for this partition."""
-        if self._runtime.is_hosted(self._hosted):
-            log.error("%s cannot be loaded", self._hosted.partition.name, exc_info=error)
-            self._runtime.resigned(self._hosted.partition.index)
-        self._runtime.load_ended()
 
 
 def in_parts(records: Sequence[NewRecord], most_bytes: int) -> list[list[NewRecord]]:

@@ -69,6 +69,9 @@ class UnreliableMarkers:
             else:
                 self._inner.write(marker, [partition], done)
 
+    def cancel(self, done: MarkerDone) -> None:
+        self._inner.cancel(done)
+
 
 class Producer:
     """A client that goes on step by step until it dies; `is_new` speaks the newer protocol.

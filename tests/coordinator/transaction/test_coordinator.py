@@ -37,6 +37,9 @@ class HeldMarkers:
     def write(self, marker: Marker, partitions: Iterable[PartitionKey], done: MarkerDone) -> None:
         self.held.append((marker, list(partitions), done))
 
+    def cancel(self, done: MarkerDone) -> None:
+        self.held = [held for held in self.held if held[2] != done]
+
     def let_go(self) -> None:
         held, self.held = self.held, []
         for marker, partitions, done in held:

@@ -58,8 +58,8 @@ def fence_without_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """An aborted producer goes on as if nothing had been."""
     fence = Transaction.fence
 
-    def without_epoch(self: Transaction, now_ms: int) -> Transition:
-        prepared = fence(self, now_ms)
+    def without_epoch(self: Transaction, now_ms: int, version: int) -> Transition:
+        prepared = fence(self, now_ms, version)
         epoch = self.metadata.producer_epoch
         return prepared._replace(
             metadata=prepared.metadata._replace(producer_epoch=epoch, client_version=CLASSIC)

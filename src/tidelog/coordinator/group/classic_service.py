@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from tidelog.clock import Clock, TimerHandle
@@ -244,12 +245,21 @@ class ClassicGroups:
         group = shard.groups.get(group_id)
         if value is None:
             if isinstance(group, ClassicGroup):
+                shard.note_group(group_id, partial(self._empty_like, group))
                 del shard.groups[group_id]
                 group.end(RebalanceInProgress(f"group {group_id} was deleted or is a consumer group now"))
         elif not shard.is_loaded or not isinstance(group, ClassicGroup):
+            shard.note_group(group_id, lambda: group)
             group = shard.groups[group_id] = ClassicGroup.restore(group_id, read_group_value(value), self)
             if shard.is_loaded:
                 group.start()
+
+    def _empty_like(self, group: ClassicGroup) -> ClassicGroup:
+        """What readers see of a group until its deletion is committed."""
+        empty = ClassicGroup(group.group_id, self)
+        empty.protocol_type, empty.generation = group.protocol_type, group.generation
+        empty.state_timestamp = group.state_timestamp
+        return empty
 
     def loaded(self, shard: GroupShard) -> None:
         for group in list(shard.groups.values()):

@@ -133,13 +133,20 @@ class ClassicMemberRequests:
         member = group.members[request.member_id]
         self._store.soft(shard, group.group_id).deadlines.clear(Kind.SYNC, member.member_id)
         self._store.heard_from(shard, group, member)
-        done(
-            SyncGroupResponse(
-                protocol_type=request.protocol_type,
-                protocol_name=request.protocol_name,
-                assignment=assignment,
+
+        def committed(error: KafkaError | None) -> None:
+            if error is not None:
+                done(SyncGroupResponse(error_code=error.code))
+                return
+            done(
+                SyncGroupResponse(
+                    protocol_type=request.protocol_type,
+                    protocol_name=request.protocol_name,
+                    assignment=assignment,
+                )
             )
-        )
+
+        self._store.runtime.when_committed(shard.partition, committed)
 
     def classic_heartbeat(self, shard: GroupShard, group: Group, request: HeartbeatRequest) -> int:
         assert isinstance(group, ConsumerGroup)

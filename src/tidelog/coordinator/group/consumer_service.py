@@ -80,6 +80,8 @@ class ConsumerGroups:
         self._runtime.run(partition, operation, failed)
 
     def _check(self, request: ConsumerGroupHeartbeatRequest, version: int) -> None:
+        if self._settings.group_version < 1:
+            raise UnsupportedVersion("this cluster has classic groups only: group.version is 0")
         if "consumer" not in self._settings.rebalance_protocols:
             raise UnsupportedVersion("group.coordinator.rebalance.protocols has no consumer protocol")
         epoch = request.member_epoch
@@ -251,7 +253,7 @@ class ConsumerGroups:
 
     def describe(self, group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
         """A consumer group; GroupIdNotFound if it does not exist or is of another kind."""
-        group = self._runtime.shard_for(group_id).groups.get(group_id)
+        group = self._runtime.committed_for(group_id).committed_group(group_id)
         if group is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
         if not isinstance(group, ConsumerGroup):

@@ -57,6 +57,7 @@ class ConsumerStore:
     def replay(self, shard: GroupShard, record_type: int, key: bytes, value: bytes | None) -> None:
         group_id, event = decode(record_type, key, value)
         group = shard.groups.get(group_id)
+        shard.note_group(group_id, group.copy if isinstance(group, ConsumerGroup) else lambda: group)
         if isinstance(event, EpochEvent) and event.epoch is None:
             if isinstance(group, ConsumerGroup):
                 del shard.groups[group_id]
@@ -126,7 +127,10 @@ class ConsumerStore:
         )
 
     def commit(self, shard: GroupShard, draft: Draft, done: Done, before: Sequence[NewRecord] = ()) -> None:
-        """Write the events of a draft; its timers are set when they are committed."""
+        """Write the events of a draft; its timers are set when they are committed.
+
+        `done` is called when the group is committed as the draft has it, also without events.
+        """
         group_id = draft.group.group_id
 
         def written(error: KafkaError | None) -> None:
@@ -137,7 +141,7 @@ class ConsumerStore:
         if draft.events or before:
             self.runtime.append(shard.partition, [*before, *encode_all(group_id, draft.events)], written)
         else:
-            done(None)
+            self.runtime.when_committed(shard.partition, done)
 
     def _follow(self, shard: GroupShard, draft: Draft) -> None:
         deadlines = self.soft(shard, draft.group.group_id).deadlines
@@ -199,7 +203,7 @@ class ConsumerStore:
                 self.remove(shard, group, gone, lambda error: again(shard, gone, error))
 
         def again(shard: GroupShard, gone: Collection[str], error: KafkaError | None) -> None:
-            if error is not None and shard.groups.get(group_id) is not None:
+            if error is not None and shard.is_loaded and shard.groups.get(group_id) is not None:
                 for member_id in gone:
                     self.soft(shard, group_id).deadlines.set(Kind.SESSION, member_id, RETRY_MS)
 

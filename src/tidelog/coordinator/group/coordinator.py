@@ -79,8 +79,9 @@ class GroupCoordinator:
     # -- groups of every kind ----------------------------------------------------------------------
 
     def groups(self) -> Iterator[Group]:
+        """The groups as their committed records have them."""
         for shard in self.runtime.shards():
-            yield from shard.groups.values()
+            yield from shard.all_committed_groups()
 
     def list_groups(
         self, states: Collection[str] = (), kinds: Collection[str] = ()
@@ -104,7 +105,7 @@ class GroupCoordinator:
 
     def describe_classic(self, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
         """A classic group; GroupIdNotFound if it does not exist or is of another kind."""
-        group = self.runtime.shard_for(group_id).groups.get(group_id)
+        group = self.runtime.committed_for(group_id).committed_group(group_id)
         if group is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
         if not isinstance(group, ClassicGroup):
@@ -128,7 +129,7 @@ class GroupCoordinator:
             nonlocal is_begun
             group = shard.groups.get(group_id)
             if group is None and is_begun:
-                done(None)
+                self.runtime.when_committed(shard.partition, done)
                 return
             try:
                 if group is None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tidelog.coordinator.group.records import (
     CommittedOffset,
@@ -19,6 +19,7 @@ from tidelog.coordinator.group.records import (
     read_offset_key,
     read_offset_value,
 )
+from tidelog.coordinator.journal import CommittedValues, Journal
 from tidelog.coordinator.runtime import NewRecord
 from tidelog.partitions import PartitionKey
 
@@ -36,12 +37,46 @@ class PendingOffset(NamedTuple):
     value: bytes | None
 
 
+class ReadableOffsets(Protocol):
+    """What OffsetFetch reads of the offsets of a shard."""
+
+    def of_group(self, group_id: str) -> Mapping[PartitionKey, bytes]:
+        """The values of a group's committed offsets, for `read_offset_value`."""
+
+    def is_pending(self, group_id: str, name: PartitionKey) -> bool:
+        """Whether a partition has an offset in an open transaction."""
+
+
+class _Before(NamedTuple):
+    """The offset of a partition before a record that is not committed."""
+
+    value: bytes | None
+    is_pending: bool
+
+
 class Offsets:
-    """`groups` has the groups of the shard; `make_group` adds the group of a simple consumer."""
+    """`groups` has the groups of the shard; `make_group` adds the group of a simple consumer.
 
-    __slots__ = ("_committed", "_groups", "_make_group", "_names", "_open", "_pending", "count")
+    The methods show what is written; `committed_view` shows what the high watermark has passed.
+    """
 
-    def __init__(self, groups: Container[str], make_group: Callable[[str], object]) -> None:
+    __slots__ = (
+        "_before",
+        "_committed",
+        "_groups",
+        "_journal",
+        "_make_group",
+        "_names",
+        "_open",
+        "_pending",
+        "count",
+    )
+
+    def __init__(
+        self, groups: Container[str], make_group: Callable[[str], object], journal: Journal | None = None
+    ) -> None:
+        self._journal = Journal() if journal is None else journal
+        self._before: CommittedValues[tuple[str, PartitionKey], _Before] = CommittedValues(self._journal)
         self._groups = groups
         self._make_group = make_group
         self._committed: dict[str, dict[PartitionKey, bytes]] = {}
@@ -69,6 +104,8 @@ class Offsets:
         """Apply a record of type 0 or 1 at `offset`; with a producer id it is part of a transaction."""
         group_id, topic, partition = read_offset_key(key)
         name = (topic, partition)
+        if self._journal.end:
+            self._note(group_id, name)
         if value is None:
             self._delete(group_id, name)
             return
@@ -126,6 +163,10 @@ class Offsets:
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
         """Commit or abort the offsets of the producer's transaction."""
+        if self._journal.end:
+            for group_id, pending in self._pending.get(producer_id, {}).items():
+                for name in pending:
+                    self._note(group_id, name)
         ended = self._pending.pop(producer_id, {})
         for group_id, pending in ended.items():
             self._close(group_id, producer_id)
@@ -133,6 +174,11 @@ class Offsets:
                 for name, (record_offset, value) in pending.items():
                     if value is not None:
                         self._put(group_id, name, record_offset, value)
+
+    def _note(self, group_id: str, name: PartitionKey) -> None:
+        """A record that is not committed changes an offset: keep what readers see until then."""
+        before = _Before(self.of_group(group_id).get(name), self.is_pending(group_id, name))
+        self._before.note((group_id, name), before)
 
     def loaded(self) -> None:
         """Nothing to do after the load."""
@@ -144,6 +190,12 @@ class Offsets:
         self.count = 0
 
     # -- reading -------------------------------------------------------------------------------------
+
+    def committed_view(self, group_id: str) -> ReadableOffsets:
+        """The offsets of a group without what is not committed, as of the last settling of the journal."""
+        if self._journal.is_empty:
+            return self
+        return _CommittedOffsets(self, group_id, self._before)
 
     @property
     def group_ids(self) -> Collection[str]:
@@ -212,6 +264,31 @@ class Offsets:
             and (offset.value is None or _is_of(read_offset_value(offset.value), topic_id))
         ]
         yield [tombstone(group_id, name) for group_id, name in dict.fromkeys(waiting)]
+
+
+class _CommittedOffsets:
+    """The offsets of one group as of the high watermark."""
+
+    __slots__ = ("_before", "_of_group", "_offsets")
+
+    def __init__(
+        self, offsets: Offsets, group_id: str, before: CommittedValues[tuple[str, PartitionKey], _Before]
+    ) -> None:
+        self._offsets = offsets
+        self._before = {name: old for (group, name), old in before.items() if group == group_id}
+        self._of_group = dict(offsets.of_group(group_id))
+        for name, (value, _) in self._before.items():
+            self._of_group.pop(name, None)
+            if value is not None:
+                self._of_group[name] = value
+
+    def of_group(self, group_id: str) -> Mapping[PartitionKey, bytes]:
+        return self._of_group
+
+    def is_pending(self, group_id: str, name: PartitionKey) -> bool:
+        """An offset is unstable from the write of its record until the marker is committed."""
+        before = self._before.get(name)
+        return (before is not None and before.is_pending) or self._offsets.is_pending(group_id, name)
 
 
 def tombstone(group_id: str, name: PartitionKey) -> NewRecord:

@@ -57,8 +57,13 @@ class Commit:
         for topic, _, partition in self.wanted:
             self.answer(topic, partition.partition_index, error.code)
 
-    def records(self, longest_metadata: int, check: CommitCheck | None) -> tuple[list[NewRecord], list[int]]:
-        """The records to append, and the error code of each partition."""
+    def records(
+        self, longest_metadata: int, check: CommitCheck | None, *, with_topic_ids: bool = True
+    ) -> tuple[list[NewRecord], list[int]]:
+        """The records to append, and the error code of each partition.
+
+        Without topic ids they are as Kafka 3.9 writes them.
+        """
         records: list[NewRecord] = []
         codes: list[int] = []
         for _, state, partition in self.wanted:
@@ -75,7 +80,7 @@ class Commit:
                 metadata,
                 self.commit_timestamp,
                 self.expire_timestamp,
-                state.topic_id,
+                state.topic_id if with_topic_ids else None,
             )
             key = offset_key(self.group_id, state.name, partition.partition_index)
             records.append(NewRecord(key, value))

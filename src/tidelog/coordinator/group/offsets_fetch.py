@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidelog.coordinator.group.group import Group
-from tidelog.coordinator.group.offsets import Offsets
+from tidelog.coordinator.group.offsets import Offsets, ReadableOffsets
 from tidelog.coordinator.group.records import NO_LEADER_EPOCH, CommittedOffset, read_offset_value
 from tidelog.errors import ErrorCode, GroupIdNotFound, KafkaError
 from tidelog.metadata.state import ClusterState
@@ -41,7 +41,7 @@ class GroupFetch:
         self._by_id = by_id
         self._require_stable = require_stable
 
-    def answer(self, offsets: Offsets, group: Group | None) -> FoundGroup:
+    def answer(self, offsets: ReadableOffsets, group: Group | None) -> FoundGroup:
         """The offsets; or only the error if the member may not fetch now."""
         found = FoundGroup(group_id=self._wanted.group_id)
         try:
@@ -59,7 +59,7 @@ class GroupFetch:
     def refusal(self, error: KafkaError) -> FoundGroup:
         return FoundGroup(group_id=self._wanted.group_id, error_code=error.code)
 
-    def _named(self, offsets: Offsets, topics: list[WantedTopic]) -> list[FoundTopic]:
+    def _named(self, offsets: ReadableOffsets, topics: list[WantedTopic]) -> list[FoundTopic]:
         found: list[FoundTopic] = []
         unknown: list[FoundTopic] = []
         for topic in topics:
@@ -79,7 +79,7 @@ class GroupFetch:
             found.append(FoundTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
         return found + unknown
 
-    def _all(self, offsets: Offsets) -> list[FoundTopic]:
+    def _all(self, offsets: ReadableOffsets) -> list[FoundTopic]:
         topics: dict[str, FoundTopic] = {}
         for name in offsets.of_group(self._wanted.group_id):
             topic = topics.get(name[0])
@@ -91,7 +91,7 @@ class GroupFetch:
         # A deleted topic has no id for the answer.
         return [topic for topic in topics.values() if not self._by_id or topic.topic_id != ZERO_UUID]
 
-    def _partition(self, offsets: Offsets, name: PartitionKey, topic_id: bytes) -> FoundPartition:
+    def _partition(self, offsets: ReadableOffsets, name: PartitionKey, topic_id: bytes) -> FoundPartition:
         group_id = self._wanted.group_id
         if self._require_stable and offsets.is_pending(group_id, name):
             return _no_offset(name[1], ErrorCode.UNSTABLE_OFFSET_COMMIT)

@@ -63,6 +63,9 @@ class OffsetsShard(Shard, Protocol):
     @property
     def offsets(self) -> Offsets: ...
 
+    def committed_group(self, group_id: str) -> Group | None:
+        """The group as its committed records have it."""
+
 
 S = TypeVar("S", bound=OffsetsShard)
 
@@ -217,7 +220,9 @@ class GroupOffsets(Generic[S]):
         now = commit.commit_timestamp = self._clock.ms()
         if retention_ms != NO_TIMESTAMP:
             commit.expire_timestamp = now + retention_ms
-        records, codes = commit.records(self._settings.offset_metadata_max_bytes, check)
+        records, codes = commit.records(
+            self._settings.offset_metadata_max_bytes, check, with_topic_ids=self._settings.group_version >= 1
+        )
         self.commits += len(records)
 
         def appended(error: KafkaError | None) -> None:
@@ -349,14 +354,16 @@ class GroupOffsets(Generic[S]):
         def failed(error: KafkaError) -> None:
             found(fetch.refusal(error))
 
+        def answer(shard: S) -> None:
+            shard.journal.settle()
+            found(fetch.answer(shard.offsets.committed_view(group_id), shard.committed_group(group_id)))
+
         try:
             partition = self._runtime.partition_for(group_id)
         except KafkaError as error:
             failed(error)
             return
-        self._runtime.run(
-            partition, lambda shard: found(fetch.answer(shard.offsets, shard.groups.get(group_id))), failed
-        )
+        self._runtime.run(partition, answer, failed)
 
     # -- delete --------------------------------------------------------------------------------------
 

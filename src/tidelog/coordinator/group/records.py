@@ -1,7 +1,7 @@
 """The records of committed offsets and classic groups in `__consumer_offsets`, in Kafka's formats.
 
-Offsets are written as Kafka 4.3 does, which Kafka 3.9 reads too: in version 4 with the topic id, or in
-version 1 if the commit has a retention time. All versions that a broker ever wrote are read. Each commit and
+Offsets are written as Kafka 4.3 does: in version 4 with the topic id, or in version 1 if the commit has a
+retention time. In a cluster with Kafka 3.9 they are written in version 3 instead of 4. All versions that a broker ever wrote are read. Each commit and
 each record of a load uses struct instead of the generated codec, which is faster.
 """
 
@@ -89,18 +89,19 @@ def offset_value(
     metadata: str,
     commit_timestamp: int,
     expire_timestamp: int = NO_TIMESTAMP,
-    topic_id: bytes = ZERO_UUID,
+    topic_id: bytes | None = ZERO_UUID,
 ) -> bytes:
+    """The value of a committed offset; with None as topic id in the version of Kafka 3.9."""
     text = metadata.encode()
-    if expire_timestamp != NO_TIMESTAMP:
+    if expire_timestamp != NO_TIMESTAMP or topic_id is None:
         if len(text) > _LONGEST_STRING:
             raise OffsetMetadataTooLarge(f"metadata of {len(text)} bytes is longer than {_LONGEST_STRING}")
-        return b"%b%b%b%b" % (
-            _OLD_HEAD.pack(_RETENTION_VERSION, offset),
-            _LENGTH.pack(len(text)),
-            text,
-            _TWO_INT64.pack(commit_timestamp, expire_timestamp),
-        )
+        if expire_timestamp == NO_TIMESTAMP:
+            head, times = _HEAD.pack(3, offset, leader_epoch), _INT64.pack(commit_timestamp)
+        else:
+            head = _OLD_HEAD.pack(_RETENTION_VERSION, offset)
+            times = _TWO_INT64.pack(commit_timestamp, expire_timestamp)
+        return b"%b%b%b%b" % (head, _LENGTH.pack(len(text)), text, times)
     return b"%b%b%b%b%b" % (
         _HEAD.pack(_NEWEST_OFFSET_VERSION, offset, leader_epoch),
         _compact_length(len(text)),

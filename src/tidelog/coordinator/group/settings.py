@@ -20,16 +20,19 @@ def _no_overrides(group_id: str) -> Mapping[str, str]:
 class GroupSettings:
     """Typed access to the broker's settings; `value_of` returns the present value of one.
 
-    `overrides_of` returns the settings that a group overrides, by their names for groups.
+    `overrides_of` returns the settings that a group overrides, by their names for groups. `group_version` is
+    the finalized version of that feature: 0 in a cluster with Kafka 3.9, which serves classic groups only.
     """
 
-    __slots__ = ("_overrides_of", "_value_of")
+    __slots__ = ("_overrides_of", "_value_of", "group_version")
 
     def __init__(
         self,
         value_of: Callable[[str], ConfigValue],
         overrides_of: Callable[[str], Mapping[str, str]] = _no_overrides,
+        group_version: int = 1,
     ) -> None:
+        self.group_version = group_version
         self._value_of = value_of
         self._overrides_of = overrides_of
 

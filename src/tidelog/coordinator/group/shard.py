@@ -5,10 +5,12 @@ The first two bytes of a key are the type of the record, which decides who repla
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from tidelog.coordinator.group.group import Group
 from tidelog.coordinator.group.offsets import Offsets
+from tidelog.coordinator.journal import CommittedValues, Journal
 
 CLASSIC_TYPES = (2,)
 CONSUMER_TYPES = (3, 4, 5, 6, 7, 8, 16)
@@ -32,14 +34,16 @@ class ShardClassicGroups(ShardGroups, Protocol):
 
 
 class GroupShard:
-    """Implements coordinator.runtime.Shard."""
+    """Implements coordinator.shard.Shard."""
 
     __slots__ = (
         "_by_type",
         "_classic",
+        "_committed_groups",
         "_parts",
         "groups",
         "is_loaded",
+        "journal",
         "leader_epoch",
         "offsets",
         "partition",
@@ -56,7 +60,9 @@ class GroupShard:
         self.leader_epoch = leader_epoch
         self.is_loaded = False
         self.groups: dict[str, Group] = {}
-        self.offsets = Offsets(self.groups, self.group_of_offsets)
+        self.journal = Journal()
+        self._committed_groups: CommittedValues[str, Group | None] = CommittedValues(self.journal)
+        self.offsets = Offsets(self.groups, self.group_of_offsets, self.journal)
         self._classic = classic
         self._parts: tuple[ShardGroups, ...] = (classic, consumer)
         self._by_type: dict[int, ShardGroups] = {
@@ -67,7 +73,34 @@ class GroupShard:
     def group_of_offsets(self, group_id: str) -> Group:
         """The group of committed offsets; a simple consumer without members gets an empty one."""
         group = self.groups.get(group_id)
-        return group if group is not None else self._classic.make(self, group_id)
+        if group is not None:
+            return group
+        self.note_group(group_id, lambda: None)
+        return self._classic.make(self, group_id)
+
+    # -- committed state ---------------------------------------------------------------------------
+
+    def note_group(self, group_id: str, before: Callable[[], Group | None]) -> None:
+        """A record is about to create, change or delete a group: keep what readers see until it is committed.
+        """
+        if self.journal.end and not self._committed_groups.has_noted(group_id):
+            self._committed_groups.note(group_id, before())
+
+    def committed_group(self, group_id: str) -> Group | None:
+        """A group as its committed records have it; classic groups have their present members."""
+        return self._committed_groups.get(group_id, self.groups.get(group_id))
+
+    def all_committed_groups(self) -> Iterator[Group]:
+        if self.journal.is_empty:
+            yield from self.groups.values()
+            return
+        for group_id in self.groups:
+            group = self.committed_group(group_id)
+            if group is not None:
+                yield group
+        for group_id, group in self._committed_groups.items():
+            if group_id not in self.groups and group is not None:
+                yield group
 
     def replay(
         self,

@@ -1,7 +1,7 @@
 """Completes a prepared transaction: writes a marker to each partition, then the last record.
 
-A marker that fails is retried until it is written, this broker is not the coordinator any more, or the
-partition is deleted.
+Markers are written when the prepared state is committed. A marker that fails is retried until it is written,
+this broker is not the coordinator any more, or the partition is deleted.
 """
 
 from __future__ import annotations
@@ -32,28 +32,44 @@ RETRY_SECONDS = 0.1
 
 
 class Completion:
-    __slots__ = ("_coordinator", "_is_over", "_left", "_sent", "_shard", "_timer", "_transaction")
+    __slots__ = ("_coordinator", "_is_over", "_left", "_sent", "_timer", "_transaction", "shard")
 
     def __init__(
         self, coordinator: TransactionCoordinator, shard: TransactionShard, transaction: Transaction
     ) -> None:
         self._coordinator = coordinator
-        self._shard = shard
+        self.shard = shard
         self._transaction = transaction
         self._left: set[PartitionKey] = set(transaction.metadata.partitions)
         self._sent = 0  # markers that are being written
         self._timer: TimerHandle | None = None
         self._is_over = False
 
-    def start(self, *, after_backoff: bool = False) -> None:
-        if after_backoff:
-            self._schedule(self._send)
+    def start(self, *, is_committed: bool) -> None:
+        """Write the markers, if the prepared state is not committed when it is."""
+        if is_committed:
+            self._send()
+        else:
+            self._await_commit()
+
+    def _await_commit(self) -> None:
+        if not self._is_stale():
+            self._coordinator.runtime.when_committed(self.shard.partition, self._committed)
+
+    def _committed(self, error: KafkaError | None) -> None:
+        if isinstance(error, NotCoordinator):
+            self.cancel()
+        elif error is not None:
+            log.info("the end of the transaction of %s is not replicated yet: %s", self._name, error)
+            self._schedule(self._await_commit)
         else:
             self._send()
 
     def cancel(self) -> None:
-        """Stop: this broker is not the coordinator of the transaction any more."""
+        """Stop: this broker is not the coordinator of the transaction any more, or it is complete."""
         self._is_over = True
+        if self._sent:
+            self._coordinator.markers.cancel(self._marker_done)
         if self._timer is not None:
             self._timer.cancel()
         completions = self._coordinator.completions
@@ -77,7 +93,7 @@ class Completion:
         marker = Marker(
             metadata.producer_id,
             metadata.producer_epoch,
-            self._shard.coordinator_epoch,
+            self.shard.coordinator_epoch,
             metadata.state is State.PREPARE_COMMIT,
             metadata.client_version,
         )
@@ -85,13 +101,18 @@ class Completion:
         self._coordinator.markers.write(marker, list(self._left), self._marker_done)
 
     def _is_stale(self) -> bool:
-        if self._is_over or self._shard.is_unloaded:
+        if self._is_over or self.shard.is_unloaded:
             self.cancel()
             return True
         return False
 
     def _drop_deleted(self) -> None:
-        """Remove the partitions of deleted topics: they need no marker."""
+        """Remove the partitions of deleted topics: they need no marker.
+
+        Before the first metadata of the controller every topic is missing, and none is deleted.
+        """
+        if not self._coordinator.metadata.is_initialized:
+            return
         topics = self._coordinator.metadata.snapshot.topics
         for topic, index in list(self._left):
             known = topics.get(topic)
@@ -127,7 +148,7 @@ class Completion:
     def _write_completion(self) -> None:
         if self._is_stale():
             return
-        self._coordinator.write_completion(self._shard, self._transaction, self.cancel, self._not_written)
+        self._coordinator.write_completion(self.shard, self._transaction, self.cancel, self._not_written)
 
     def _not_written(self, error: KafkaError) -> None:
         if isinstance(error, NotCoordinator) or self._is_stale():

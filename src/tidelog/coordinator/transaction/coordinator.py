@@ -2,13 +2,14 @@
 
 The state machine decides each step on the state in the log; the step is written, and answered when it is
 committed. EndTxn is answered when the transaction is prepared; markers and completion follow, with retries
-until they are written, also after a restart.
+until they are written, also after a restart. Markers go out when the prepared state is committed: nobody can
+undo it then. Readers get the committed state.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from tidelog.clock import Scheduler, TimerHandle
@@ -21,6 +22,8 @@ from tidelog.coordinator.transaction.records import encode_key, encode_value
 from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.shard import TransactionShard
 from tidelog.coordinator.transaction.state import (
+    CLASSIC,
+    EPOCH_BUMP,
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMEOUT,
@@ -34,12 +37,10 @@ from tidelog.coordinator.transaction.state import (
 )
 from tidelog.errors import (
     ConcurrentTransactions,
-    CoordinatorNotAvailable,
     InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTransactionTimeout,
     KafkaError,
-    NotCoordinator,
     TransactionalIdAuthorizationFailed,
     TransactionalIdNotFound,
 )
@@ -75,9 +76,12 @@ class TransactionCoordinator:
         settings: TransactionSettings,
         producer_ids: ProducerIdSource,
         markers: MarkerChannel,
+        local_markers: MarkerChannel | None = None,
     ) -> None:
+        """`local_markers` writes the markers that other coordinators send: by default `markers` does."""
         self.settings = settings
         self.markers = markers
+        self.local_markers = markers if local_markers is None else local_markers
         self.metadata = metadata
         self.scheduler = scheduler
         self._producer_ids = producer_ids
@@ -86,7 +90,7 @@ class TransactionCoordinator:
             replicas,
             metadata,
             scheduler,
-            lambda partition, epoch: TransactionShard(partition, epoch, self._loaded),
+            lambda partition, epoch: TransactionShard(partition, epoch, self._loaded, self._unloaded),
             append_timeout_ms=lambda: settings.append_timeout_ms,
             load_buffer_size=settings.load_buffer_size,
         )
@@ -126,18 +130,21 @@ class TransactionCoordinator:
         if self._is_started:
             self._resume(shard)
 
+    def _unloaded(self, shard: TransactionShard) -> None:
+        """Another broker completes the transactions of the shard."""
+        for completion in [each for each in self.completions.values() if each.shard is shard]:
+            completion.cancel()
+
     def _resume(self, shard: TransactionShard) -> None:
         for transaction in list(shard.transactions.values()):
             if transaction.metadata.state in PREPARED and transaction.pending is None:
-                self._complete(shard, transaction)
+                self._complete(shard, transaction, is_committed=False)
 
     # -- finding -----------------------------------------------------------------------------------
 
     def partition_for(self, transactional_id: str) -> int:
-        try:
-            return self.runtime.partition_for(transactional_id)
-        except CoordinatorNotAvailable as error:
-            raise NotCoordinator(error.message) from None
+        """The partition of an id; NotCoordinator if this broker does not know the topic yet."""
+        return self.runtime.partition_for(transactional_id)
 
     def _run(
         self, transactional_id: str, operation: Callable[[TransactionShard], None], failed: Failed
@@ -273,7 +280,8 @@ class TransactionCoordinator:
     def _fence(
         self, shard: TransactionShard, transaction: Transaction, done: Callable[[], None], failed: Failed
     ) -> None:
-        transition = transaction.fence(self.scheduler.clock.ms())
+        version = EPOCH_BUMP if self.settings.transaction_version >= EPOCH_BUMP else CLASSIC
+        transition = transaction.fence(self.scheduler.clock.ms(), version)
         self._prepare(shard, transaction, transition, done, failed)
 
     # -- partitions --------------------------------------------------------------------------------
@@ -293,7 +301,7 @@ class TransactionCoordinator:
                 producer_id, epoch, partitions, client_version, self.scheduler.clock.ms()
             )
             if transition is None:
-                done(None)
+                self.runtime.when_committed(shard.partition, done)
             else:
                 self._write(shard, transaction, transition, lambda: done(None), done)
 
@@ -307,10 +315,14 @@ class TransactionCoordinator:
         partitions: frozenset[PartitionKey],
         done: Callable[[dict[PartitionKey, KafkaError]], None],
     ) -> None:
-        """The partitions that are not part of the ongoing transaction, with their errors."""
+        """The partitions that are not part of the ongoing transaction, with their errors.
+
+        Only the committed state counts: a partition whose record is lost would never get a marker.
+        """
 
         def decide(shard: TransactionShard) -> None:
-            done(self._known(shard, transactional_id).verify_partitions(producer_id, epoch, partitions))
+            known = self._committed(shard, transactional_id)
+            done(known.verify_partitions(producer_id, epoch, partitions))
 
         self._run(transactional_id, decide, lambda error: done(dict.fromkeys(partitions, error)))
 
@@ -323,12 +335,32 @@ class TransactionCoordinator:
         """
         try:
             shard = self.runtime.settled(self.partition_for(transactional_id))
-            transaction = None if shard is None else shard.transactions.get(transactional_id)
-            return transaction is not None and not transaction.verify_partitions(
+            return shard is not None and not self._committed(shard, transactional_id).verify_partitions(
                 producer_id, epoch, frozenset((partition,))
             )
         except KafkaError:
             return False
+
+    def writes_now(self, transactional_id: str) -> bool:
+        """Whether a step would be written and committed in this turn of the loop."""
+        try:
+            return self.runtime.commits_now(self.partition_for(transactional_id))
+        except KafkaError:
+            return False
+
+    def is_led_here(self, transactional_id: str) -> bool:
+        """Whether this broker coordinates an id; KafkaError if it does not know the topic."""
+        return self.runtime.is_led_here(self.partition_for(transactional_id))
+
+    def _committed(self, shard: TransactionShard, transactional_id: str) -> Transaction:
+        """The committed state of an id, for readers."""
+        if shard.journal.is_empty:
+            return self._known(shard, transactional_id)
+        shard.journal.settle()
+        metadata = shard.committed(transactional_id)
+        if metadata is None:
+            raise InvalidProducerIdMapping(f"no producer of {transactional_id} is known")
+        return Transaction(transactional_id, metadata)
 
     # -- EndTxn ------------------------------------------------------------------------------------
 
@@ -374,7 +406,10 @@ class TransactionCoordinator:
                 self._producer_ids.request(again, failed)
                 return
             if transition is None:
-                done(transaction.metadata.latest)
+                latest = transaction.metadata.latest
+                self.runtime.when_committed(
+                    shard.partition, lambda error: done(latest) if error is None else failed(error)
+                )
                 return
             after = transition.metadata
             following = ProducerIdAndEpoch(after.producer_id, after.producer_epoch)
@@ -399,13 +434,13 @@ class TransactionCoordinator:
         def not_written(error: KafkaError) -> None:
             failed(error)
             if transaction.metadata.state in PREPARED:
-                # The record is in the log, but may not be replicated: the next step has the same guarantee.
-                self._complete(shard, transaction, after_backoff=True)
+                # The record is in the log: the transaction ends so when the replicas have it.
+                self._complete(shard, transaction, is_committed=False)
 
         self._write(shard, transaction, transition, written, not_written)
 
     def _complete(
-        self, shard: TransactionShard, transaction: Transaction, *, after_backoff: bool = False
+        self, shard: TransactionShard, transaction: Transaction, *, is_committed: bool = True
     ) -> None:
         if shard.is_unloaded:
             return
@@ -414,7 +449,7 @@ class TransactionCoordinator:
         if before is not None:
             before.cancel()
         self.completions[transaction.transactional_id] = completion
-        completion.start(after_backoff=after_backoff)
+        completion.start(is_committed=is_committed)
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -437,7 +472,8 @@ class TransactionCoordinator:
             done()
 
         transactional_id, metadata = transaction.transactional_id, transition.metadata
-        record = NewRecord(encode_key(transactional_id), encode_value(metadata))
+        value = encode_value(metadata, self.settings.value_version)
+        record = NewRecord(encode_key(transactional_id), value)
         self.runtime.append(
             shard.partition, [record], written, lambda hosted: hosted.take(transactional_id, metadata)
         )
@@ -509,21 +545,16 @@ class TransactionCoordinator:
 
     # -- telling -----------------------------------------------------------------------------------
 
-    def describe(self, transactional_id: str) -> Transaction:
-        """The state of an id. KafkaError if it is unknown or its partition is not loaded."""
+    def describe(self, transactional_id: str) -> Metadata:
+        """The committed state of an id. KafkaError if it is unknown or its partition is not loaded."""
         if not transactional_id:
             raise InvalidRequest("the transactional id is empty")
-        shard = self.runtime.shard(self.partition_for(transactional_id))
-        transaction = shard.transactions.get(transactional_id)
-        if transaction is None or transaction.pending is State.DEAD:
+        metadata = self.runtime.committed_for(transactional_id).committed(transactional_id)
+        if metadata is None:
             raise TransactionalIdNotFound(f"no producer of {transactional_id} is known")
-        return transaction
+        return metadata
 
-    def transactions(self) -> list[Transaction]:
-        """All transactional ids of this broker."""
-        return [
-            transaction
-            for shard in self.runtime.shards()
-            for transaction in shard.transactions.values()
-            if transaction.pending is not State.DEAD
-        ]
+    def transactions(self) -> Iterator[tuple[str, Metadata]]:
+        """All transactional ids of this broker, with their committed state."""
+        for shard in self.runtime.shards():
+            yield from shard.all_committed()

@@ -39,6 +39,9 @@ class MarkerChannel(Protocol):
     def write(self, marker: Marker, partitions: Iterable[PartitionKey], done: MarkerDone) -> None:
         """Write a marker to each partition; `done` is called once for each, with the error if it failed."""
 
+    def cancel(self, done: MarkerDone) -> None:
+        """Write no more markers for `done`, and do not call it any more, as far as that is possible."""
+
 
 class GroupMarkers(Protocol):
     """The part of runtime.CoordinatorRuntime for markers in `__consumer_offsets`: they commit offsets."""
@@ -92,6 +95,9 @@ class LocalMarkers:
             if not self._waiting:
                 self._scheduler.call_soon_in_turn(self._flush)
             self._waiting.setdefault(partition, []).append(_Waiting(marker, key, done))
+
+    def cancel(self, done: MarkerDone) -> None:
+        """Nothing to do: markers are written in the turn of the loop in which they come."""
 
     def _write_to_group(
         self, groups: GroupMarkers, marker: Marker, key: PartitionKey, done: MarkerDone

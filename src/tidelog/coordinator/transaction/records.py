@@ -1,7 +1,7 @@
 """The records of `__transaction_state`, in Kafka's format: the state of each transactional id.
 
-Values are written in version 1, as Kafka does from transaction.version 1 on; Kafka 3.9 reads it too.
-Versions 0 and 1 are read.
+Values are written in version 1, as Kafka does from transaction.version 1 on, or in version 0 in a cluster
+with Kafka 3.9. Versions 0 and 1 are read.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ def decode_key(key: bytes) -> str | None:
     return TransactionLogKey.decode(memoryview(key)[2:], 0).transactional_id
 
 
-def encode_value(metadata: Metadata) -> bytes:
+def encode_value(metadata: Metadata, version: int = VALUE_VERSION) -> bytes:
     """Encode a TransactionLogValue without the generated codec: each transaction writes three."""
+    if version == 0:
+        return _encode_without_tags(metadata)
     (
         producer_id, epoch, timeout_ms, state, partitions, start_ms, last_update_ms,
         previous_id, next_id, next_epoch, client_version,
@@ -59,6 +61,27 @@ def encode_value(metadata: Metadata) -> bytes:
             write_tags(tags),
         )
     )
+
+
+def _encode_without_tags(metadata: Metadata) -> bytes:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(metadata.partitions):
+        topics.setdefault(topic, []).append(index)
+    value = TransactionLogValue(
+        producer_id=metadata.producer_id,
+        producer_epoch=metadata.producer_epoch,
+        transaction_timeout_ms=metadata.timeout_ms,
+        transaction_status=metadata.state,
+        transaction_partitions=None
+        if metadata.state is State.EMPTY
+        else [
+            TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=indexes)
+            for topic, indexes in topics.items()
+        ],
+        transaction_last_update_timestamp_ms=metadata.last_update_ms,
+        transaction_start_timestamp_ms=metadata.start_ms,
+    )
+    return value.encode(0, _INT16.pack(0))
 
 
 @lru_cache(128)

@@ -8,12 +8,19 @@ from tidelog.config.values import ConfigValue
 
 
 class TransactionSettings:
-    """Typed access to the broker's settings; `value_of` returns the present value of one."""
+    """Typed access to the broker's settings; `value_of` returns the present value of one.
 
-    __slots__ = ("_value_of",)
+    `transaction_version` is the finalized version of that feature: 0 in a cluster with Kafka 3.9, which
+    reads records without tagged fields.
+    """
 
-    def __init__(self, value_of: Callable[[str], ConfigValue]) -> None:
+    __slots__ = ("_value_of", "transaction_version", "value_version")
+
+    def __init__(self, value_of: Callable[[str], ConfigValue], transaction_version: int = 2) -> None:
         self._value_of = value_of
+        self.transaction_version = transaction_version
+        # The version of TransactionLogValue.
+        self.value_version = min(transaction_version, 1)
 
     def _int(self, name: str) -> int:
         value = self._value_of(name)

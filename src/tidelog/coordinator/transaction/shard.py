@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from tidelog.coordinator.journal import CommittedValues, Journal
 from tidelog.coordinator.transaction.records import decode_key, decode_value
-from tidelog.coordinator.transaction.state import Metadata, State, Transaction
+from tidelog.coordinator.transaction.state import NO_EPOCH, Metadata, State, Transaction
 
 log = logging.getLogger("tidelog.coordinator.transaction")
 
 
 class TransactionShard:
-    """Implements runtime.Shard. `on_loaded` is called when the partition is loaded."""
+    """Implements coordinator.shard.Shard. `on_loaded` and `on_unload` are called with the shard."""
 
-    __slots__ = ("_on_loaded", "coordinator_epoch", "is_unloaded", "ongoing", "partition", "transactions")
+    __slots__ = (
+        "_committed",
+        "_on_loaded",
+        "_on_unload",
+        "coordinator_epoch",
+        "is_unloaded",
+        "journal",
+        "ongoing",
+        "partition",
+        "transactions",
+    )
 
     def __init__(
-        self, partition: int, coordinator_epoch: int, on_loaded: Callable[[TransactionShard], None]
+        self,
+        partition: int,
+        coordinator_epoch: int,
+        on_loaded: Callable[[TransactionShard], None],
+        on_unload: Callable[[TransactionShard], None] = lambda _: None,
     ) -> None:
         self.partition = partition
         # Part of every marker, so that markers of a replaced coordinator are refused.
@@ -26,7 +41,11 @@ class TransactionShard:
         # Transactions that may time out.
         self.ongoing: dict[str, Transaction] = {}
         self.is_unloaded = False
+        self.journal = Journal()
+        # The committed state of ids whose last record is not committed; None if there was no record.
+        self._committed: CommittedValues[str, Metadata | None] = CommittedValues(self.journal)
         self._on_loaded = on_loaded
+        self._on_unload = on_unload
 
     def replay(
         self,
@@ -43,6 +62,8 @@ class TransactionShard:
             log.warning("the record at offset %d of partition %d is passed over", offset, self.partition)
             return
         if value is None:
+            if self.journal.end:
+                self._committed.note(transactional_id, self._written(transactional_id))
             self.transactions.pop(transactional_id, None)
             self.ongoing.pop(transactional_id, None)
             return
@@ -50,6 +71,8 @@ class TransactionShard:
 
     def take(self, transactional_id: str, metadata: Metadata) -> None:
         """Set the state of an id from its last record."""
+        if self.journal.end:
+            self._committed.note(transactional_id, self._written(transactional_id))
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             transaction = self.transactions[transactional_id] = Transaction(transactional_id, metadata)
@@ -60,6 +83,28 @@ class TransactionShard:
         else:
             self.ongoing.pop(transactional_id, None)
 
+    # -- committed state ---------------------------------------------------------------------------
+
+    def _written(self, transactional_id: str) -> Metadata | None:
+        """The last record of an id; None if there is none: an id that is new has no epoch yet."""
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.metadata.producer_epoch == NO_EPOCH:
+            return None
+        return transaction.metadata
+
+    def committed(self, transactional_id: str) -> Metadata | None:
+        """The last committed record of an id, as of the last settling of the journal."""
+        return self._committed.get(transactional_id, self._written(transactional_id))
+
+    def all_committed(self) -> Iterator[tuple[str, Metadata]]:
+        for transactional_id in self.transactions:
+            metadata = self.committed(transactional_id)
+            if metadata is not None:
+                yield transactional_id, metadata
+        for transactional_id, metadata in self._committed.items():
+            if transactional_id not in self.transactions and metadata is not None:
+                yield transactional_id, metadata
+
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
         """No records of this topic are part of a transaction."""
 
@@ -68,3 +113,4 @@ class TransactionShard:
 
     def unload(self) -> None:
         self.is_unloaded = True
+        self._on_unload(self)

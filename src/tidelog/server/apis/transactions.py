@@ -30,9 +30,9 @@ from tidelog.coordinator.transaction.state import (
     CLASSIC,
     EPOCH_BUMP,
     TITLES,
+    Metadata,
     ProducerIdAndEpoch,
     State,
-    Transaction,
 )
 from tidelog.errors import (
     ErrorCode,
@@ -294,7 +294,7 @@ def write_txn_markers(
             if not left:
                 services.respond(request, finish())
 
-        services.transactions.markers.write(
+        services.transactions.local_markers.write(
             Marker(
                 marker.producer_id,
                 marker.producer_epoch,
@@ -349,7 +349,7 @@ def describe_transactions(
 def _described(services: Services, transactional_id: str) -> DescribeTransactionsResponse.TransactionState:
     answer = DescribeTransactionsResponse.TransactionState(transactional_id=transactional_id)
     try:
-        metadata = services.transactions.describe(transactional_id).metadata
+        metadata = services.transactions.describe(transactional_id)
     except KafkaError as error:
         answer.error_code = error.code
         return answer
@@ -379,25 +379,24 @@ def list_transactions(
     now_ms = services.clock.ms()
     matches = _pattern(body.transactional_id_pattern)
 
-    def is_wanted(transaction: Transaction) -> bool:
-        metadata = transaction.metadata
+    def is_wanted(transactional_id: str, metadata: Metadata) -> bool:
         return (
             (not ids or metadata.producer_id in ids)
             and (not body.state_filters or metadata.state in states)
             and (body.duration_filter < 0 or now_ms - metadata.start_ms > body.duration_filter)
-            and matches(transaction.transactional_id)
+            and matches(transactional_id)
         )
 
     return ListTransactionsResponse(
         unknown_state_filters=[name for name in body.state_filters if name not in TITLES],
         transaction_states=[
             ListTransactionsResponse.TransactionState(
-                transactional_id=transaction.transactional_id,
-                producer_id=transaction.metadata.producer_id,
-                transaction_state=transaction.metadata.state.title,
+                transactional_id=transactional_id,
+                producer_id=metadata.producer_id,
+                transaction_state=metadata.state.title,
             )
-            for transaction in coordinator.transactions()
-            if transaction.metadata.state is not State.DEAD and is_wanted(transaction)
+            for transactional_id, metadata in coordinator.transactions()
+            if metadata.state is not State.DEAD and is_wanted(transactional_id, metadata)
         ],
     )
 
