@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.faults import CHANGES, Fault, Faults
 from tidelog.network.loop import BrokerLoop
-from tidelog.server import broker as broker_module
+from tidelog.server import platform as platform_module
 from tidelog.server.broker import Broker
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.storage.disk import Bytes, RealDisk, RealFile
@@ -177,7 +177,7 @@ class InProcess:
 def faulty_broker(
     monkeypatch: pytest.MonkeyPatch, disk: RealDisk, settings: Mapping[str, str]
 ) -> Iterator[InProcess]:
-    monkeypatch.setattr(broker_module, "RealDisk", lambda: disk)
+    monkeypatch.setattr(platform_module, "RealDisk", lambda: disk)
     running = InProcess(settings)
     running.start()
     try:

@@ -24,7 +24,7 @@ from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.network_metrics import NetworkMetrics
 from tidelog.clients.security import Security, answer_to, authentication
 from tidelog.clients.settings import ClientSettings
-from tidelog.clients.streams import FrameReader, PlainStream, Stream, TlsStream
+from tidelog.clients.streams import FrameReader, PlainStream, Stream, TlsStream, open_socket
 from tidelog.errors import (
     KafkaError,
     NetworkException,
@@ -256,7 +256,7 @@ class AsyncConnection:
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         error: OSError | None = None
         for family, kind, protocol, _, address in found:
-            sock = socket.socket(family, kind, protocol)
+            sock = open_socket(self._loop, family, kind, protocol)
             try:
                 sock.setblocking(False)
                 self._tune(sock)

@@ -29,6 +29,14 @@ LOOK_AGAIN_SECONDS = 0.005
 _LENGTH = struct.Struct(">i")
 
 
+def open_socket(
+    loop: asyncio.AbstractEventLoop, family: int, kind: int, protocol: int
+) -> socket.socket:
+    """A socket of the system, or of the loop if that has sockets of its own."""
+    made: socket.socket = getattr(loop, "open_socket", socket.socket)(family, kind, protocol)
+    return made
+
+
 class FrameReader:
     """Cuts frames out of a stream. `deliver` gets each frame without its length.
 

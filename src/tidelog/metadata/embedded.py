@@ -72,7 +72,7 @@ class EmbeddedTree:
         self._zxid = 0
         self.session = 0
         try:
-            self._db = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+            self._db = self._connect()
         except sqlite3.Error as error:
             raise TreeUnavailable(str(self.path), f"cannot open the tree in {self.path}: {error}") from error
         try:
@@ -83,6 +83,12 @@ class EmbeddedTree:
         except BaseException:
             self._db.close()
             raise
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+
+    def _disconnect(self) -> None:
+        self._db.close()
 
     def __enter__(self) -> EmbeddedTree:
         return self
@@ -353,7 +359,7 @@ class EmbeddedTree:
             self._events.clear()
             self._data_watches.clear()
             self._child_watches.clear()
-            self._db.close()
+            self._disconnect()
 
     def _unavailable(self, path: str, error: sqlite3.Error) -> TreeUnavailable:
         return TreeUnavailable(path, f"{path}: the tree in {self.path} failed: {error}")

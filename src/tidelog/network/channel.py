@@ -114,7 +114,7 @@ class Channel:
         self._send = sock.send
         self._batch: list[bytes] = []
         self._batch_bytes = 0
-        self._output = Output(sock)
+        self._output = Output(sock, context.loop.sends_files)
         self._sending: tuple[Request, Sequence[Part], int, int] | None = None
         # How many responses are deferred, and the response that waits for them.
         self._deferred = 0

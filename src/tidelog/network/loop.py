@@ -10,13 +10,14 @@ import asyncio
 import os
 import select
 import selectors
+import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from tidelog.clock import Clock, SystemClock, TimerHandle
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OnEvent = Callable[[int], None]
 Job = Callable[[], Callable[[], None]]
+"""Runs on a thread. Returns a callback for the loop."""
+
+ResolvedAddress = tuple[int, int, int, str, "tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]"]
 
 READ: Final = select.EPOLLIN
 WRITE: Final = select.EPOLLOUT
@@ -58,11 +62,25 @@ NEVER: Final = 1 << 62
 """For a single core: the peer could not run while the loop watches."""
 
 
+class Poller(Protocol):
+    """The calls of `select.epoll` that the selector needs."""
+
+    def register(self, fd: int, eventmask: int) -> None: ...
+
+    def modify(self, fd: int, eventmask: int) -> None: ...
+
+    def unregister(self, fd: int) -> None: ...
+
+    def poll(self, timeout: float | None, maxevents: int) -> list[tuple[int, int]]: ...
+
+    def close(self) -> None: ...
+
+
 class DirectSelector(selectors.BaseSelector):
     """A selector for asyncio that calls the broker's descriptors itself."""
 
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
+    def __init__(self, poller: Poller | None = None) -> None:
+        self._epoll: Poller = poller or select.epoll()
         self._poll = self._epoll.poll
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._direct: dict[int, OnEvent] = {}
@@ -78,7 +96,8 @@ class DirectSelector(selectors.BaseSelector):
         # How many waits in a row were short, and from how many on the loop watches instead of sleeping.
         self._quick = 0
         self.bulk_ns = 0  # when a large frame or answer was last under way
-        self._quick_enough = QUICK_ENOUGH if len(os.sched_getaffinity(0)) > 1 else NEVER
+        may_watch = poller is None and len(os.sched_getaffinity(0)) > 1
+        self._quick_enough = QUICK_ENOUGH if may_watch else NEVER
 
     # The broker's descriptors
 
@@ -229,21 +248,45 @@ class BrokerLoop(asyncio.SelectorEventLoop):
     Threads are started when they are first needed.
     """
 
-    def __init__(self, io_threads: int = 8, clock: Clock | None = None) -> None:
-        self.direct = DirectSelector()
+    sends_files = True
+    """Whether the kernel sends ranges of files to sockets; otherwise they are read and sent."""
+
+    def __init__(
+        self, io_threads: int = 8, clock: Clock | None = None, poller: Poller | None = None
+    ) -> None:
+        self.direct = DirectSelector(poller)
         super().__init__(self.direct)
         self.direct.on_error = self._report
         self._clock = clock or SystemClock()
-        self._pool = _WorkerPool(io_threads, self.post)
-        self._readers = _WorkerPool(io_threads, self.post)
-        self._background = _WorkerPool(1, self.post, BACKGROUND_NICENESS)
+        self._pool = self._make_pool(io_threads)
+        self._readers = self._make_pool(io_threads)
+        self._background = self._make_pool(1, BACKGROUND_NICENESS)
         self._pools = (self._pool, self._readers, self._background)
-        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.direct.add(self._wakeup, self._on_wakeup, READ)
+        self._wakeup = self._open_wakeup()
 
     @property
     def clock(self) -> Clock:
         return self._clock
+
+    def _open_wakeup(self) -> int:
+        """A descriptor that wakes the loop when another thread writes to it."""
+        wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.direct.add(wakeup, self._on_wakeup, READ)
+        return wakeup
+
+    def _close_wakeup(self) -> None:
+        self.direct.remove(self._wakeup)
+        os.close(self._wakeup)
+
+    def _make_pool(self, size: int, niceness: int = 0) -> WorkerPool:
+        return ThreadPool(size, self.post, niceness)
+
+    def resolve(self, host: str | None, port: int) -> Sequence[ResolvedAddress]:
+        """The addresses to listen on. Blocks."""
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+
+    def open_socket(self, family: int, kind: int, protocol: int) -> socket.socket:
+        return socket.socket(family, kind, protocol)
 
     def register(self, fd: int, on_event: OnEvent, mask: int = READ) -> None:
         """Call `on_event(mask)` whenever `fd` is ready; level-triggered."""
@@ -308,8 +351,7 @@ class BrokerLoop(asyncio.SelectorEventLoop):
         if not self.is_closed():
             for pool in self._pools:
                 pool.close()
-            self.direct.remove(self._wakeup)
-            os.close(self._wakeup)
+            self._close_wakeup()
         super().close()
 
     def _on_wakeup(self, mask: int) -> None:
@@ -331,7 +373,18 @@ def _job(work: Callable[[], T], done: Callable[[T | None, BaseException | None],
     return job
 
 
-class _WorkerPool:
+class WorkerPool(Protocol):
+    """Runs jobs beside the loop."""
+
+    def submit(self, job: Job) -> None: ...
+
+    def resize(self, size: int) -> None: ...
+
+    def close(self) -> None:
+        """Wait for the submitted jobs, and drop their results."""
+
+
+class ThreadPool:
     """Threads that start jobs in order. A job returns a callback, which is posted to the loop."""
 
     def __init__(self, size: int, post: Callable[[Callable[[], None]], None], niceness: int = 0) -> None:
@@ -365,7 +418,6 @@ class _WorkerPool:
         finish()
 
     def close(self) -> None:
-        """Wait for the submitted jobs, and drop their results."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in (*self._threads, *self._ended):

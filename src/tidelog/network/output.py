@@ -1,7 +1,7 @@
 """The bytes and file ranges that a channel still has to send, in order. Kafka's NetworkSend.
 
-Nothing is copied: the kernel sends ranges of files. Sending stops at a range that is not in the page cache
-(`missing`) until a thread has read it.
+Nothing is copied where the kernel sends ranges of files; otherwise they are read and sent. Sending stops at a
+range that is not in the page cache (`missing`) until a thread has read it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ SENDS_PER_TURN: Final = 4
 """After this many calls other channels come first, however much the peer would take."""
 
 PIECES_PER_CALL: Final = 64
+
+COPIED_RANGE_BYTES: Final = 256 * 1024
+"""How much of a file is read at a time where the kernel cannot send it."""
 
 COPIED_BYTES: Final = 32 * 1024
 """Up to this size a copy is cheaper than the three calls that header, file and tail take."""
@@ -67,10 +70,19 @@ class _NotCached(Exception):
 
 
 class Output:
-    __slots__ = ("_cached_end", "_cached_until", "_parts", "_sent_of_slice", "_sock", "missing")
+    __slots__ = (
+        "_cached_end",
+        "_cached_until",
+        "_parts",
+        "_sends_files",
+        "_sent_of_slice",
+        "_sock",
+        "missing",
+    )
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, sends_files: bool = True) -> None:
         self._sock = sock
+        self._sends_files = sends_files
         self._parts: list[Part] = []
         self._sent_of_slice = 0
         # Up to which position the page cache has the slice that is being sent, and how long that is believed.
@@ -150,7 +162,11 @@ class Output:
         if left:
             start = part.position + self._sent_of_slice
             size = self._cached_size(part, start, min(left, SENDFILE_BYTES))
-            sent = os.sendfile(self._sock.fileno(), part.fileno(), start, size)
+            if self._sends_files:
+                sent = os.sendfile(self._sock.fileno(), part.fileno(), start, size)
+            else:
+                data = part.read_range(min(size, COPIED_RANGE_BYTES), start)
+                sent = self._sock.send(data) if data else 0
             if sent == 0:
                 raise ConnectionAbortedError(f"a file ended {left} bytes before the slice being sent does")
             self._sent_of_slice += sent

@@ -32,6 +32,9 @@ class FilePart(Protocol):
 
     def fileno(self) -> int: ...
 
+    def read_range(self, size: int, position: int) -> bytes:
+        """These bytes of the file."""
+
     def read_cached(self) -> bytes | bytearray | None:
         """The bytes of the range; None unless the page cache has them."""
 

@@ -44,7 +44,7 @@ class Acceptor:
     def __init__(self, server: SocketServer, endpoint: Endpoint) -> None:
         self._server = server
         self.endpoint = endpoint
-        self.sock = _listen(endpoint, server.limits)
+        self.sock = _listen(server.loop, endpoint, server.limits)
         self.address: tuple[str, int] = self.sock.getsockname()[:2]
         self._listening = False
         self._timer: TimerHandle | None = None
@@ -405,14 +405,12 @@ def _processor(listener: str) -> tuple[tuple[str, str], ...]:
     return (("listener", listener), ("networkProcessor", "0"))
 
 
-def _listen(endpoint: Endpoint, limits: NetworkLimits) -> socket.socket:
+def _listen(loop: BrokerLoop, endpoint: Endpoint, limits: NetworkLimits) -> socket.socket:
     """A listening socket. Accepted connections inherit its options."""
     where = f"listener {endpoint.listener} ({endpoint.host or '*'}:{endpoint.port})"
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            endpoint.host or None, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, protocol)
+        family, kind, protocol, _, address = loop.resolve(endpoint.host or None, endpoint.port)[0]
+        sock = loop.open_socket(family, kind, protocol)
     except OSError as error:
         raise OSError(error.errno, f"{where}: {error.strerror}") from error
     try:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import IntEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog.cluster.fetch import Fetcher
@@ -21,7 +20,6 @@ from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.moves import ReplicaMoves
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.topic_metrics import AllTopicMetrics
-from tidelog.cluster.worker import ThreadWorker
 from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.transaction.coordinator import TOPIC as TRANSACTIONS_TOPIC
@@ -57,18 +55,19 @@ from tidelog.server.part_settings import (
     move_settings,
     network_limits,
 )
+from tidelog.server.platform import Platform, RealPlatform
 from tidelog.server.producer_ids import ProducerIds
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
 from tidelog.server.stale_tree import StaleTree
 from tidelog.server.topic_creation import AutoTopicCreation
-from tidelog.storage.checkpoints import MetaProperties
+from tidelog.storage.checkpoints import CLEAN_SHUTDOWN, MetaProperties
 from tidelog.storage.cleaner.log_cleaner import LogCleaner
 from tidelog.storage.config import LogConfig
-from tidelog.storage.disk import RealDisk
 from tidelog.storage.log_dir import LogDirRefused
 from tidelog.storage.log_manager import LogManager
 from tidelog.storage.log_manager_listener import LogManagerListener
+from tidelog.storage.partition_folders import has_log_files
 
 if TYPE_CHECKING:
     from tidelog.controller.interface import Controller
@@ -94,8 +93,9 @@ class BrokerState(IntEnum):
 
 
 class Broker(LogManagerListener):
-    def __init__(self, config: BrokerConfig, loop: BrokerLoop) -> None:
+    def __init__(self, config: BrokerConfig, loop: BrokerLoop, platform: Platform | None = None) -> None:
         self.config = config
+        self._platform = platform or RealPlatform()
         self.state = BrokerState.NOT_RUNNING
         self.broker_id = config.broker_id
         self.failed = asyncio.Event()
@@ -191,7 +191,7 @@ class Broker(LogManagerListener):
         logs = LogManager(
             self.config.data_dirs,
             dynamic.topics.log_config({}),
-            disk=RealDisk(),
+            disk=self._platform.disk,
             clock=self._clock,
             scheduler=self._loop,
             recovery_threads_per_dir=self.config.num_recovery_threads_per_data_dir,
@@ -214,12 +214,12 @@ class Broker(LogManagerListener):
     def _make_membership(self, dynamic: DynamicConfig) -> Membership:
         from tidelog.server.embedded_membership import EmbeddedMembership
 
-        return EmbeddedMembership(self.config, dynamic, self._clock)
+        return EmbeddedMembership(self.config, dynamic, self._clock, self._platform)
 
     def _assemble(
         self, logs: LogManager, controller: Controller, dynamic: DynamicConfig, cluster: ClusterState
     ) -> Services:
-        worker = ThreadWorker("tidelog-append", self._loop.post)
+        worker = self._platform.append_worker(self._loop)
         replicas = ReplicaManager(self.broker_id, logs, self._loop, worker, AllTopicMetrics(self.registry))
         self._replicas = replicas
         metadata = MetadataCache(cluster.cluster_id)
@@ -232,7 +232,9 @@ class Broker(LogManagerListener):
         verification = TransactionVerification(transactions, replicas)
         groups.offsets.check_transaction = verification.check_offsets
         self._topic_creation = topic_creation = AutoTopicCreation(controller)
-        sessions = FetchSessionCache(self._clock, self.config.max_incremental_fetch_session_cache_slots)
+        sessions = FetchSessionCache(
+            self._clock, self.config.max_incremental_fetch_session_cache_slots, self._platform.rng
+        )
         services = Services(
             broker_id=self.broker_id,
             clock=self._clock,
@@ -304,8 +306,8 @@ class Broker(LogManagerListener):
 
     async def _load_logs(self, logs: LogManager, config_of: Callable[[str], LogConfig]) -> None:
         last_told = time.monotonic()
-        paths = [Path(log_dir.path) for log_dir in logs.log_dirs]
-        crashed = not all((path / ".kafka_cleanshutdown").exists() for path in paths)
+        disk = self._platform.disk
+        crashed = not all(disk.exists(f"{log_dir.path}/{CLEAN_SHUTDOWN}") for log_dir in logs.log_dirs)
 
         def progress(done: int, total: int, key: PartitionKey) -> None:
             nonlocal last_told
@@ -316,7 +318,7 @@ class Broker(LogManagerListener):
                 log.info("loading logs: %d of %d, about %d s to go", done, total, round(left))
 
         began = time.monotonic()
-        if crashed and any(any(path.glob("*-[0-9]*/*.log")) for path in paths):
+        if crashed and any(has_log_files(disk, log_dir.path) for log_dir in logs.log_dirs.online):
             self.state = BrokerState.RECOVERING_FROM_UNCLEAN_SHUTDOWN
         await asyncio.to_thread(logs.load, config_of, progress)
         if self.state is BrokerState.RECOVERING_FROM_UNCLEAN_SHUTDOWN:

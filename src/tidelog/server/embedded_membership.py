@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
 from tidelog.clock import Clock
 from tidelog.controller.single import SingleController
 from tidelog.endpoints import Endpoint
-from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
 from tidelog.metadata.state import ClusterState, TopicState
 from tidelog.metadata.store import MetadataStore
-from tidelog.metadata.tree import TreeError
+from tidelog.metadata.tree import Tree, TreeError
 from tidelog.partitions import PartitionKey
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.dynamic_config import DynamicConfig
 from tidelog.server.host import BrokerHost
 from tidelog.server.membership import Identity, known_broker_id, known_cluster_id
 from tidelog.server.part_settings import controller_settings
+from tidelog.server.platform import Platform
 from tidelog.server.stale_tree import (
     check_folders,
     check_logs,
@@ -37,19 +36,22 @@ log = logging.getLogger("tidelog.server")
 class EmbeddedMembership:
     """Implements tidelog.server.membership.Membership, which documents the public methods."""
 
-    def __init__(self, config: BrokerConfig, dynamic: DynamicConfig, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, dynamic: DynamicConfig, clock: Clock, platform: Platform
+    ) -> None:
         self._config = config
+        self._platform = platform
         self._dynamic = dynamic
         self._clock = clock
-        self._tree: EmbeddedTree | None = None
+        self._tree: Tree | None = None
         self._controller: SingleController | None = None
         self._registered_epoch = -1
 
     async def identify(self, folders: Sequence[MetaProperties]) -> Identity:
-        file = Path(self._config.data_dirs[0]) / FILE_NAME
-        if not file.exists():
-            check_no_logs(self._config.data_dirs)
-        self._tree = EmbeddedTree(file, self._clock)
+        folders_of_logs = self._config.data_dirs
+        if not self._platform.has_tree(folders_of_logs[0]):
+            check_no_logs(self._platform.disk, folders_of_logs)
+        self._tree = self._platform.open_tree(folders_of_logs[0], self._clock)
         store = MetadataStore(self._tree, self._clock)
         store.prepare()
         cluster_id = store.cluster_id(known_cluster_id(folders))
@@ -63,6 +65,7 @@ class EmbeddedMembership:
             settings=controller_settings(self._config),
             on_entity_config=self._dynamic.entity_changed,
             clock=self._clock,
+            rng=self._platform.rng,
         )
         return Identity(cluster_id, broker_id)
 
@@ -76,7 +79,7 @@ class EmbeddedMembership:
 
     def check_folders(self, folders: Collection[str], topics: Mapping[str, TopicState]) -> None:
         assert self._tree is not None
-        check_folders(folders, self._tree, topics)
+        check_folders(self._platform.disk, folders, self._tree, topics)
 
     def check_logs(
         self, logs: LogManager, new_folders: Sequence[str], topics: Mapping[str, TopicState]

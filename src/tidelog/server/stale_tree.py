@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from pathlib import Path
 
 from tidelog.metadata import paths
 from tidelog.metadata.embedded import FILE_NAME
@@ -26,6 +25,7 @@ from tidelog.storage.checkpoints import (
     decode_epochs,
     decode_partition_metadata,
 )
+from tidelog.storage.disk import Disk
 from tidelog.storage.log import Log
 from tidelog.storage.partition_folders import parse_partition
 
@@ -56,21 +56,21 @@ def last_stop(tree: Tree) -> int:
     return -1 if tree.exists(STOPS) is None else int(tree.get(STOPS)[0].split()[-1])
 
 
-def check_no_logs(folders: Sequence[str]) -> None:
+def check_no_logs(disk: Disk, folders: Sequence[str]) -> None:
     """Raise StaleTree if the folders have partitions, before a new tree is created.
 
     The tree is in the first folder. If only the others have partitions, the disk of the first is most likely
     not mounted, and adopting the others would lose the settings of their topics.
     """
-    first, *others = map(Path, folders)
+    first, *others = folders
     adopt = f"`tidelog adopt {' '.join(folders)}`"
-    if found := _partitions_in(first):
+    if found := _partitions_in(disk, first):
         raise StaleTree(
             f"{first} has {found} partitions, but no {FILE_NAME} with their topics: "
             f"adopt the folder with {adopt}, or name an empty one in log.dirs"
         )
     for folder in others:
-        if found := _partitions_in(folder):
+        if found := _partitions_in(disk, folder):
             raise StaleTree(
                 f"{folder} has {found} partitions, but {first} has no {FILE_NAME} with their topics: "
                 f"if {first} is a disk that is not mounted, mount it; if Kafka wrote the folders, "
@@ -78,13 +78,17 @@ def check_no_logs(folders: Sequence[str]) -> None:
             )
 
 
-def _partitions_in(folder: Path) -> int:
-    if not folder.is_dir():
+def _partitions_in(disk: Disk, folder: str) -> int:
+    if not disk.is_dir(folder):
         return 0
-    return sum(1 for entry in folder.iterdir() if entry.is_dir() and parse_partition(entry.name))
+    return sum(
+        1 for name in disk.listdir(folder) if parse_partition(name) and disk.is_dir(f"{folder}/{name}")
+    )
 
 
-def check_folders(folders: Iterable[str], tree: Tree, topics: Mapping[str, TopicState]) -> None:
+def check_folders(
+    disk: Disk, folders: Iterable[str], tree: Tree, topics: Mapping[str, TopicState]
+) -> None:
     """Compare folders that another broker stopped cleanly in with the tree, before logs are opened.
 
     Raises StaleTree if they differ, else logs a warning.
@@ -93,16 +97,16 @@ def check_folders(folders: Iterable[str], tree: Tree, topics: Mapping[str, Topic
         return  # the folders are new, or were just adopted
     stops = tree.get(STOPS)[0].split()
     used: list[str] = []
-    for folder in map(Path, folders):
+    for folder in folders:
         try:
-            marker = decode_clean_shutdown((folder / CLEAN_SHUTDOWN).read_bytes())
+            marker = decode_clean_shutdown(disk.read(f"{folder}/{CLEAN_SHUTDOWN}"))
         except OSError:
             continue
         if str(marker).encode() in stops:
             continue
-        for difference in _differences(folder, topics, set(tree.children(paths.DELETE_TOPICS))):
+        for difference in _differences(disk, folder, topics, set(tree.children(paths.DELETE_TOPICS))):
             raise StaleTree(_refusal(difference))
-        used.append(str(folder))
+        used.append(folder)
     if used:
         log.warning(
             "%s was used by another broker since this one stopped: settings changed there are not known, "
@@ -142,16 +146,18 @@ def name_empty_folders(
         )
 
 
-def _differences(folder: Path, topics: Mapping[str, TopicState], deleting: Set[str]) -> Iterator[str]:
-    for path in sorted(folder.iterdir()):
-        key = parse_partition(path.name)
-        if key is None or key[0] in deleting or not path.is_dir():
+def _differences(
+    disk: Disk, folder: str, topics: Mapping[str, TopicState], deleting: Set[str]
+) -> Iterator[str]:
+    for name in sorted(disk.listdir(folder)):
+        path, key = f"{folder}/{name}", parse_partition(name)
+        if key is None or key[0] in deleting or not disk.is_dir(path):
             continue
         topic = topics.get(key[0])
         if topic is None or key[1] not in topic.partitions:
             yield f"the tree does not know {path}"
             continue
-        difference = _difference(str(path), topic, key[1], _topic_id(path), _latest_epoch(path))
+        difference = _difference(path, topic, key[1], _topic_id(disk, path), _latest_epoch(disk, path))
         if difference is not None:
             yield difference
 
@@ -166,18 +172,18 @@ def _difference(path: str, topic: TopicState, index: int, topic_id: bytes | None
     return None
 
 
-def _topic_id(path: Path) -> bytes | None:
-    file = path / PARTITION_METADATA
+def _topic_id(disk: Disk, path: str) -> bytes | None:
+    file = f"{path}/{PARTITION_METADATA}"
     try:
-        return decode_partition_metadata(str(file), file.read_bytes())
+        return decode_partition_metadata(file, disk.read(file))
     except (OSError, CorruptCheckpoint, UnicodeDecodeError):
         return None
 
 
-def _latest_epoch(path: Path) -> int:
-    file = path / LEADER_EPOCHS
+def _latest_epoch(disk: Disk, path: str) -> int:
+    file = f"{path}/{LEADER_EPOCHS}"
     try:
-        return max((epoch for epoch, _ in decode_epochs(str(file), file.read_bytes())), default=-1)
+        return max((epoch for epoch, _ in decode_epochs(file, disk.read(file))), default=-1)
     except (OSError, CorruptCheckpoint):
         return -1
 

@@ -21,6 +21,9 @@ class FileSlice:
     def read(self) -> bytes:
         return self.handle.pread(self.size, self.position)
 
+    def read_range(self, size: int, position: int) -> bytes:
+        return self.handle.pread(size, position)
+
     def read_cached(self) -> bytes | bytearray | None:
         """The bytes; None if the read would have to wait for the disk."""
         return self.handle.pread_cached(self.size, self.position)

@@ -77,7 +77,7 @@ class LocalLog:
         config = self.config
         new = self._new_segment(base_offset, now_ms)
         if config.segment_jitter_ms:
-            rng = self._rng or random.Random()
+            rng = self._rng or random
             new.jitter_ms = rng.randrange(min(config.segment_jitter_ms, config.max_segment_ms) + 1)
         new.roll_timestamp = NEVER
         self.segments.active.snapshot_to_write = producers

@@ -7,6 +7,7 @@ import re
 import uuid
 
 from tidelog.partitions import PartitionKey
+from tidelog.storage.disk import Disk
 
 _PARTITION = re.compile(r"([A-Za-z0-9._-]{1,249})-(\d{1,10})")
 _FUTURE = re.compile(r"([A-Za-z0-9._-]{1,249})-(\d{1,10})\.[0-9a-f]{32}-future")
@@ -21,6 +22,16 @@ def parse_partition(name: str) -> PartitionKey | None:
     if match is None or match[1] == METADATA_TOPIC:
         return None
     return match[1], int(match[2])
+
+
+def has_log_files(disk: Disk, folder: str) -> bool:
+    """Whether a partition of a log folder has a segment."""
+    return any(
+        name.endswith(".log")
+        for partition in disk.listdir(folder)
+        if parse_partition(partition) is not None
+        for name in disk.listdir(f"{folder}/{partition}")
+    )
 
 
 def future_name(key: PartitionKey) -> str:

@@ -1,0 +1,54 @@
+"""Platform: what a broker takes from its machine, beside the loop with its clock, sockets and threads.
+
+Brokers run on the real platform. The simulation has one with simulated disks and a seed.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Protocol
+
+from tidelog.clock import Clock
+from tidelog.cluster.worker import ThreadWorker, Worker
+from tidelog.metadata.tree import Tree
+from tidelog.network.loop import BrokerLoop
+from tidelog.storage.disk import Disk, RealDisk
+
+
+class Platform(Protocol):
+    @property
+    def disk(self) -> Disk:
+        """The file system of the log folders."""
+
+    @property
+    def rng(self) -> random.Random:
+        """The random numbers of decisions, such as where partitions are placed."""
+
+    def append_worker(self, loop: BrokerLoop) -> Worker:
+        """A worker for the appends of large produce requests."""
+
+    def has_tree(self, folder: str) -> bool:
+        """Whether a log folder has an embedded tree."""
+
+    def open_tree(self, folder: str, clock: Clock) -> Tree:
+        """The embedded tree of a log folder, created if it is missing. Raises TreeUnavailable."""
+
+
+class RealPlatform:
+    def __init__(self) -> None:
+        self.disk = RealDisk()
+        self.rng = random.Random()
+
+    def append_worker(self, loop: BrokerLoop) -> Worker:
+        return ThreadWorker("tidelog-append", loop.post)
+
+    def has_tree(self, folder: str) -> bool:
+        from tidelog.metadata.embedded import FILE_NAME
+
+        return (Path(folder) / FILE_NAME).exists()
+
+    def open_tree(self, folder: str, clock: Clock) -> Tree:
+        from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
+
+        return EmbeddedTree(Path(folder) / FILE_NAME, clock)
