@@ -269,3 +269,36 @@ def test_a_mistake_of_a_callback_does_not_end_the_channel(caplog: pytest.LogCapt
 
     run(story())
     assert "a bug" in caplog.text
+
+
+def test_a_flush_waits_for_the_requests_before_it_only() -> None:
+    async def story() -> None:
+        channels = Channels()
+        channels.transport.script(1, NetworkException("reset"))
+        channels.send(1, 2)
+        flush = asyncio.create_task(channels.manager.flush([1, 7]))
+        await asyncio.sleep(0)
+        channels.transport.connects[1] = deque(NetworkException("refused") for _ in range(10))
+        channels.send(3)
+        await flush
+        assert 2 in channels.answered()
+        await channels.manager.flush([1])
+        assert channels.answered() == [1, 2, 3]
+        await channels.manager.flush([1])
+
+    run(story())
+
+
+def test_a_flush_ends_when_the_broker_is_removed() -> None:
+    async def story() -> None:
+        channels = Channels()
+        channels.transport.script(1, None)
+        channels.send(1)
+        flush = asyncio.create_task(channels.manager.flush([1]))
+        await asyncio.sleep(1)
+        assert not flush.done()
+        channels.manager.remove_broker(1)
+        await flush
+        assert channels.outcomes == {}
+
+    run(story())
