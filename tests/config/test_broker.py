@@ -9,7 +9,8 @@ import pytest
 
 from tidelog.config.definition import ConfigKey
 from tidelog.config.values import ConfigError, ConfigType
-from tidelog.server.config.broker import BrokerConfig, broker_definition
+from tidelog.server.config.broker import BrokerConfig, broker_definition, cluster_settings
+from tidelog.server.config.cluster import ClusterConfig
 from tidelog.server.config.topic import TopicConfigs
 
 KAFKA_4_FILE = """\
@@ -84,7 +85,8 @@ def test_every_setting_can_be_given_at_its_default() -> None:
     static = {n: k.default for n, k in definition.items() if k.default is not None and n not in refused}
     static |= {name: "1" for name in static if name.endswith((".replication.factor", ".min.isr"))}
     config = BrokerConfig(static)
-    assert len(config.warnings) == len([name for name in static if not definition[name].served])
+    ignored = [name for name in static if not definition[name].served or name in cluster_settings()]
+    assert len(config.warnings) == len(ignored)
 
 
 def test_unknown_settings_warn_with_what_was_probably_meant() -> None:
@@ -98,7 +100,7 @@ def test_unknown_settings_warn_with_what_was_probably_meant() -> None:
 def test_a_setting_that_changes_nothing_says_why() -> None:
     config = BrokerConfig.load(None, {"replica.lag.time.max.ms": "5", "telemetry.max.bytes": "1"})
     assert config.warnings == [
-        "replica.lag.time.max.ms changes nothing: one broker does not replicate",
+        "replica.lag.time.max.ms changes nothing: partitions are not replicated",
         "telemetry.max.bytes changes nothing: clients' own metrics are not collected",
     ]
 
@@ -135,10 +137,12 @@ def test_a_bad_listener_setting_is_refused_under_its_own_name() -> None:
         BrokerConfig.load(None, {name: "-1"})
 
 
-def test_zookeeper_is_refused_in_one_sentence() -> None:
-    message = refusal(zookeeper_connect="localhost:2181")
-    assert message.startswith("zookeeper.connect=localhost:2181: clusters with ZooKeeper are not served")
-    assert "\n" not in message
+def test_settings_of_a_cluster_change_nothing_for_a_broker_alone() -> None:
+    config = BrokerConfig.load(None, {"zookeeper.connect": "", "controlled.shutdown.max.retries": "5"})
+    assert config.cluster is None
+    assert config.warnings == [
+        "controlled.shutdown.max.retries changes nothing: a broker without zookeeper.connect is alone"
+    ]
 
 
 def test_node_id_and_broker_id_are_one() -> None:
@@ -206,6 +210,7 @@ PYTHON_TYPES = {
     ConfigType.STRING: str,
 }
 MADE_OF_SEVERAL = {
+    "cluster",
     "data_dirs",
     "endpoints",
     "advertised_endpoints",
@@ -220,8 +225,10 @@ def attribute_type(key: ConfigKey) -> object:
 
 
 def test_every_served_setting_is_a_typed_attribute() -> None:
-    hints = {n: hint for n, hint in get_type_hints(BrokerConfig).items() if n not in MADE_OF_SEVERAL}
-    served = {k.attribute: attribute_type(k) for k in broker_definition().values() if k.served}
+    hints = get_type_hints(BrokerConfig, localns={"ClusterConfig": ClusterConfig})
+    hints = {name: hint for name, hint in hints.items() if name not in MADE_OF_SEVERAL}
+    own = [k for k in broker_definition().values() if k.served and k.name not in cluster_settings()]
+    served = {k.attribute: attribute_type(k) for k in own}
     assert hints.items() ^ served.items() == set(), "declare it with its type in BrokerConfig"
     config = BrokerConfig.load()
     assert [name for name in hints if not hasattr(config, name)] == []

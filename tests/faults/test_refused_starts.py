@@ -122,7 +122,10 @@ def test_a_port_in_use_is_refused_before_the_folder_is_touched(tmp_path: Path) -
         ("listeners=PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0\n", ["listeners", "PLAINTEXT"]),
         ("listeners=SSL://127.0.0.1:0\n", ["SSL"]),
         ("listeners=PLAINTEXT://127.0.0.1:99999\n", ["listeners", "99999"]),
-        ("zookeeper.connect=localhost:2181\n", ["zookeeper.connect"]),
+        (
+            "zookeeper.connect=localhost:2181\ninter.broker.protocol.version=3.3\n",
+            ["inter.broker.protocol.version", "3.3", "3.4"],
+        ),
         ("compression.type=rar\n", ["compression.type", "rar"]),
         ("offsets.topic.replication.factor=3\n", ["offsets.topic.replication.factor", "3"]),
         ("broker.id=-5\n", ["broker.id", "-5"]),

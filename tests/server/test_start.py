@@ -102,14 +102,15 @@ def test_the_file_that_kafka_ships_starts_a_broker(tmp_path: Path, text: str) ->
         assert "CONTROLLER" in broker.log(), "the listener that is left out is named"
 
 
-def test_the_file_of_a_zookeeper_cluster_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    properties, _ = written(tmp_path, KAFKA_39_ZOOKEEPER)
+def test_a_zookeeper_that_does_not_answer_is_named_in_one_line(tmp_path: Path) -> None:
+    text = KAFKA_39_ZOOKEEPER.replace("localhost:2181", "127.0.0.1:1").replace("18000", "300")
+    properties, _ = written(tmp_path, text)
     broker = given(properties)
     broker.launch()
     assert broker.wait() == 1
-    (line,) = [line for line in broker.log().splitlines() if line]
-    assert "zookeeper.connect" in line
-    assert not broker.data.exists()
+    (line,) = [line for line in broker.log().splitlines() if line.startswith("tidelog: ")]
+    assert "no ZooKeeper answered at 127.0.0.1:1" in line
+    assert not (broker.data / "meta.properties").exists()
 
 
 def test_without_its_zookeeper_the_same_file_starts_a_broker(tmp_path: Path) -> None:
@@ -152,7 +153,11 @@ def overridden(settings: Iterable[str]) -> list[str]:
         (["listeners=PLAINTEXT:127.0.0.1"], 1, ["listeners", "PLAINTEXT:127.0.0.1"]),
         (["log.cleanup.policy=burn"], 1, ["log.cleanup.policy", "burn"]),
         (["offsets.topic.replication.factor=3"], 1, ["offsets.topic.replication.factor", "3"]),
-        (["zookeeper.connect=localhost:2181"], 1, ["zookeeper.connect"]),
+        (
+            ["zookeeper.connect=localhost:2181", "process.roles=broker"],
+            1,
+            ["process.roles", "zookeeper.connect"],
+        ),
         (["tidelog.log.level=LOUD"], 1, ["tidelog.log.level", "LOUD"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -21,6 +21,7 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
         num_partitions=config.num_partitions,
         default_replication_factor=config.default_replication_factor,
         delete_topic_enable=config.delete_topic_enable,
+        unclean_leader_election_enable=config.unclean_leader_election_enable,
     )
 
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidelog.config.definition import ConfigDef, ConfigKey
 from tidelog.config.properties import read_properties
@@ -19,6 +20,9 @@ from tidelog.endpoints import Endpoint
 from tidelog.server.config import broker_settings
 from tidelog.server.config.entries import ConfigEntry, ConfigSource, Synonym
 from tidelog.server.config.listeners import Listeners, resolve_listeners
+
+if TYPE_CHECKING:
+    from tidelog.server.config.cluster import ClusterConfig
 
 log = logging.getLogger("tidelog.server.config")
 
@@ -34,6 +38,7 @@ def broker_definition() -> ConfigDef:
         broker_settings.SERVED
         + broker_settings.INTERNAL_TOPICS
         + broker_settings.TRANSACTIONS
+        + broker_settings.CLUSTER
         + broker_settings.OURS
     )
     return ConfigDef(served, broker_settings.NOT_SERVED)
@@ -42,6 +47,12 @@ def broker_definition() -> ConfigDef:
 @cache
 def internal_topic_settings() -> tuple[str, ...]:
     return tuple(line.split()[0] for line in broker_settings.INTERNAL_TOPICS.splitlines())
+
+
+@cache
+def cluster_settings() -> frozenset[str]:
+    """The settings that need zookeeper.connect."""
+    return frozenset(line.split()[0] for line in broker_settings.CLUSTER.splitlines())
 
 
 def key_of(name: str) -> ConfigKey | None:
@@ -156,6 +167,7 @@ class BrokerConfig:
     replica_alter_log_dirs_io_max_bytes_per_second: int | None
     replica_high_watermark_checkpoint_interval_ms: int
     reserved_broker_max_id: int
+    security_inter_broker_protocol: str
     share_coordinator_state_topic_min_isr: int
     share_coordinator_state_topic_replication_factor: int
     socket_listen_backlog_size: int
@@ -176,8 +188,10 @@ class BrokerConfig:
     transaction_state_log_segment_bytes: int
     transaction_two_phase_commit_enable: bool
     transactional_id_expiration_ms: int
+    unclean_leader_election_enable: bool
 
     # Derived from several settings.
+    cluster: ClusterConfig | None  # None for a broker on its own
     data_dirs: tuple[str, ...]
     endpoints: tuple[Endpoint, ...]
     advertised_endpoints: tuple[Endpoint, ...]
@@ -189,16 +203,14 @@ class BrokerConfig:
         self.definition = broker_definition()
         self.warnings: list[str] = []
         self.notes: list[str] = []
-        self.revision = (
-            0  # counts changes of values: derived values of an older revision are out of date
-        )
+        self.revision = 0  # counts changes of values: derived values of an older revision are out of date
         self._static = dict(static)
         self._defaults: dict[str, str] = {}
         self._dynamic: dict[str, str] = {}
         self._dynamic_default: dict[str, str] = {}
         self._observers: list[Callable[[frozenset[str]], None]] = []
         self._values: dict[str, ConfigValue] = {}
-        self._refuse_clusters()
+        self._unite_ids()
         self._limit_internal_topics()
         self._review_static()
         self._refresh()
@@ -246,13 +258,12 @@ class BrokerConfig:
 
     # At start ---------------------------------------------------------------------------------------
 
-    def _refuse_clusters(self) -> None:
-        if connect := self._static.get("zookeeper.connect", "").strip():
-            raise ConfigError(
-                "zookeeper.connect",
-                connect,
-                "clusters with ZooKeeper are not served; remove this setting to run a broker on its own",
-            )
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no zookeeper.connect: the broker is a cluster by itself."""
+        return not self._static.get("zookeeper.connect", "").strip()
+
+    def _unite_ids(self) -> None:
         node, broker = (self._static.get(name) for name in ("node.id", "broker.id"))
         if node is None and broker is not None:
             return
@@ -262,15 +273,16 @@ class BrokerConfig:
             self._static["broker.id"] = node
 
     def _limit_internal_topics(self) -> None:
+        why = "there is one broker" if self.is_alone else "partitions are not replicated"
         lowered = []
         for name in internal_topic_settings():
             if (given := self._static.get(name)) is None:
                 self._defaults[name] = "1"
                 lowered.append(name)
             elif self.definition[name].parse(given) != 1:
-                raise ConfigError(name, given, "has to be 1, as there is one broker")
+                raise ConfigError(name, given, f"has to be 1, as {why}")
         if lowered:
-            self.notes.append(f"1 instead of Kafka's default, as there is one broker: {', '.join(lowered)}")
+            self.notes.append(f"1 instead of Kafka's default, as {why}: {', '.join(lowered)}")
 
     def _review_static(self) -> None:
         """Check the values of the start, and add a warning for each setting that changes nothing."""
@@ -288,6 +300,8 @@ class BrokerConfig:
                 self.warnings.append(f"{name} changes nothing: {reason}")
             elif key.reason is not None:
                 self.warnings.append(f"{name} changes nothing: {key.reason}")
+            elif self.is_alone and name in cluster_settings() and text.strip():
+                self.warnings.append(f"{name} changes nothing: a broker without zookeeper.connect is alone")
             elif name in _RETENTION_TIMES and int(text) < -1:
                 self.warnings.append(f"{name}={text} keeps records for ever, as -1 does: write -1")
 
@@ -315,7 +329,8 @@ class BrokerConfig:
     def _refresh(self) -> None:
         """Parse all settings, at start and after changes. If one is invalid, no attribute changes."""
         values = {name: key.parse(self.text(name)) for name, key in self.definition.items()}
-        attributes = {key.attribute: values[name] for name, key in self.definition.items() if key.served}
+        own = (key for name, key in self.definition.items() if key.served and name not in cluster_settings())
+        attributes = {key.attribute: values[key.name] for key in own}
         for name in ("log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms"):
             key = self.definition[name]
             attributes[key.attribute] = key.parse(self.resolved_text(name)[0])
@@ -332,6 +347,11 @@ class BrokerConfig:
         self.endpoints = listeners.bound
         self.advertised_endpoints = listeners.advertised
         self.inter_broker_listener = listeners.inter_broker
+        self.cluster = None
+        if not self.is_alone:
+            from tidelog.server.config.cluster import cluster_config
+
+            self.cluster = cluster_config(values, listeners.advertised, listeners.inter_broker)
 
     def _resolve_listeners(self) -> Listeners:
         return resolve_listeners(
@@ -340,7 +360,7 @@ class BrokerConfig:
             protocol_map=self.listener_security_protocol_map,
             controller_names=self.controller_listener_names or (),
             inter_broker_name=self.inter_broker_listener_name,
-            inter_broker_protocol=str(self._values["security.inter.broker.protocol"]),
+            inter_broker_protocol=self.security_inter_broker_protocol,
         )
 
     def listener_limit(self, listener: str, name: str) -> int | None:

@@ -14,9 +14,12 @@ advertised.listeners: The addresses for clients, as NAME://host:port, if they di
   the broker binds. Without this setting clients get the addresses of listeners.
 auto.create.topics.enable: Whether a metadata request creates topics that do not exist, if the client allows
   it.
+auto.leader.rebalance.enable: Whether the controller gives leadership back to the preferred replicas, if too
+  many partitions are led by others.
 broker.id: The number of this broker; -1 generates one on the first start and keeps it in the log folder.
 broker.id.generation.enable: Whether a broker without a number may generate one.
-broker.rack: The rack of this broker. Clients get it with the metadata.
+broker.rack: The rack of this broker. Clients get it with the metadata, and the controller places the replicas
+  of a partition on different racks.
 compression.gzip.level: The level of gzip if the broker compresses: 9 is smallest and slowest, -1 is the
   library's default.
 compression.lz4.level: The level of lz4 if the broker compresses; higher is smaller and slower.
@@ -25,9 +28,18 @@ compression.type: The codec of stored batches. `producer` keeps the codec of the
 compression.zstd.level: The level of zstd if the broker compresses; higher is smaller and slower, and negative
   levels are the fastest.
 connections.max.idle.ms: The broker closes a connection without requests after this time.
+control.plane.listener.name: The listener for requests of the controller, which then do not wait behind
+  clients' requests. Without it they come over the listener of brokers.
+controlled.shutdown.enable: Whether a broker of a cluster gives up its leaderships before it stops.
+controlled.shutdown.max.retries: How often a broker retries to give up its leaderships before it stops
+  without.
+controlled.shutdown.retry.backoff.ms: How long a broker waits before it retries to give up its leaderships.
 controller.listener.names: Listeners of a KRaft controller. The broker leaves them out and logs a line at
   start, so that it can use a file for KRaft.
-default.replication.factor: Replicas of a new topic whose creator gives no number. One broker can hold one.
+controller.socket.timeout.ms: How long the controller and brokers wait for the answer to a request between
+  them.
+default.replication.factor: Replicas of a new topic whose creator gives no number. Partitions are not
+  replicated: only 1 is possible.
 delete.topic.enable: Whether clients may delete topics.
 fetch.max.bytes: The upper limit of records in the answer to a fetch, also if the client asks for more. A
   larger first batch is sent nevertheless.
@@ -51,6 +63,12 @@ group.max.session.timeout.ms: The longest session that a member of a classic gro
 group.max.size: The largest number of members of a classic group.
 group.min.session.timeout.ms: The shortest session that a member of a classic group may ask for.
 inter.broker.listener.name: The listener for other brokers; it has to be an advertised listener.
+inter.broker.protocol.version: The version of Kafka whose requests brokers send each other. The broker refuses
+  versions before 3.4.
+leader.imbalance.check.interval.seconds: How often the controller counts the partitions that are not led by
+  their preferred replica.
+leader.imbalance.per.broker.percentage: The percentage of a broker's preferred partitions that others may
+  lead, before the controller gives leadership back.
 listener.security.protocol.map: The protocols of the listeners, as NAME:PROTOCOL pairs. Only PLAINTEXT
   listeners are served.
 listeners: The addresses that the broker binds, as NAME://host:port. An empty host means every interface; with
@@ -148,11 +166,15 @@ queued.max.requests: The largest number of requests in progress. At the limit th
 replica.alter.log.dirs.io.max.bytes.per.second: Bytes that all moves between data folders together may copy in
   a second; 0 pauses the moves. Without this setting there is no limit.
 replica.high.watermark.checkpoint.interval.ms: How often the broker writes the high watermarks to disk.
+request.timeout.ms: How long a broker waits for the answer to a request that it sends to another broker.
 reserved.broker.max.id: The largest broker.id that an operator sets; generated numbers are larger.
+security.inter.broker.protocol: The protocol between brokers. Without inter.broker.listener.name it is also
+  the name of the listener for brokers.
 share.coordinator.state.topic.min.isr: In-sync replicas that the state topic of share groups needs. One broker
   can hold 1.
 share.coordinator.state.topic.replication.factor: Replicas of the state topic of share groups. One broker can
   hold 1.
+socket.connection.setup.timeout.ms: How long a broker tries to open a connection to another broker.
 socket.listen.backlog.size: Connections of a listener that may wait until the broker accepts them.
 socket.receive.buffer.bytes: The receive buffer of a client's socket; with -1 the system adapts the size.
 socket.request.max.bytes: The largest request; the broker closes a connection with a larger one.
@@ -162,6 +184,7 @@ tidelog.batch.unpacked.max.bytes: The largest decompressed size of a batch. The 
 tidelog.log.level: The lowest level of log lines that the broker prints.
 tidelog.log.levels: Levels for parts of the broker, as part:LEVEL pairs; a part is a package such as network
   or storage.
+tidelog.zookeeper.digest: The identity of this broker at ZooKeeper, as user:password, with the scheme digest.
 transaction.abort.timed.out.transaction.cleanup.interval.ms: How often the broker looks for timed-out
   transactions and aborts them.
 transaction.max.timeout.ms: The longest transaction time-out that a producer may ask for.
@@ -179,4 +202,37 @@ transaction.state.log.segment.bytes: The segment size of the transaction state t
 transaction.two.phase.commit.enable: Whether producers may use two-phase commits, whose transactions have no
   time-out.
 transactional.id.expiration.ms: How long the coordinator keeps an unused transactional id.
+unclean.leader.election.enable: Whether an out-of-sync replica may become leader if no in-sync replica is
+  left. Records may be lost then.
+zookeeper.connect: The ZooKeeper of a cluster, as host:port,host:port/chroot. The broker joins the cluster
+  with this tree. Without this setting it is alone and keeps its own tree.
+zookeeper.connection.timeout.ms: How long the broker tries to reach ZooKeeper at its start. Without this
+  setting it is zookeeper.session.timeout.ms.
+zookeeper.max.in.flight.requests: The largest number of reads that wait for answers of ZooKeeper at a time,
+  where the broker reads many nodes.
+zookeeper.metadata.migration.enable: Whether the metadata moves from ZooKeeper to KRaft. The broker refuses
+  true.
+zookeeper.session.timeout.ms: How long ZooKeeper keeps the session of a silent broker. Then the others take
+  over its partitions.
+zookeeper.set.acl: Whether the broker creates nodes with access lists, so that only brokers change them. This
+  needs an identity: tidelog.zookeeper.digest or zookeeper.ssl.keystore.location.
+zookeeper.ssl.cipher.suites: The ciphers towards ZooKeeper, by OpenSSL's names.
+zookeeper.ssl.client.enable: Whether the broker connects to ZooKeeper over TLS.
+zookeeper.ssl.crl.enable: Whether revocation lists are consulted for ZooKeeper's certificate. The broker
+  refuses true.
+zookeeper.ssl.enabled.protocols: The versions of TLS towards ZooKeeper. Without this setting it is
+  zookeeper.ssl.protocol.
+zookeeper.ssl.endpoint.identification.algorithm: Whether the name in ZooKeeper's certificate is compared with
+  the host. An empty value compares nothing.
+zookeeper.ssl.keystore.location: The PEM file of this broker's key and certificates towards ZooKeeper. The
+  broker refuses other formats.
+zookeeper.ssl.keystore.password: The password of the private key in zookeeper.ssl.keystore.location.
+zookeeper.ssl.keystore.type: The format of zookeeper.ssl.keystore.location. Without this setting the suffix
+  decides.
+zookeeper.ssl.ocsp.enable: Whether ZooKeeper's certificate is checked online. The broker refuses true.
+zookeeper.ssl.protocol: The version of TLS towards ZooKeeper, without zookeeper.ssl.enabled.protocols.
+zookeeper.ssl.truststore.location: The PEM file of certificates that the broker trusts at ZooKeeper. Without
+  it the broker trusts the system's certificates.
+zookeeper.ssl.truststore.type: The format of zookeeper.ssl.truststore.location. Without this setting the
+  suffix decides.
 """

@@ -16,7 +16,6 @@ alter.log.dirs.replication.quota.window.size.seconds: Length of a window of the 
   folders.
 authorizer.class.name: The class that decides who may do what.
 auto.include.jmx.reporter: Whether JMX shows the metrics if metric.reporters does not name its reporter.
-auto.leader.rebalance.enable: Whether the controller gives leadership back to the preferred replicas.
 background.threads: Threads for work such as deleting files. Here a scheduler on the event loop does it.
 broker.heartbeat.interval.ms: How often a broker sends heartbeats to the KRaft controller.
 broker.session.timeout.ms: How long without heartbeats the KRaft controller keeps a broker.
@@ -25,10 +24,6 @@ config.providers: Sources that settings can refer to for their values.
 connection.failed.authentication.delay.ms: How long a connection stays open after a failed login, which slows
   down guessing.
 connections.max.reauth.ms: How long a login is valid until the client has to repeat it; 0 means for ever.
-control.plane.listener.name: The listener for requests of the controller, separate from clients.
-controlled.shutdown.enable: Whether a broker gives up its leaderships before it stops.
-controlled.shutdown.max.retries: How often a broker retries to give up its leaderships.
-controlled.shutdown.retry.backoff.ms: How long a broker waits before it retries to give up its leaderships.
 controller.quorum.append.linger.ms: How long the quorum's leader collects writes before it stores them.
 controller.quorum.auto.join.enable: Whether a controller adds itself to the quorum.
 controller.quorum.bootstrap.servers: Addresses at which the quorum can be found.
@@ -43,7 +38,6 @@ controller.quorum.retry.backoff.ms: How long to wait before a request in the quo
 controller.quorum.voters: The controllers that vote, as id@host:port.
 controller.quota.window.num: Windows over which the rate of topic changes is measured.
 controller.quota.window.size.seconds: Length of a window of the rate of topic changes.
-controller.socket.timeout.ms: How long a controller waits for a broker's answer.
 cordoned.log.dirs: Data folders that get no new partitions; * means all.
 create.topic.policy.class.name: The class that may refuse new topics.
 delegation.token.expiry.check.interval.ms: How often expired tokens are removed.
@@ -107,14 +101,8 @@ group.streams.min.session.timeout.ms: The shortest session that a streams group 
 group.streams.num.standby.replicas: Standby copies of each task in a streams group.
 group.streams.session.timeout.ms: A streams group removes a member without heartbeats after this time.
 initial.broker.registration.timeout.ms: How long a starting broker tries to register with the controller.
-inter.broker.protocol.version: The version of the requests between brokers; it stays at the old version during
-  an upgrade.
 kafka.metrics.polling.interval.secs: How often the reporters of kafka.metrics.reporters are called.
 kafka.metrics.reporters: Classes that report the metrics of the older library.
-leader.imbalance.check.interval.seconds: How often the controller looks for brokers that do not lead their
-  preferred partitions.
-leader.imbalance.per.broker.percentage: The share of preferred partitions of a broker that other brokers may
-  lead before the controller gives them back.
 leader.replication.throttled.rate: Bytes a second that this broker sends to followers of throttled replicas.
 log.dir.failure.timeout.ms: A broker that cannot report a broken data folder within this time stops.
 log.local.retention.bytes: Bytes of a tiered partition that stay on local disks; -2 takes
@@ -194,7 +182,6 @@ replica.socket.receive.buffer.bytes: The receive buffer of a follower's connecti
 replica.socket.timeout.ms: How long a follower waits for an answer from its leader.
 replication.quota.window.num: Windows over which the rate of throttled replicas is measured.
 replication.quota.window.size.seconds: Length of a window of the rate of throttled replicas.
-request.timeout.ms: How long a broker waits for the answer to a request that it sends.
 sasl.client.callback.handler.class: The class that supplies a client's credentials.
 sasl.enabled.mechanisms: The SASL mechanisms of the broker.
 sasl.jaas.config: The login modules and their options, as one text.
@@ -246,8 +233,6 @@ sasl.oauthbearer.sub.claim.name: The claim that has the user of a token.
 sasl.oauthbearer.token.endpoint.url: The URL for requests for a token.
 sasl.server.callback.handler.class: The class that checks credentials on the broker.
 sasl.server.max.receive.size: The largest message a client may send before it is logged in.
-security.inter.broker.protocol: The protocol between brokers. Without inter.broker.listener.name it is also
-  the name of the listener for brokers.
 security.providers: Classes that add security providers to the Java machine.
 share.coordinator.append.linger.ms: How long a share coordinator collects writes; -1 adapts the time to the
   load.
@@ -264,7 +249,6 @@ share.coordinator.write.timeout.ms: How long a share coordinator waits for a wri
 share.fetch.purgatory.purge.interval.requests: After how many finished share fetches the purgatory is purged.
 socket.connection.setup.timeout.max.ms: The longest a broker tries to open a connection, after several
   failures.
-socket.connection.setup.timeout.ms: How long a broker tries to open a connection the first time.
 ssl.allow.dn.changes: Whether a key file may be replaced by one with another name in its certificate.
 ssl.allow.san.changes: Whether a key file may be replaced by one without some alternative names of the old
   one.
@@ -290,28 +274,6 @@ ssl.truststore.location: The file of trusted certificates.
 ssl.truststore.password: The password of the file of trusted certificates.
 ssl.truststore.type: The format of the file of trusted certificates.
 telemetry.max.bytes: The largest report of metrics that a client may send.
-unclean.leader.election.enable: Whether an out-of-sync replica may become leader if no in-sync replica is
-  left. Records may be lost then.
 zookeeper.clientCnxnSocket: The class of the ZooKeeper client's connection.
-zookeeper.connect: The ZooKeeper ensemble of a cluster. A broker with this setting does not start, so that a
-  broker of a cluster never runs alone by mistake.
-zookeeper.connection.timeout.ms: How long to try to reach ZooKeeper.
-zookeeper.max.in.flight.requests: The largest number of unanswered requests to ZooKeeper.
-zookeeper.metadata.migration.enable: Whether the metadata moves from ZooKeeper to KRaft.
-zookeeper.session.timeout.ms: How long a silent broker keeps its session with ZooKeeper.
-zookeeper.set.acl: Whether nodes are created with access lists.
-zookeeper.ssl.cipher.suites: The ciphers towards ZooKeeper.
-zookeeper.ssl.client.enable: Whether ZooKeeper is reached over TLS.
-zookeeper.ssl.crl.enable: Whether revocation lists are consulted for ZooKeeper's certificate.
-zookeeper.ssl.enabled.protocols: The versions of TLS towards ZooKeeper.
-zookeeper.ssl.endpoint.identification.algorithm: Whether the name in ZooKeeper's certificate is compared
-  with the host.
-zookeeper.ssl.keystore.location: The file of this broker's key towards ZooKeeper.
-zookeeper.ssl.keystore.password: The password of that key file.
-zookeeper.ssl.keystore.type: The format of that key file.
-zookeeper.ssl.ocsp.enable: Whether ZooKeeper's certificate is checked online.
-zookeeper.ssl.protocol: The first version of TLS towards ZooKeeper.
-zookeeper.ssl.truststore.location: The file of trusted certificates for ZooKeeper.
 zookeeper.ssl.truststore.password: The password of the file of trusted certificates for ZooKeeper.
-zookeeper.ssl.truststore.type: The format of the file of trusted certificates for ZooKeeper.
 """

@@ -102,13 +102,15 @@ queued.max.requests int 500 high >=1
 replica.alter.log.dirs.io.max.bytes.per.second long null medium >=0 cluster-wide unlisted
 replica.high.watermark.checkpoint.interval.ms long 5000 high
 reserved.broker.max.id int 1000 medium >=0 retired
+security.inter.broker.protocol string PLAINTEXT medium in(PLAINTEXT,SSL,SASL_PLAINTEXT,SASL_SSL)
 socket.listen.backlog.size int 50 medium >=1
 socket.receive.buffer.bytes int -1 high kafka=102400
 socket.request.max.bytes int 104857600 high >=1
 socket.send.buffer.bytes int -1 high kafka=102400
+unclean.leader.election.enable boolean false high cluster-wide
 """  # noqa: E501
 
-# One broker can hold one replica of an internal topic; the start refuses other numbers.
+# Partitions have one replica: the start refuses other numbers.
 INTERNAL_TOPICS = """\
 offsets.topic.replication.factor short 3 high >=1
 share.coordinator.state.topic.min.isr short 2 high >=1
@@ -138,6 +140,40 @@ tidelog.log.level string INFO medium anycase(TRACE,DEBUG,INFO,WARN,ERROR,FATAL) 
 tidelog.log.levels list "" low levels ours
 """
 
+# Settings of a broker with zookeeper.connect. A broker alone names those that are given: they change nothing.
+CLUSTER = """\
+auto.leader.rebalance.enable boolean true high
+control.plane.listener.name string null high retired
+controlled.shutdown.enable boolean true medium
+controlled.shutdown.max.retries int 3 medium retired
+controlled.shutdown.retry.backoff.ms long 5000 medium retired
+controller.socket.timeout.ms int 30000 medium
+inter.broker.protocol.version string 3.9-IV0 medium version retired
+leader.imbalance.check.interval.seconds long 300 high >=1
+leader.imbalance.per.broker.percentage int 10 high retired
+request.timeout.ms int 30000 high
+socket.connection.setup.timeout.ms long 10000 medium
+tidelog.zookeeper.digest password null low ours
+zookeeper.connect string null high retired
+zookeeper.connection.timeout.ms int null high retired
+zookeeper.max.in.flight.requests int 500 high >=1 retired kafka=10
+zookeeper.metadata.migration.enable boolean false high retired
+zookeeper.session.timeout.ms int 18000 high retired
+zookeeper.set.acl boolean false high retired
+zookeeper.ssl.cipher.suites list null low retired
+zookeeper.ssl.client.enable boolean false medium retired
+zookeeper.ssl.crl.enable boolean false low retired
+zookeeper.ssl.enabled.protocols list null low retired
+zookeeper.ssl.endpoint.identification.algorithm string HTTPS low retired
+zookeeper.ssl.keystore.location string null medium retired
+zookeeper.ssl.keystore.password password null medium retired
+zookeeper.ssl.keystore.type string null medium retired
+zookeeper.ssl.ocsp.enable boolean false low retired
+zookeeper.ssl.protocol string TLSv1.2 low retired
+zookeeper.ssl.truststore.location string null medium retired
+zookeeper.ssl.truststore.type string null medium retired
+"""
+
 _LOOP = """\
 background.threads int 10 high >=1 cluster-wide
 num.network.threads int 3 high >=1 cluster-wide
@@ -164,15 +200,8 @@ cordoned.log.dirs list "" medium per-broker
 """
 
 _REPLICATION = """\
-auto.leader.rebalance.enable boolean true high
-controlled.shutdown.enable boolean true medium
-controlled.shutdown.max.retries int 3 medium retired
-controlled.shutdown.retry.backoff.ms long 5000 medium retired
 eligible.leader.replicas.enable boolean false high retired
 follower.replication.throttled.rate long null medium >=0 cluster-wide unlisted
-inter.broker.protocol.version string 3.9-IV0 medium version retired
-leader.imbalance.check.interval.seconds long 300 high >=1
-leader.imbalance.per.broker.percentage int 10 high retired
 leader.replication.throttled.rate long null medium >=0 cluster-wide unlisted
 log.dir.failure.timeout.ms long 30000 low >=1
 num.replica.fetchers int 1 high >=1 cluster-wide
@@ -185,36 +214,15 @@ replica.lag.time.max.ms long 30000 high
 replica.selector.class string null medium
 replica.socket.receive.buffer.bytes int 65536 high
 replica.socket.timeout.ms int 30000 high
-request.timeout.ms int 30000 high
-security.inter.broker.protocol string PLAINTEXT medium in(PLAINTEXT,SSL,SASL_PLAINTEXT,SASL_SSL)
 socket.connection.setup.timeout.max.ms long 30000 medium
-socket.connection.setup.timeout.ms long 10000 medium
-unclean.leader.election.enable boolean false high cluster-wide
 """
 
 _ZOOKEEPER = """\
-control.plane.listener.name string null high retired
-controller.socket.timeout.ms int 30000 medium
 zookeeper.clientCnxnSocket string null medium retired
-zookeeper.connect string null high retired
-zookeeper.connection.timeout.ms int null high retired
-zookeeper.max.in.flight.requests int 10 high >=1 retired
-zookeeper.metadata.migration.enable boolean false high retired
-zookeeper.session.timeout.ms int 18000 high retired
-zookeeper.set.acl boolean false high retired
-zookeeper.ssl.cipher.suites list null low retired
-zookeeper.ssl.client.enable boolean false medium retired
-zookeeper.ssl.crl.enable boolean false low retired
-zookeeper.ssl.enabled.protocols list null low retired
-zookeeper.ssl.endpoint.identification.algorithm string HTTPS low retired
-zookeeper.ssl.keystore.location string null medium retired
-zookeeper.ssl.keystore.password password null medium retired
-zookeeper.ssl.keystore.type string null medium retired
-zookeeper.ssl.ocsp.enable boolean false low retired
-zookeeper.ssl.protocol string TLSv1.2 low retired
-zookeeper.ssl.truststore.location string null medium retired
+"""
+
+_ZOOKEEPER_TRUST = """\
 zookeeper.ssl.truststore.password password null medium retired
-zookeeper.ssl.truststore.type string null medium retired
 """
 
 _KRAFT = """\
@@ -477,9 +485,10 @@ NOT_SERVED = {
     "only the current record format is written and sent": _OLD_FORMATS,
     "a segment's file grows as it is written": _PREALLOCATE,
     "new partitions go to the folder with the fewest partitions": _CORDON,
-    "one broker does not replicate": _REPLICATION,
-    "a broker without a cluster keeps its own metadata and asks no ZooKeeper": _ZOOKEEPER,
-    "metadata is kept in the broker's own tree, not in a KRaft quorum": _KRAFT,
+    "partitions are not replicated": _REPLICATION,
+    "the ZooKeeper client is not Java's": _ZOOKEEPER,
+    "a PEM file of trusted certificates has no password": _ZOOKEEPER_TRUST,
+    "metadata is kept in the broker's own tree or in ZooKeeper, not in a KRaft quorum": _KRAFT,
     "group coordinators run on the event loop, and write at once with acks=all": _GROUPS,
     "share groups are not served": _SHARE,
     "streams groups are not served": _STREAMS,

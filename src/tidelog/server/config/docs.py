@@ -28,7 +28,8 @@ Besides these:
 
 - `node.id`, `process.roles` and `controller.listener.names` may be missing. `node.id` counts as `broker.id`.
   The broker leaves out the listeners in `controller.listener.names`.
-- The broker refuses `zookeeper.connect`, so that a broker of a cluster never runs alone by mistake.
+- With `zookeeper.connect` the broker joins a cluster. Settings that only a cluster has, such as
+  `controlled.shutdown.enable`, change nothing without it.
 - The broker refuses a listener whose protocol is not PLAINTEXT, or not in the map.
 """
 

@@ -27,6 +27,7 @@ segment.bytes int 1073741824 medium >=1048576 else=log.segment.bytes
 segment.index.bytes int 10485760 medium >=4 else=log.index.size.max.bytes
 segment.jitter.ms long 0 medium >=0 else=log.roll.jitter.ms
 segment.ms long 604800000 medium >=1 else=log.roll.ms
+unclean.leader.election.enable boolean false medium else=unclean.leader.election.enable
 """
 
 # For tests with many small segments; as in Kafka, never shown.
@@ -41,7 +42,6 @@ preallocate boolean false medium else=log.preallocate
 _REPLICATION = """\
 follower.replication.throttled.replicas list "" medium replicas
 leader.replication.throttled.replicas list "" medium replicas
-unclean.leader.election.enable boolean false medium else=unclean.leader.election.enable
 """
 
 _TIERED = """\
@@ -60,7 +60,7 @@ message.timestamp.difference.max.ms long 9223372036854775807 medium >=0 retired
 
 NOT_SERVED = {
     "a segment's file grows as it is written": _PREALLOCATE,
-    "one broker does not replicate": _REPLICATION,
+    "partitions are not replicated": _REPLICATION,
     "tiered storage is not served": _TIERED,
     "only the current record format is written and sent": _OLD_FORMATS,
 }

@@ -1,0 +1,162 @@
+"""ClusterConfig: the settings of a broker with `zookeeper.connect`, checked together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidelog.config.values import ConfigError, ConfigValue, Password
+from tidelog.endpoints import Endpoint
+
+OLDEST_PROTOCOL = (3, 4)
+"""Brokers send each other requests of this version. From 3.4 on the requests are the same as in 3.9."""
+
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+
+
+@dataclass(slots=True, frozen=True)
+class ZooKeeperTls:
+    """TLS towards ZooKeeper. The files are in PEM."""
+
+    key_file: str | None
+    key_password: Password | None
+    trusted_file: str | None
+    versions: tuple[str, ...]
+    cipher_suites: tuple[str, ...]
+    check_host: bool
+
+
+@dataclass(slots=True, frozen=True)
+class ClusterConfig:
+    zookeeper_connect: str
+    zookeeper_session_timeout_ms: int
+    zookeeper_connection_timeout_ms: int
+    zookeeper_max_in_flight_requests: int
+    zookeeper_set_acl: bool
+    zookeeper_digest: Password | None
+    zookeeper_tls: ZooKeeperTls | None
+    control_plane_listener: str | None
+    controlled_shutdown_enable: bool
+    controlled_shutdown_max_retries: int
+    controlled_shutdown_retry_backoff_ms: int
+    controller_socket_timeout_ms: int
+    request_timeout_ms: int
+    socket_connection_setup_timeout_ms: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
+
+
+def cluster_config(
+    values: Mapping[str, ConfigValue], advertised: Sequence[Endpoint], inter_broker: str
+) -> ClusterConfig:
+    """The settings by their names, and the resolved listeners. Raises ConfigError."""
+    _check_protocol(_text(values, "inter.broker.protocol.version"))
+    if values["process.roles"]:
+        roles = ",".join(_list(values, "process.roles"))
+        raise ConfigError("process.roles", roles, "a broker with zookeeper.connect is not a KRaft process")
+    if values["zookeeper.metadata.migration.enable"]:
+        raise ConfigError("zookeeper.metadata.migration.enable", "true", "migration to KRaft is not served")
+    tls = _tls(values)
+    digest = values["tidelog.zookeeper.digest"]
+    if isinstance(digest, Password) and not re.fullmatch("[^:]+:.+", digest.secret):
+        raise ConfigError("tidelog.zookeeper.digest", "[hidden]", "expected user:password")
+    if values["zookeeper.set.acl"] and digest is None and (tls is None or tls.key_file is None):
+        identities = "tidelog.zookeeper.digest or zookeeper.ssl.keystore.location"
+        problem = f"access lists need an identity of this broker: set {identities}"
+        raise ConfigError("zookeeper.set.acl", "true", problem)
+    session = _number(values, "zookeeper.session.timeout.ms")
+    connection = values["zookeeper.connection.timeout.ms"]
+    return ClusterConfig(
+        zookeeper_connect=_text(values, "zookeeper.connect"),
+        zookeeper_session_timeout_ms=session,
+        zookeeper_connection_timeout_ms=connection if isinstance(connection, int) else session,
+        zookeeper_max_in_flight_requests=_number(values, "zookeeper.max.in.flight.requests"),
+        zookeeper_set_acl=bool(values["zookeeper.set.acl"]),
+        zookeeper_digest=digest if isinstance(digest, Password) else None,
+        zookeeper_tls=tls,
+        control_plane_listener=_control_plane(values, advertised, inter_broker),
+        controlled_shutdown_enable=bool(values["controlled.shutdown.enable"]),
+        controlled_shutdown_max_retries=_number(values, "controlled.shutdown.max.retries"),
+        controlled_shutdown_retry_backoff_ms=_number(values, "controlled.shutdown.retry.backoff.ms"),
+        controller_socket_timeout_ms=_number(values, "controller.socket.timeout.ms"),
+        request_timeout_ms=_number(values, "request.timeout.ms"),
+        socket_connection_setup_timeout_ms=_number(values, "socket.connection.setup.timeout.ms"),
+        auto_leader_rebalance_enable=bool(values["auto.leader.rebalance.enable"]),
+        leader_imbalance_check_interval_seconds=_number(values, "leader.imbalance.check.interval.seconds"),
+        leader_imbalance_per_broker_percentage=_number(values, "leader.imbalance.per.broker.percentage"),
+    )
+
+
+def _check_protocol(version: str) -> None:
+    major, minor = (int(part) for part in version.partition("-")[0].split(".")[:2])
+    if (major, minor) < OLDEST_PROTOCOL:
+        oldest = ".".join(map(str, OLDEST_PROTOCOL))
+        raise ConfigError("inter.broker.protocol.version", version, f"expected {oldest} or newer")
+
+
+def _control_plane(
+    values: Mapping[str, ConfigValue], advertised: Sequence[Endpoint], inter_broker: str
+) -> str | None:
+    setting = "control.plane.listener.name"
+    if values[setting] is None:
+        return None
+    name = _text(values, setting).upper()
+    others = [endpoint.listener for endpoint in advertised if endpoint.listener != inter_broker]
+    if name not in others:
+        problem = f"expected an advertised listener other than {inter_broker}, the listener of brokers"
+        raise ConfigError(setting, name, problem)
+    return name
+
+
+def _tls(values: Mapping[str, ConfigValue]) -> ZooKeeperTls | None:
+    if not values["zookeeper.ssl.client.enable"]:
+        return None
+    for name in ("zookeeper.ssl.crl.enable", "zookeeper.ssl.ocsp.enable"):
+        if values[name]:
+            raise ConfigError(name, "true", "revoked certificates are not looked up; remove this setting")
+    protocols = _list(values, "zookeeper.ssl.enabled.protocols") or (_text(values, "zookeeper.ssl.protocol"),)
+    for protocol in protocols:
+        if protocol not in TLS_VERSIONS:
+            expected = f"expected a list of {', '.join(TLS_VERSIONS)}"
+            raise ConfigError("zookeeper.ssl.enabled.protocols", ",".join(protocols), expected)
+    password = values["zookeeper.ssl.keystore.password"]
+    return ZooKeeperTls(
+        key_file=_pem(values, "zookeeper.ssl.keystore"),
+        key_password=password if isinstance(password, Password) else None,
+        trusted_file=_pem(values, "zookeeper.ssl.truststore"),
+        versions=protocols,
+        cipher_suites=_list(values, "zookeeper.ssl.cipher.suites"),
+        check_host=_text(values, "zookeeper.ssl.endpoint.identification.algorithm") != "",
+    )
+
+
+def _pem(values: Mapping[str, ConfigValue], store: str) -> str | None:
+    """The path of a PEM file. As in Kafka, a store without a type has the type of its suffix."""
+    location, kind = values[f"{store}.location"], values[f"{store}.type"]
+    if location is None:
+        return None
+    path = str(location)
+    suffixes = {".pem": "PEM", ".p12": "PKCS12", ".pfx": "PKCS12"}
+    found = str(kind).upper() if kind is not None else suffixes.get(path[path.rfind(".") :].lower(), "JKS")
+    if found != "PEM":
+        problem = f"a {found} store cannot be read: convert it to PEM, and set {store}.type=PEM"
+        raise ConfigError(f"{store}.location", path, problem)
+    return path
+
+
+def _text(values: Mapping[str, ConfigValue], name: str) -> str:
+    value = values[name]
+    return value if isinstance(value, str) else ""
+
+
+def _number(values: Mapping[str, ConfigValue], name: str) -> int:
+    value = values[name]
+    assert isinstance(value, int)
+    return value
+
+
+def _list(values: Mapping[str, ConfigValue], name: str) -> tuple[str, ...]:
+    value = values[name]
+    return value if isinstance(value, tuple) else ()

@@ -1,0 +1,137 @@
+"""The settings of a broker with zookeeper.connect."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.config.values import ConfigError, Password
+from tidelog.server.broker_transport import transport_to
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config.cluster import ClusterConfig
+
+TLS = {"zookeeper.ssl.client.enable": "true"}
+
+
+def loaded(settings: dict[str, str] | None = None) -> BrokerConfig:
+    return BrokerConfig.load(None, {"zookeeper.connect": "one:2181,two:2181/kafka", **(settings or {})})
+
+
+def cluster(settings: dict[str, str] | None = None) -> ClusterConfig:
+    found = loaded(settings).cluster
+    assert found is not None
+    return found
+
+
+def refusal(settings: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        loaded(settings)
+    return str(caught.value)
+
+
+def test_a_cluster_has_kafkas_defaults() -> None:
+    config = cluster()
+    assert config.zookeeper_connect == "one:2181,two:2181/kafka"
+    assert config.zookeeper_session_timeout_ms == config.zookeeper_connection_timeout_ms == 18000
+    assert (config.controlled_shutdown_max_retries, config.controlled_shutdown_retry_backoff_ms) == (3, 5000)
+    assert config.zookeeper_tls is None
+    assert config.control_plane_listener is None
+
+
+def test_a_connection_time_out_of_its_own() -> None:
+    config = cluster({"zookeeper.connection.timeout.ms": "700", "zookeeper.session.timeout.ms": "6000"})
+    assert (config.zookeeper_connection_timeout_ms, config.zookeeper_session_timeout_ms) == (700, 6000)
+
+
+def test_none_of_the_settings_is_said_to_change_nothing() -> None:
+    config = loaded({"controlled.shutdown.max.retries": "5", "leader.imbalance.per.broker.percentage": "3"})
+    assert config.warnings == []
+
+
+@pytest.mark.parametrize("version", ["3.4", "3.4-IV0", "3.9-IV0", "4.0"])
+def test_brokers_speak_the_protocol_of_3_4_and_newer(version: str) -> None:
+    cluster({"inter.broker.protocol.version": version})
+
+
+@pytest.mark.parametrize("version", ["3.3-IV3", "2.8", "0.10.2"])
+def test_an_older_protocol_between_brokers_is_refused_by_name(version: str) -> None:
+    message = refusal({"inter.broker.protocol.version": version})
+    assert message == f"inter.broker.protocol.version={version}: expected 3.4 or newer"
+
+
+def test_kraft_is_refused() -> None:
+    assert refusal({"process.roles": "broker"}).startswith("process.roles=broker: ")
+    assert refusal({"zookeeper.metadata.migration.enable": "true"}).endswith(
+        "migration to KRaft is not served"
+    )
+
+
+LISTENERS = {
+    "listeners": "CONTROL://127.0.0.1:9090,PLAINTEXT://127.0.0.1:9092",
+    "listener.security.protocol.map": "CONTROL:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+}
+
+
+def test_the_controllers_requests_can_have_a_listener() -> None:
+    assert (
+        cluster({**LISTENERS, "control.plane.listener.name": "control"}).control_plane_listener == "CONTROL"
+    )
+
+
+@pytest.mark.parametrize("name", ["PLAINTEXT", "OTHER"])
+def test_a_control_plane_listener_is_another_advertised_listener(name: str) -> None:
+    message = refusal({**LISTENERS, "control.plane.listener.name": name})
+    assert message.startswith(
+        f"control.plane.listener.name={name}: expected an advertised listener other than"
+    )
+
+
+def test_tls_towards_zookeeper_takes_pem_files() -> None:
+    tls = cluster(
+        TLS
+        | {
+            "zookeeper.ssl.keystore.location": "/etc/key.pem",
+            "zookeeper.ssl.keystore.password": "secret",
+            "zookeeper.ssl.truststore.location": "/etc/ca",
+            "zookeeper.ssl.truststore.type": "PEM",
+            "zookeeper.ssl.endpoint.identification.algorithm": "",
+        }
+    ).zookeeper_tls
+    assert tls is not None
+    assert (tls.key_file, tls.trusted_file) == ("/etc/key.pem", "/etc/ca")
+    assert tls.key_password == Password("secret")
+    assert tls.versions == ("TLSv1.2",)
+    assert not tls.check_host
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "found"),
+    [("/k.jks", None, "JKS"), ("/k.p12", None, "PKCS12"), ("/k", None, "JKS"), ("/k.pem", "jks", "JKS")],
+)
+def test_a_store_of_java_is_refused_in_one_sentence(path: str, kind: str | None, found: str) -> None:
+    settings = TLS | {"zookeeper.ssl.truststore.location": path}
+    if kind is not None:
+        settings["zookeeper.ssl.truststore.type"] = kind
+    assert refusal(settings) == (
+        f"zookeeper.ssl.truststore.location={path}: a {found} store cannot be read: convert it to PEM, "
+        "and set zookeeper.ssl.truststore.type=PEM"
+    )
+
+
+def test_what_tls_cannot_do_is_refused() -> None:
+    assert "revoked" in refusal(TLS | {"zookeeper.ssl.crl.enable": "true"})
+    assert "revoked" in refusal(TLS | {"zookeeper.ssl.ocsp.enable": "true"})
+    assert "TLSv1.3" in refusal(TLS | {"zookeeper.ssl.enabled.protocols": "TLSv1.1"})
+
+
+def test_access_lists_need_an_identity() -> None:
+    assert "identity" in refusal({"zookeeper.set.acl": "true"})
+    assert cluster({"zookeeper.set.acl": "true", "tidelog.zookeeper.digest": "kafka:x"}).zookeeper_set_acl
+    message = refusal({"tidelog.zookeeper.digest": "secret"})
+    assert message == "tidelog.zookeeper.digest=[hidden]: expected user:password"
+
+
+def test_a_transport_between_brokers_is_secured_as_their_listener() -> None:
+    config = loaded(LISTENERS | {"inter.broker.listener.name": "PLAINTEXT", "request.timeout.ms": "1234"})
+    settings = transport_to(config, "PLAINTEXT", "broker-1-fetcher-0")._settings
+    assert (settings.client_id, settings.security_protocol) == ("broker-1-fetcher-0", "PLAINTEXT")
+    assert settings.request_timeout_ms == 1234
