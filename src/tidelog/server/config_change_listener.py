@@ -1,0 +1,123 @@
+"""ConfigChangeListener: applies settings of the tree that any broker or tool changed.
+
+A change writes the settings and a notification below /config/changes. Each broker reads the settings of every
+entity with a new notification and applies them. After an expired session it applies all settings again:
+notifications may have been deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Protocol
+
+from tidelog.metadata.async_tree import SessionEvent
+from tidelog.metadata.cluster_store import ClusterStore
+from tidelog.metadata.nodes import BadNode
+from tidelog.metadata.tree import TreeUnavailable, WatchEvent
+
+_log = logging.getLogger("tidelog.server.config_changes")
+
+TOPICS = "topics/"
+
+
+class SettingsOfEntities(Protocol):
+    """Where the settings go. The methods are called on the loop."""
+
+    def entity_changed(self, entity_path: str, configs: dict[str, str]) -> None:
+        """The present settings of an entity, by its path below /config; without any it is removed."""
+
+    def entities(self) -> Collection[str]:
+        """The entities other than topics that have settings here."""
+
+    def topics(self) -> Collection[str]:
+        """The topics whose settings this broker uses."""
+
+
+class ConfigChangeListener:
+    """`begin` before the settings are read, `start` when they can be applied."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        self._settings: SettingsOfEntities | None = None
+        self._newest = -1
+        self._changed = asyncio.Event()
+        self._has_new_session = False
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Watch for notifications. Those of the past are known when the settings are read after this."""
+        self._store.tree.listen(self._session_event)
+        for notice in await self._store.read_config_changes(self._newest, self._watch):
+            self._newest = notice.sequence
+
+    def start(self, settings: SettingsOfEntities) -> None:
+        self._settings = settings
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def refresh(self, entity_path: str) -> None:
+        """Apply the settings of an entity that this broker has just written."""
+        async with self._lock:
+            await self._apply(entity_path)
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _watch(self, event: WatchEvent) -> None:
+        self._changed.set()
+
+    def _session_event(self, event: SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED:
+            self._has_new_session = True
+        elif event is SessionEvent.CONNECTED:
+            self._changed.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            is_new, self._has_new_session = self._has_new_session, False
+            try:
+                async with self._lock:
+                    await self._read_changes()
+                    if is_new:
+                        await self._apply_everything()
+            except TreeUnavailable as error:
+                # The session expired: its CONNECTED event wakes this task again.
+                self._has_new_session = True
+                _log.info("changed settings are read in the next session: %s", error)
+            except Exception:
+                _log.exception("changed settings could not be applied")
+
+    async def _read_changes(self) -> None:
+        notices = await self._store.read_config_changes(self._newest, self._watch)
+        for entity_path in dict.fromkeys(notice.entity_path for notice in notices):
+            await self._apply(entity_path)
+        if notices:
+            self._newest = notices[-1].sequence
+
+    async def _apply(self, entity_path: str) -> None:
+        if self._settings is None:
+            return
+        try:
+            configs = await self._store.read_config(entity_path)
+        except BadNode as error:
+            _log.error("settings are not applied: %s", error)
+            return
+        _log.info("settings of %s are applied", entity_path)
+        self._settings.entity_changed(entity_path, configs)
+
+    async def _apply_everything(self) -> None:
+        if self._settings is None:
+            return
+        found = await self._store.read_entity_configs()
+        for entity_path in {*found, *self._settings.entities()}:
+            self._settings.entity_changed(entity_path, found.get(entity_path, {}))
+        topics = await self._store.topic_configs(self._settings.topics())
+        for topic, configs in topics.items():
+            self._settings.entity_changed(f"{TOPICS}{topic}", configs)
