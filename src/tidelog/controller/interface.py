@@ -1,20 +1,19 @@
 """The interfaces between a broker and its controller: Controller, and the Host that it calls.
 
 All methods of Controller are coroutines of the broker's loop. When one returns without an error, the change
-is durable in the tree, its partitions are led (or deleted), and `state` includes it.
+is durable in the tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
 from tidelog.metadata.paths import entity_path
-from tidelog.metadata.state import BrokerRegistration, ClusterState, PartitionState
+from tidelog.metadata.state import ClusterState, PartitionState
 
 ZERO_ID = bytes(16)
 
@@ -177,24 +176,7 @@ class PartitionsResult:
 
 
 class Controller(Protocol):
-    @property
-    def state(self) -> ClusterState:
-        """The cluster after the last change, an immutable snapshot."""
-
-    async def load(self) -> ClusterState:
-        """First: become the controller, read the tree, and elect leaders for partitions without one."""
-
-    async def raise_leader_epochs(self, partitions: Collection[tuple[str, int]]) -> None:
-        """Give these partitions a new leader epoch: their logs may have lost their ends in a crash.
-
-        A client with the old epoch asks for its end offset, and notices the lost records.
-        """
-
-    async def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> BrokerRegistration:
-        """Second: register this broker with its advertised addresses."""
-
-    async def activate(self, host: PartitionHost) -> None:
-        """Third: let the host lead its partitions, and complete deletions that a crash interrupted."""
+    """Changes topics and settings for clients."""
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
@@ -221,12 +203,3 @@ class Controller(Protocol):
         self, entity: ConfigEntity, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> None:
         """Change some settings of an entity. KafkaError if they are refused."""
-
-    async def allocate_producer_ids(self) -> range:
-        """A block of producer ids that was never allocated before."""
-
-    async def partitions_offline(self, partitions: Sequence[tuple[str, int]]) -> None:
-        """The log folder of these partitions failed: they have no leader until the next start."""
-
-    async def close(self) -> None:
-        """Complete the running change and stop. The tree stays open."""

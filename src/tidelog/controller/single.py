@@ -72,7 +72,7 @@ HAVE_DEFAULTS = (ConfigKind.BROKER, ConfigKind.CLIENT, ConfigKind.USER, ConfigKi
 
 
 class SingleController:
-    """Implements tidelog.controller.interface.Controller, which documents the public methods."""
+    """Implements tidelog.controller.interface.Controller; a change that returned is led and in `state`."""
 
     retry_seconds = 5.0  # the wait before a log that lacked room on the disk is created again
 
@@ -107,11 +107,13 @@ class SingleController:
 
     @property
     def state(self) -> ClusterState:
+        """The cluster after the last change, an immutable snapshot."""
         return self._state
 
     # --- start and stop
 
     async def load(self) -> ClusterState:
+        """First: become the controller, read the tree, and elect leaders for partitions without one."""
         self._state, self._deleting = await self._in_worker(self._load)
         return self._state
 
@@ -151,7 +153,11 @@ class SingleController:
         return self.settings.unclean_leader_election_enable if value is None else value.lower() == "true"
 
     async def raise_leader_epochs(self, partitions: Collection[tuple[str, int]]) -> None:
-        """To be called before `activate`."""
+        """Give these partitions a new leader epoch: their logs may have lost their ends in a crash.
+
+        A client with the old epoch asks for its end offset, and notices the lost records. To be called before
+        `activate`.
+        """
         raised: dict[str, dict[int, PartitionState]] = {}
         for name, index in partitions:
             state = self._state.partition(name, index)
@@ -167,12 +173,14 @@ class SingleController:
         )
 
     async def register(self, endpoints: Sequence[Endpoint], rack: str | None = None) -> BrokerRegistration:
+        """Second: register this broker with its advertised addresses."""
         node = BrokerNode(list(endpoints), self._clock.ms(), rack)
         broker = await self._in_worker(lambda: self._store.register_broker(self.broker_id, node))
         self._publish(self._state.with_brokers({**self._state.brokers, self.broker_id: broker}))
         return broker
 
     async def activate(self, host: PartitionHost) -> None:
+        """Third: let the host lead its partitions, and complete deletions that a crash interrupted."""
         self._host = host
         async with self._lock:
             await self._lead({name: topic.partitions for name, topic in self._state.topics.items()})
@@ -180,6 +188,7 @@ class SingleController:
         self._publish(self._state)
 
     async def close(self) -> None:
+        """Complete the running change and stop. The tree stays open."""
         while self._running:
             await asyncio.wait(self._running)
         if self._retry is not None:
@@ -340,9 +349,11 @@ class SingleController:
     # --- producer ids and lost disks
 
     async def allocate_producer_ids(self) -> range:
+        """A block of producer ids that was never allocated before."""
         return await self._changed(lambda: self._store.allocate_producer_ids(self.broker_id))
 
     async def partitions_offline(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """The log folder of these partitions failed: they have no leader until the next start."""
         await self._one_at_a_time(self._take_offline(partitions))
 
     async def _take_offline(self, partitions: Sequence[tuple[str, int]]) -> None:

@@ -20,16 +20,14 @@ from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.moves import ReplicaMoves
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.topic_metrics import AllTopicMetrics
-from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
-from tidelog.coordinator.transaction.coordinator import TOPIC as TRANSACTIONS_TOPIC
 from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
 from tidelog.coordinator.transaction.markers import LocalMarkers
 from tidelog.coordinator.transaction.settings import TransactionSettings
 from tidelog.coordinator.transaction.verification import TransactionVerification
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
-from tidelog.metadata.state import ClusterState
 from tidelog.metadata.tree import TreeError, TreeUnavailable
 from tidelog.metrics.registry import Registry
 from tidelog.network.loop import BrokerLoop
@@ -45,7 +43,6 @@ from tidelog.server.config.group import overrides_of
 from tidelog.server.dynamic_config import DynamicConfig
 from tidelog.server.first_screen import first_screen
 from tidelog.server.group_metrics import GroupMetrics
-from tidelog.server.host import BrokerHost
 from tidelog.server.internal_topics import InternalTopics
 from tidelog.server.membership import Membership
 from tidelog.server.metrics import BrokerMetrics
@@ -70,7 +67,6 @@ from tidelog.storage.log_manager_listener import LogManagerListener
 from tidelog.storage.partition_folders import has_log_files
 
 if TYPE_CHECKING:
-    from tidelog.controller.interface import Controller
     from tidelog.metrics.http import Health, MetricsServer
 
 log = logging.getLogger("tidelog.server")
@@ -107,7 +103,6 @@ class Broker(LogManagerListener):
         self._cleaner: LogCleaner | None = None
         self._moves: ReplicaMoves | None = None
         self._replicas: ReplicaManager | None = None
-        self._host: BrokerHost | None = None
         self._groups: GroupCoordinator | None = None
         self._transactions: TransactionCoordinator | None = None
         self._server: SocketServer | None = None
@@ -134,28 +129,19 @@ class Broker(LogManagerListener):
             if self.config.broker_id < 0:
                 self.config.assume_broker_id(self.broker_id)
             logs.log_dirs.claim(identity.cluster_id, self.broker_id)
-            cluster = await membership.load()
-            dynamic.load(cluster, self.broker_id)
+            metadata = MetadataCache(identity.cluster_id)
+            dynamic.load(await membership.load(metadata, logs), self.broker_id)
             logs.recovery_threads.per_log_dir = self.config.num_recovery_threads_per_data_dir
             self._loop.set_io_threads(self.config.num_io_threads)
-            services = self._assemble(logs, membership.controller, dynamic, cluster)
+            services = self._assemble(logs, metadata, membership, dynamic)
             self._server = server = self._bind(services)
             self._metrics_server = metrics_server = await self._bind_metrics()
             topics = dynamic.topics
-            overrides = {name: topic.configs for name, topic in cluster.topics.items()}
-            membership.check_folders([log_dir.path for log_dir in logs.log_dirs.online], cluster.topics)
-            await self._load_logs(logs, lambda topic: topics.log_config(overrides.get(topic, {})))
-            membership.check_logs(logs, self._new_folders, cluster.topics)
+            membership.check_folders(logs)
+            await self._load_logs(logs, lambda topic: topics.log_config(membership.overrides_of(topic)))
+            membership.check_logs(logs, self._new_folders)
             self._has_logs = True
-            self._host = host = BrokerHost(
-                services.replicas,
-                services.metadata,
-                topics,
-                lambda topic: membership.controller.state.topics[topic].configs,
-            )
-            host.coordinators[OFFSETS_TOPIC] = services.groups.runtime
-            host.coordinators[TRANSACTIONS_TOPIC] = services.transactions.runtime
-            await membership.join(host, logs, self._advertised(server))
+            await membership.join(services, self._advertised(server))
             services.groups.start()
             self.registry.collect(GroupMetrics(services.groups, services.replicas).families)
             services.transactions.start()
@@ -167,7 +153,7 @@ class Broker(LogManagerListener):
                 services.replicas, self._loop, cleaner, move_settings(self.config)
             )
             self._moves.start()
-            self._follow_settings(host, server, cleaner, self._moves)
+            self._follow_settings(membership, server, cleaner, self._moves)
             if metrics_server is not None:
                 metrics_server.start()
             server.start()
@@ -179,7 +165,7 @@ class Broker(LogManagerListener):
             extra={
                 "fields": {
                     "broker": self.broker_id,
-                    "cluster": cluster.cluster_id,
+                    "cluster": identity.cluster_id,
                     "listeners": ",".join(f"{name}://{address}" for name, address in self.addresses.items()),
                     "partitions": len(logs.logs),
                     "ms": round((time.monotonic() - started) * 1000),
@@ -212,26 +198,29 @@ class Broker(LogManagerListener):
         return logs
 
     def _make_membership(self, dynamic: DynamicConfig) -> Membership:
+        if self.config.cluster is not None:
+            from tidelog.server.zookeeper_membership import ZooKeeperMembership
+
+            return ZooKeeperMembership(self.config, dynamic, self._clock, self._platform)
         from tidelog.server.embedded_membership import EmbeddedMembership
 
         return EmbeddedMembership(self.config, dynamic, self._clock, self._platform)
 
     def _assemble(
-        self, logs: LogManager, controller: Controller, dynamic: DynamicConfig, cluster: ClusterState
+        self, logs: LogManager, metadata: MetadataCache, membership: Membership, dynamic: DynamicConfig
     ) -> Services:
         worker = self._platform.append_worker(self._loop)
         replicas = ReplicaManager(self.broker_id, logs, self._loop, worker, AllTopicMetrics(self.registry))
         self._replicas = replicas
-        metadata = MetadataCache(cluster.cluster_id)
         replicas.metadata = metadata
         metadata.features = {name: high for name, (_, high) in SUPPORTED_FEATURES.items()}
         settings = GroupSettings(self.config.__getitem__, overrides_of(metadata))
         self._groups = groups = GroupCoordinator(replicas, metadata, self._loop, settings)
-        producer_ids = ProducerIds(controller.allocate_producer_ids)
+        producer_ids = ProducerIds(membership.requests.allocate_producer_ids)
         self._transactions = transactions = self._make_transactions(replicas, metadata, groups, producer_ids)
         verification = TransactionVerification(transactions, replicas)
         groups.offsets.check_transaction = verification.check_offsets
-        self._topic_creation = topic_creation = AutoTopicCreation(controller)
+        self._topic_creation = topic_creation = AutoTopicCreation(membership.requests)
         sessions = FetchSessionCache(
             self._clock, self.config.max_incremental_fetch_session_cache_slots, self._platform.rng
         )
@@ -245,8 +234,8 @@ class Broker(LogManagerListener):
             fetcher=Fetcher(replicas),
             sessions=sessions,
             metadata=metadata,
-            controller=controller,
-            internal_topics=InternalTopics(controller, metadata),
+            controller=membership.controller,
+            internal_topics=InternalTopics(membership.requests, metadata),
             groups=groups,
             transactions=transactions,
             verification=verification,
@@ -279,7 +268,7 @@ class Broker(LogManagerListener):
 
     def _apis(self) -> dict[int, Api]:
         """The served APIs; if two-phase commits are enabled, with their version of InitProducerId."""
-        apis = served_apis()
+        apis = served_apis(cluster=self.config.cluster is not None)
         if self.config.transaction_two_phase_commit_enable:
             apis[INIT_PRODUCER_ID] = replace(apis[INIT_PRODUCER_ID], max_version=INIT_WITH_TWO_PHASE)
         return apis
@@ -343,19 +332,15 @@ class Broker(LogManagerListener):
     # -- settings ----------------------------------------------------------------------------------
 
     def _follow_settings(
-        self, host: BrokerHost, server: SocketServer, cleaner: LogCleaner, moves: ReplicaMoves
+        self, membership: Membership, server: SocketServer, cleaner: LogCleaner, moves: ReplicaMoves
     ) -> None:
-        membership = self._membership
-        assert membership is not None
-
         def changed(names: frozenset[str]) -> None:
             log.info("settings changed", extra={"fields": {"names": ",".join(sorted(names))}})
-            membership.settings_changed()
             server.update_limits(network_limits(self.config))
             self._loop.set_io_threads(self.config.num_io_threads)
             cleaner.update_settings(cleaner_settings(self.config))
             moves.update_settings(move_settings(self.config))
-            host.broker_settings_changed()
+            membership.settings_changed()
 
         self.config.on_change(changed)
 
@@ -389,9 +374,9 @@ class Broker(LogManagerListener):
 
         While logs are loaded another thread than the loop's calls this.
         """
-        if self._host is None or self.state is not BrokerState.RUNNING_AS_BROKER:
+        if self._membership is None or self.state is not BrokerState.RUNNING_AS_BROKER:
             return
-        self._host.partitions_offline(lost)
+        self._membership.partitions_offline(lost)
         self._spawn(self._tell_controller(lost))
         assert self._logs is not None
         if not self._logs.log_dirs.online:
@@ -401,8 +386,8 @@ class Broker(LogManagerListener):
     async def _tell_controller(self, lost: list[PartitionKey]) -> None:
         assert self._membership is not None
         try:
-            await self._membership.partitions_offline(lost)
-        except KafkaError as error:
+            await self._membership.tell_controller(lost)
+        except (KafkaError, TreeUnavailable) as error:
             log.error("the controller could not be told of offline partitions: %s", error)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -448,6 +433,8 @@ class Broker(LogManagerListener):
             self._replicas.end_waits()
         if self._server is not None:
             await self._server.close()
+        if self._membership is not None:
+            self._membership.disconnect()
         if self._router is not None:
             await self._router.drain()
         self.state = BrokerState.BROKER_SHUTTING_DOWN

@@ -12,6 +12,7 @@ from tidelog.errors import ClusterAuthorizationFailed
 from tidelog.network.request import Request
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from tidelog.server.forwarding import ForwardingManager
 
 
 class ActiveController(Protocol):
@@ -42,6 +43,7 @@ class ClusterServices:
     controller: ActiveController
     states: ReplicaStates
     overrides: TopicOverrides
+    forwarding: ForwardingManager
     # The epoch of this broker's registration; -1 before the first one.
     broker_epoch: Callable[[], int]
     # The inter-broker listener and the control-plane listener.

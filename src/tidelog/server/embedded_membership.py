@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 from tidelog.clock import Clock
+from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.controller.single import SingleController
+from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC
+from tidelog.coordinator.transaction.coordinator import TOPIC as TRANSACTIONS_TOPIC
 from tidelog.endpoints import Endpoint
-from tidelog.metadata.state import ClusterState, TopicState
+from tidelog.metadata.state import ClusterState
 from tidelog.metadata.store import MetadataStore
 from tidelog.metadata.tree import Tree, TreeError
 from tidelog.partitions import PartitionKey
@@ -18,6 +21,7 @@ from tidelog.server.host import BrokerHost
 from tidelog.server.membership import Identity, known_broker_id, known_cluster_id
 from tidelog.server.part_settings import controller_settings
 from tidelog.server.platform import Platform
+from tidelog.server.services import Services
 from tidelog.server.stale_tree import (
     check_folders,
     check_logs,
@@ -45,6 +49,7 @@ class EmbeddedMembership:
         self._clock = clock
         self._tree: Tree | None = None
         self._controller: SingleController | None = None
+        self._host: BrokerHost | None = None
         self._registered_epoch = -1
 
     async def identify(self, folders: Sequence[MetaProperties]) -> Identity:
@@ -74,30 +79,44 @@ class EmbeddedMembership:
         assert self._controller is not None
         return self._controller
 
-    async def load(self) -> ClusterState:
+    @property
+    def requests(self) -> SingleController:
+        return self.controller
+
+    async def load(self, metadata: MetadataCache, logs: LogManager) -> ClusterState:
         return await self.controller.load()
 
-    def check_folders(self, folders: Collection[str], topics: Mapping[str, TopicState]) -> None:
-        assert self._tree is not None
-        check_folders(self._platform.disk, folders, self._tree, topics)
+    def overrides_of(self, topic: str) -> dict[str, str]:
+        found = self.controller.state.topics.get(topic)
+        return {} if found is None else found.configs
 
-    def check_logs(
-        self, logs: LogManager, new_folders: Sequence[str], topics: Mapping[str, TopicState]
-    ) -> None:
+    def check_folders(self, logs: LogManager) -> None:
+        assert self._tree is not None
+        folders = [log_dir.path for log_dir in logs.log_dirs.online]
+        check_folders(self._platform.disk, folders, self._tree, self.controller.state.topics)
+
+    def check_logs(self, logs: LogManager, new_folders: Sequence[str]) -> None:
+        topics = self.controller.state.topics
         check_logs(logs.logs, topics)
         name_empty_folders(new_folders, {*logs.logs, *logs.failed}, topics)
 
-    async def join(self, host: BrokerHost, logs: LogManager, endpoints: Sequence[Endpoint]) -> None:
-        controller = self.controller
+    async def join(self, services: Services, endpoints: Sequence[Endpoint]) -> None:
+        controller, logs = self.controller, services.logs
+        self._host = host = BrokerHost(
+            services.replicas, services.metadata, services.dynamic_config.topics, self.overrides_of
+        )
+        host.coordinators[OFFSETS_TOPIC] = services.groups.runtime
+        host.coordinators[TRANSACTIONS_TOPIC] = services.transactions.runtime
         await controller.raise_leader_epochs(logs.recovered())
         broker = await controller.register(endpoints, self._config.broker_rack)
         self._registered_epoch = broker.epoch
         await controller.activate(host)
         host.takes_new_partitions = True
-        self._name_strays(host, logs)
+        self._name_strays(services)
 
-    def _name_strays(self, host: BrokerHost, logs: LogManager) -> None:
-        strays = sorted(set(logs.logs) - host.hosted())
+    def _name_strays(self, services: Services) -> None:
+        hosted = {(partition.topic, partition.index) for partition in services.replicas.partitions()}
+        strays = sorted(set(services.logs.logs) - hosted)
         for topic, index in strays:
             log.warning("folder %s-%d belongs to no topic of this broker and is left alone", topic, index)
         if strays:
@@ -105,12 +124,21 @@ class EmbeddedMembership:
 
     def settings_changed(self) -> None:
         self.controller.settings = controller_settings(self._config)
+        if self._host is not None:
+            self._host.broker_settings_changed()
 
-    async def partitions_offline(self, partitions: Sequence[PartitionKey]) -> None:
+    def partitions_offline(self, partitions: Sequence[PartitionKey]) -> None:
+        if self._host is not None:
+            self._host.partitions_offline(partitions)
+
+    async def tell_controller(self, partitions: Sequence[PartitionKey]) -> None:
         await self.controller.partitions_offline(partitions)
 
     async def leave(self) -> None:
         """There is no other broker that could lead the partitions."""
+
+    def disconnect(self) -> None:
+        """The controller is in this process."""
 
     async def resign(self) -> None:
         if self._controller is not None:

@@ -11,7 +11,6 @@ from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.controller.interface import LogsOfTopic
 from tidelog.errors import KafkaStorageError
 from tidelog.metadata.state import INTERNAL_TOPICS, ClusterState, PartitionState
-from tidelog.partitions import PartitionKey
 from tidelog.server.config.topic import TopicConfigs
 from tidelog.storage.log_creation import WantedLog
 
@@ -92,10 +91,6 @@ class BrokerHost:
 
     def metadata_changed(self, state: ClusterState) -> None:
         self._metadata.update(state)
-
-    def hosted(self) -> set[PartitionKey]:
-        """The partitions that this broker serves."""
-        return {(partition.topic, partition.index) for partition in self._replicas.partitions()}
 
     def broker_settings_changed(self) -> None:
         """Update the settings of all topics: the broker's settings are their defaults."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from tidelog.cluster.metadata_cache import MetadataCache
-from tidelog.controller.interface import Controller, NewTopic
+from tidelog.controller.interface import NewTopic
 from tidelog.errors import CoordinatorNotAvailable, TopicAlreadyExists
+from tidelog.server.membership import ControllerRequests
 
 
 class InternalTopics:
     """Creates each topic once, for all concurrent requests."""
 
-    def __init__(self, controller: Controller, metadata: MetadataCache) -> None:
+    def __init__(self, controller: ControllerRequests, metadata: MetadataCache) -> None:
         self._controller = controller
         self._metadata = metadata
         self._making: dict[str, asyncio.Task[None]] = {}

@@ -6,21 +6,22 @@ session, and follows the elected controller. `Broker` starts and stops either th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.endpoints import Endpoint
-from tidelog.metadata.state import ClusterState, TopicState
+from tidelog.metadata.state import ClusterState
 from tidelog.partitions import PartitionKey
 from tidelog.server.run import StartFailed
 from tidelog.storage.checkpoints import MetaProperties
 from tidelog.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from tidelog.controller.interface import Controller
+    from tidelog.cluster.metadata_cache import MetadataCache
+    from tidelog.controller.interface import Controller, NewTopic, TopicResult
     from tidelog.server.config.broker import BrokerConfig
-    from tidelog.server.host import BrokerHost
+    from tidelog.server.services import Services
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,6 +30,16 @@ class Identity:
 
     cluster_id: str
     broker_id: int
+
+
+class ControllerRequests(Protocol):
+    """What this broker itself asks of the controller, for its clients and coordinators."""
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicResult]:
+        """Create topics; one result for each."""
+
+    async def allocate_producer_ids(self) -> range:
+        """A block of producer ids that was never allocated before. Raises KafkaError."""
 
 
 class Membership(Protocol):
@@ -40,32 +51,43 @@ class Membership(Protocol):
         Raises StartFailed, TreeError or TreeUnavailable.
         """
 
-    async def load(self) -> ClusterState:
-        """Read what is needed before logs are loaded: stored settings and topics."""
+    async def load(self, metadata: MetadataCache, logs: LogManager) -> ClusterState:
+        """Read the stored settings, before logs are loaded."""
 
     @property
     def controller(self) -> Controller:
-        """Where handlers send changes of topics and settings; available after `identify`."""
+        """Where handlers send changes of topics and settings; available after `load`."""
 
-    def check_folders(self, folders: Collection[str], topics: Mapping[str, TopicState]) -> None:
+    @property
+    def requests(self) -> ControllerRequests:
+        """Available after `load`."""
+
+    def overrides_of(self, topic: str) -> Mapping[str, str]:
+        """The settings that a topic overrides; available after `load` for topics with logs here."""
+
+    def check_folders(self, logs: LogManager) -> None:
         """Raise StaleTree if another cluster used the log folders; before logs are loaded."""
 
-    def check_logs(
-        self, logs: LogManager, new_folders: Sequence[str], topics: Mapping[str, TopicState]
-    ) -> None:
+    def check_logs(self, logs: LogManager, new_folders: Sequence[str]) -> None:
         """The same for the loaded logs; `new_folders` were added to folders that a broker used before."""
 
-    async def join(self, host: BrokerHost, logs: LogManager, endpoints: Sequence[Endpoint]) -> None:
-        """Register this broker with its advertised endpoints, and let the host serve partitions."""
+    async def join(self, services: Services, endpoints: Sequence[Endpoint]) -> None:
+        """Register this broker with its advertised endpoints, and serve partitions from now on."""
 
     def settings_changed(self) -> None:
-        """Read the settings of the broker again."""
+        """The settings of the broker, which are the defaults of topics, have changed."""
 
-    async def partitions_offline(self, partitions: Sequence[PartitionKey]) -> None:
-        """The log folder of these partitions failed. Raises KafkaError if the controller is not informed."""
+    def partitions_offline(self, partitions: Sequence[PartitionKey]) -> None:
+        """The log folder of these partitions failed: do not serve them any more."""
+
+    async def tell_controller(self, partitions: Sequence[PartitionKey]) -> None:
+        """Inform the controller of these offline partitions. Raises KafkaError or TreeUnavailable."""
 
     async def leave(self) -> None:
         """Give up leaderships before the broker stops to answer; a failed start does not call this."""
+
+    def disconnect(self) -> None:
+        """Fail the requests to the controller, so that no answer to a client waits for them."""
 
     async def resign(self) -> None:
         """Complete the running change of the controller and stop it, after the last request is answered."""

@@ -17,16 +17,23 @@ log = logging.getLogger("tidelog.server")
 
 
 def controller_settings(config: BrokerConfig) -> ControllerSettings:
-    return ControllerSettings(
+    settings = ControllerSettings(
         num_partitions=config.num_partitions,
         default_replication_factor=config.default_replication_factor,
         delete_topic_enable=config.delete_topic_enable,
         unclean_leader_election_enable=config.unclean_leader_election_enable,
     )
+    if config.cluster is not None:
+        settings.auto_leader_rebalance_enable = config.cluster.auto_leader_rebalance_enable
+        interval = config.cluster.leader_imbalance_check_interval_seconds
+        settings.leader_imbalance_check_interval_seconds = interval
+        percentage = config.cluster.leader_imbalance_per_broker_percentage
+        settings.leader_imbalance_per_broker_percentage = percentage
+    return settings
 
 
 def network_limits(config: BrokerConfig) -> NetworkLimits:
-    listeners = {}
+    cluster, listeners = config.cluster, {}
     for endpoint in config.endpoints:
         limits = ListenerLimits()
         connections = config.listener_limit(endpoint.listener, "max.connections")
@@ -49,6 +56,7 @@ def network_limits(config: BrokerConfig) -> NetworkLimits:
         socket_receive_buffer_bytes=config.socket_receive_buffer_bytes,
         socket_listen_backlog_size=config.socket_listen_backlog_size,
         inter_broker_listener_name=config.inter_broker_listener,
+        control_plane_listener_name=None if cluster is None else cluster.control_plane_listener,
         listeners=listeners,
     )
 

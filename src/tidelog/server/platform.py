@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog.clock import Clock
 from tidelog.cluster.worker import ThreadWorker, Worker
 from tidelog.metadata.tree import Tree
 from tidelog.network.loop import BrokerLoop
 from tidelog.storage.disk import Disk, RealDisk
+
+if TYPE_CHECKING:
+    from tidelog.metadata.async_tree import AsyncTree
+    from tidelog.server.config.cluster import ClusterConfig
 
 
 class Platform(Protocol):
@@ -34,6 +38,9 @@ class Platform(Protocol):
     def open_tree(self, folder: str, clock: Clock) -> Tree:
         """The embedded tree of a log folder, created if it is missing. Raises TreeUnavailable."""
 
+    async def connect_zookeeper(self, config: ClusterConfig, folder: str) -> AsyncTree:
+        """A ZooKeeper session for the broker with this log folder. Raises TreeUnavailable or StartFailed."""
+
 
 class RealPlatform:
     def __init__(self) -> None:
@@ -52,3 +59,8 @@ class RealPlatform:
         from tidelog.metadata.embedded import FILE_NAME, EmbeddedTree
 
         return EmbeddedTree(Path(folder) / FILE_NAME, clock)
+
+    async def connect_zookeeper(self, config: ClusterConfig, folder: str) -> AsyncTree:
+        from tidelog.server.zookeeper_connection import connect_zookeeper
+
+        return await connect_zookeeper(config, folder, self.rng)

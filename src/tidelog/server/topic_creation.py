@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from tidelog.controller.interface import Controller, NewTopic
+from tidelog.controller.interface import NewTopic
 from tidelog.metadata.state import INTERNAL_TOPICS
+from tidelog.server.membership import ControllerRequests
 
 log = logging.getLogger("tidelog.server")
 
@@ -17,7 +18,7 @@ MAX_CREATIONS = 100
 class AutoTopicCreation:
     """Creates each topic once, for all concurrent requests."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: ControllerRequests) -> None:
         self._controller = controller
         self._tasks: dict[str, asyncio.Task[None]] = {}
 

@@ -25,6 +25,7 @@ JVM_FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare
 # PySpark has 300 jars, and to open all of them takes a second.
 JARS = (
     *("zookeeper-*", "netty-common-*", "netty-handler-4*", "netty-transport-4*", "netty-buffer-*"),
+    *("netty-transport-classes-epoll-*", "netty-transport-native-unix-common-*", "netty-tcnative-classes-*"),
     *("netty-codec-*", "netty-resolver-4*", "slf4j-api-*", "log4j-core-*", "log4j-api-*", "log4j-slf4j*"),
     *("metrics-core-*", "snappy-java-*"),
 )

@@ -50,6 +50,17 @@ class Router:
 
     def handle(self, request: Request) -> None:
         api = self._apis[request.api_key]
+        if api.forwarded and not request.is_forwarded:
+            cluster = self._services.cluster
+            if cluster is not None and cluster.forwarding.is_needed:
+                cluster.forwarding.forward(request, self._handle_here, self.failed)
+                return
+        self._handle(api, request)
+
+    def _handle_here(self, request: Request) -> None:
+        self._handle(self._apis[request.api_key], request)
+
+    def _handle(self, api: Api, request: Request) -> None:
         try:
             if api.raw:
                 work = api.handle(self._services, request)

@@ -1,0 +1,117 @@
+"""AdminManager: changes of topics and settings that clients ask of a broker of a cluster.
+
+The active controller changes topics; the router has forwarded requests to it. Any broker changes settings: it
+writes them to the tree with a notification, and every broker applies them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.controller import config_changes, validation
+from tidelog.controller.cluster_controller import ClusterController
+from tidelog.controller.interface import (
+    ConfigChange,
+    ConfigEntity,
+    ConfigKind,
+    ConfigRules,
+    DeletedTopic,
+    NewPartitions,
+    NewTopic,
+    PartitionsResult,
+    TopicResult,
+    TopicToDelete,
+)
+from tidelog.controller.single import HAVE_DEFAULTS
+from tidelog.errors import InvalidRequest, KafkaStorageError, NotController, UnknownTopicOrPartition
+from tidelog.metadata.cluster_store import ClusterStore
+from tidelog.metadata.state import DEFAULT_ENTITY
+from tidelog.metadata.tree import TreeUnavailable
+from tidelog.server.config_change_listener import ConfigChangeListener
+
+
+class AdminManager:
+    """Implements tidelog.controller.interface.Controller, which documents the public methods."""
+
+    def __init__(
+        self,
+        controller: ClusterController,
+        store: ClusterStore,
+        metadata: MetadataCache,
+        rules: ConfigRules,
+        listener: ConfigChangeListener,
+    ) -> None:
+        self._controller = controller
+        self._store = store
+        self._metadata = metadata
+        self._rules = rules
+        self._listener = listener
+        self._lock = asyncio.Lock()  # two changes of an entity at once would lose one
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout: float | None = None
+    ) -> list[TopicResult]:
+        try:
+            return await self._controller.create_topics(topics, validate_only=validate_only, timeout=timeout)
+        except NotController as error:
+            return [TopicResult(name, error=error) for name in dict.fromkeys(topic.name for topic in topics)]
+
+    async def delete_topics(
+        self, topics: Sequence[TopicToDelete], *, timeout: float | None = None
+    ) -> list[DeletedTopic]:
+        try:
+            return await self._controller.delete_topics(topics, timeout=timeout)
+        except NotController as error:
+            return [DeletedTopic(topic.name, topic.topic_id, error) for topic in topics]
+
+    async def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False, timeout: float | None = None
+    ) -> list[PartitionsResult]:
+        try:
+            return await self._controller.create_partitions(
+                topics, validate_only=validate_only, timeout=timeout
+            )
+        except NotController as error:
+            return [PartitionsResult(topic.name, error) for topic in topics]
+
+    async def alter_configs(
+        self, entity: ConfigEntity, configs: Sequence[tuple[str, str | None]], *, validate_only: bool = False
+    ) -> None:
+        def after(_present: Mapping[str, str]) -> dict[str, str]:
+            return config_changes.replaced(configs)
+
+        await self._alter(entity, after, validate_only)
+
+    async def incremental_alter_configs(
+        self, entity: ConfigEntity, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> None:
+        def after(present: Mapping[str, str]) -> dict[str, str]:
+            return config_changes.changed(present, changes, entity, self._rules)
+
+        await self._alter(entity, after, validate_only)
+
+    async def _alter(
+        self, entity: ConfigEntity, after: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
+    ) -> None:
+        self._check(entity)
+        try:
+            async with self._lock:
+                present = await self._store.read_config(entity.path)
+                configs = after(present)
+                self._rules.validate(entity, configs)
+                if validate_only or configs == present:
+                    return
+                await self._store.write_config(entity.path, configs)
+            await self._listener.refresh(entity.path)
+        except TreeUnavailable as error:
+            raise KafkaStorageError(f"The tree cannot be changed: {error}") from error
+
+    def _check(self, entity: ConfigEntity) -> None:
+        if entity.kind not in HAVE_DEFAULTS and entity.name in ("", DEFAULT_ENTITY):
+            raise InvalidRequest(f"There are no settings for all {entity.kind} that have none of their own.")
+        if entity.kind == ConfigKind.TOPIC:
+            validation.check_topic_name(entity.name)
+            if entity.name not in self._metadata.snapshot.topics:
+                raise UnknownTopicOrPartition(f"There is no topic '{entity.name}'.")

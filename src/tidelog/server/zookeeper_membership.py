@@ -1,0 +1,315 @@
+"""ZooKeeperMembership: a broker of several, with a ZooKeeper session.
+
+The broker registers itself, competes to be the controller, and does what the active controller says. If its
+session expires, it registers again and goes on; clients notice nothing unless the controller moved something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+from tidelog.clock import Clock
+from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.replica_states import ReplicaStates
+from tidelog.cluster.topic_overrides import TopicOverrides
+from tidelog.controller.channel_manager import ChannelSettings
+from tidelog.controller.cluster_controller import ClusterController
+from tidelog.controller.interface import ConfigEntity, ConfigKind
+from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC
+from tidelog.coordinator.transaction.coordinator import TOPIC as TRANSACTIONS_TOPIC
+from tidelog.endpoints import Endpoint
+from tidelog.errors import KafkaError
+from tidelog.metadata.async_tree import AsyncTree
+from tidelog.metadata.cluster_store import ClusterStore, KRaftController
+from tidelog.metadata.nodes import BrokerNode
+from tidelog.metadata.paths import decode_name
+from tidelog.metadata.state import DEFAULT_ENTITY, ClusterState
+from tidelog.metadata.tree import NodeExists
+from tidelog.partitions import PartitionKey
+from tidelog.protocol.messages.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from tidelog.server.admin_manager import AdminManager
+from tidelog.server.broker_transport import transport_to
+from tidelog.server.cluster_services import ClusterServices
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config_change_listener import ConfigChangeListener
+from tidelog.server.controller_channel import ControllerChannel, ControllerNode
+from tidelog.server.controller_client import ControllerClient
+from tidelog.server.dynamic_config import DynamicConfig
+from tidelog.server.forwarding import ForwardingManager
+from tidelog.server.membership import Identity, known_broker_id, known_cluster_id
+from tidelog.server.part_settings import controller_settings
+from tidelog.server.platform import Platform
+from tidelog.server.run import StartFailed
+from tidelog.server.services import Services
+from tidelog.storage.checkpoints import MetaProperties
+from tidelog.storage.log_manager import LogManager
+from tidelog.storage.partition_folders import parse_partition
+
+log = logging.getLogger("tidelog.server")
+
+SESSION_MARGIN = 1.5
+"""ZooKeeper ends the session of a dead process within this multiple of its time-out."""
+
+
+class ZooKeeperMembership:
+    """Implements tidelog.server.membership.Membership, which documents the public methods."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        dynamic: DynamicConfig,
+        clock: Clock,
+        platform: Platform,
+    ) -> None:
+        assert config.cluster is not None
+        self._config = config
+        self._cluster = config.cluster
+        self._dynamic = dynamic
+        self._clock = clock
+        self._platform = platform
+        self._rng = platform.rng
+        self._broker_id = -1
+        self._broker_epoch = -1
+        self._endpoints: Sequence[Endpoint] = ()
+        self._tree: AsyncTree | None = None
+        self._metadata: MetadataCache | None = None
+        self._listener: ConfigChangeListener | None = None
+        self._controller: ClusterController | None = None
+        self._channel: ControllerChannel | None = None
+        self._services: ClusterServices | None = None
+        self._has_joined = False
+
+    # --- start
+
+    async def identify(self, folders: Sequence[MetaProperties]) -> Identity:
+        folder = self._config.data_dirs[0]
+        self._tree = await self._platform.connect_zookeeper(self._cluster, folder)
+        self._store = ClusterStore(self._tree, self._clock, self._rng)
+        try:
+            await self._store.read_controller()
+        except KRaftController as error:
+            raise StartFailed(str(error)) from error
+        await self._store.prepare()
+        self._cluster_id = await self._store.cluster_id(known_cluster_id(folders))
+        broker_id = known_broker_id(self._config, folders)
+        if broker_id is None:
+            broker_id = await self._store.generate_broker_id(self._config.reserved_broker_max_id)
+        self._broker_id = broker_id
+        return Identity(self._cluster_id, broker_id)
+
+    async def load(self, metadata: MetadataCache, logs: LogManager) -> ClusterState:
+        self._metadata = metadata
+        self._listener = listener = ConfigChangeListener(self._store)
+        await listener.begin()
+        state = ClusterState(self._cluster_id)
+        state.entity_configs = await self._store.read_entity_configs()
+        for entity_path, configs in state.entity_configs.items():
+            metadata.set_entity_configs(entity_path, configs)
+        self._overrides = TopicOverrides(self._store.topic_configs)
+        await self._overrides.load(_topics_with_logs(logs))
+        self._make_controller(metadata, listener)
+        return state
+
+    def _make_controller(self, metadata: MetadataCache, listener: ConfigChangeListener) -> None:
+        config, cluster = self._config, self._cluster
+        listener_of_brokers = config.inter_broker_listener
+        control = cluster.control_plane_listener or listener_of_brokers
+        self._controller = ClusterController(
+            self._broker_id,
+            self._store,
+            transport_to(config, control, str(self._broker_id)),
+            self._dynamic,
+            self._register,
+            settings=controller_settings(config),
+            channels=ChannelSettings(control, cluster.controller_socket_timeout_ms / 1000),
+            inter_broker_listener=listener_of_brokers,
+            clock=self._clock,
+            rng=self._rng,
+        )
+        self._channel = ControllerChannel(
+            transport_to(config, listener_of_brokers, str(self._broker_id)),
+            self._controller_node,
+            timeout=cluster.controller_socket_timeout_ms / 1000,
+            retry_timeout=cluster.request_timeout_ms / 1000,
+        )
+        self._admin = AdminManager(self._controller, self._store, metadata, self._dynamic, listener)
+        self._requests = ControllerClient(
+            self._channel,
+            self._broker_id,
+            lambda: self._broker_epoch,
+            timeout_ms=cluster.request_timeout_ms,
+        )
+
+    def _controller_node(self) -> ControllerNode | None:
+        assert self._metadata is not None
+        state = self._metadata.snapshot
+        broker = state.brokers.get(state.controller_id)
+        endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
+        return None if endpoint is None else ControllerNode(state.controller_id, endpoint)
+
+    @property
+    def controller(self) -> AdminManager:
+        return self._admin
+
+    @property
+    def requests(self) -> ControllerClient:
+        return self._requests
+
+    def overrides_of(self, topic: str) -> Mapping[str, str]:
+        return self._overrides.of(topic)
+
+    def check_folders(self, logs: LogManager) -> None:
+        """The tree cannot be older than the folders: all brokers share it."""
+
+    def check_logs(self, logs: LogManager, new_folders: Sequence[str]) -> None:
+        """The controller says which partitions belong to this broker. Their topic ids are checked then."""
+
+    async def join(self, services: Services, endpoints: Sequence[Endpoint]) -> None:
+        assert self._controller is not None
+        assert self._channel is not None
+        assert self._listener is not None
+        topics = services.dynamic_config.topics
+        states = ReplicaStates(
+            services.replicas,
+            services.metadata,
+            self._overrides,
+            lambda overrides: topics.log_config(dict(overrides)),
+            {OFFSETS_TOPIC: services.groups.runtime, TRANSACTIONS_TOPIC: services.transactions.runtime},
+        )
+        controller = self._controller
+        control = self._cluster.control_plane_listener
+        services.cluster = self._services = ClusterServices(
+            controller,
+            states,
+            self._overrides,
+            ForwardingManager(self._channel, lambda: controller.is_active),
+            lambda: self._broker_epoch,
+            frozenset(filter(None, (self._config.inter_broker_listener, control))),
+        )
+        self._listener.start(self)
+        self._endpoints = endpoints
+        try:
+            await self._register()
+        except NodeExists as error:
+            raise StartFailed(
+                f"broker id {self._broker_id} is taken: {error}; stop that broker, or set another broker.id"
+            ) from None
+        controller.start()
+        self._has_joined = True
+
+    async def _register(self) -> None:
+        """Register at the start, and again after each session that expired."""
+        assert self._metadata is not None
+        self._metadata.expect_full_update()
+        node = BrokerNode(list(self._endpoints), self._clock.ms(), self._config.broker_rack)
+        registration = await self._store.register_broker(
+            self._broker_id,
+            node,
+            wait_seconds=self._cluster.zookeeper_session_timeout_ms / 1000 * SESSION_MARGIN,
+        )
+        self._broker_epoch = registration.epoch
+        log.info(
+            "registered", extra={"fields": {"broker": self._broker_id, "broker_epoch": self._broker_epoch}}
+        )
+
+    # --- settings (config_change_listener.SettingsOfEntities)
+
+    def entity_changed(self, entity_path: str, configs: dict[str, str]) -> None:
+        assert self._metadata is not None
+        assert self._services is not None
+        kind, _, name = entity_path.partition("/")
+        if kind == ConfigKind.TOPIC:
+            self._services.states.topic_config_changed(name, configs)
+            return
+        self._metadata.set_entity_configs(entity_path, configs)
+        if kind == ConfigKind.BROKER and name in (DEFAULT_ENTITY, str(self._broker_id)):
+            self._dynamic.entity_changed(ConfigEntity(kind, decode_name(name)), configs)
+
+    def entities(self) -> Collection[str]:
+        assert self._metadata is not None
+        return self._metadata.snapshot.entity_configs
+
+    def topics(self) -> Collection[str]:
+        return self._overrides.loaded()
+
+    def settings_changed(self) -> None:
+        assert self._controller is not None
+        assert self._services is not None
+        self._controller.update_settings(controller_settings(self._config))
+        self._services.states.broker_settings_changed()
+
+    # --- failures
+
+    def partitions_offline(self, partitions: Sequence[PartitionKey]) -> None:
+        if self._services is not None:
+            self._services.states.partitions_offline(partitions)
+
+    async def tell_controller(self, partitions: Sequence[PartitionKey]) -> None:
+        await self._store.write_log_dir_event(self._broker_id)
+
+    # --- stop
+
+    async def leave(self) -> None:
+        """Ask the controller to move leaderships away, as often as the settings say."""
+        if not self._cluster.controlled_shutdown_enable:
+            return
+        backoff = self._cluster.controlled_shutdown_retry_backoff_ms / 1000
+        for attempt in range(self._cluster.controlled_shutdown_max_retries):
+            if attempt:
+                await asyncio.sleep(backoff)
+            if await self._hand_over():
+                return
+        log.warning("stopping without a controlled shutdown: leaderships move when the session ends")
+
+    async def _hand_over(self) -> bool:
+        """Whether this broker leads no partition any more that another broker can lead."""
+        assert self._channel is not None
+        request = ControlledShutdownRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch)
+        timeout = self._cluster.controller_socket_timeout_ms / 1000
+        try:
+            answer = await self._channel.call(request, ControlledShutdownResponse, timeout=timeout)
+        except KafkaError as error:
+            log.warning("the controller could not be asked for a controlled shutdown: %s", error)
+            return False
+        if answer.error_code:
+            log.warning("the controller refused a controlled shutdown with error code %d", answer.error_code)
+            return False
+        if answer.remaining_partitions:
+            left = ", ".join(f"{p.topic_name}-{p.partition_index}" for p in answer.remaining_partitions)
+            log.warning("partitions without another leader so far: %s", left)
+            return False
+        return True
+
+    def disconnect(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+
+    async def resign(self) -> None:
+        if self._services is not None:
+            await self._services.forwarding.drain()
+        if self._controller is not None and self._has_joined:
+            await self._controller.close()
+        if self._listener is not None:
+            await self._listener.close()
+
+    def note_stop(self) -> int:
+        return self._broker_epoch
+
+    async def close(self) -> None:
+        if self._tree is not None:
+            await self._tree.close()
+
+
+def _topics_with_logs(logs: LogManager) -> list[str]:
+    found = set()
+    for log_dir in logs.log_dirs.online:
+        for name in logs.disk.listdir(log_dir.path):
+            key = parse_partition(name)
+            if key is not None:
+                found.add(key[0])
+    return sorted(found)
