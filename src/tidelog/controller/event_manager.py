@@ -97,6 +97,7 @@ class ControllerEventManager:
         """The kind of the event that is processed."""
         self._clock = clock
         self._moved = moved
+        self._is_processing = False
         self._queue: deque[ControllerEvent] = deque()
         self._filled = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -104,6 +105,11 @@ class ControllerEventManager:
     @property
     def queue_size(self) -> int:
         return len(self._queue)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no event is processed and none waits."""
+        return not self._queue and not self._is_processing
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -168,11 +174,11 @@ class ControllerEventManager:
             event = self._queue.popleft()
             began = self._clock.monotonic()
             self.metrics.queue_time.record(round((began - event.queued_at) * 1000))
-            self.state = event.state
+            self.state, self._is_processing = event.state, True
             try:
                 await self._process(event)
             finally:
-                self.state = ControllerState.IDLE
+                self.state, self._is_processing = ControllerState.IDLE, False
             self.metrics.processed(event.state, self._clock.monotonic() - began)
 
     async def _process(self, event: ControllerEvent) -> None:

@@ -106,13 +106,15 @@ class AsyncTree(Protocol):
 
 async def ensure_path(tree: AsyncTree, path: str) -> None:
     """Create a node and its parents without data, unless they exist."""
-    if path == "/" or await tree.exists(path) is not None:
+    while path != "/" and await tree.exists(path) is None:
+        await ensure_path(tree, parent_of(path))
+        try:
+            await tree.create(path)
+        except NodeExists:
+            return
+        except ConnectionLost:
+            continue  # look whether it was created
         return
-    await ensure_path(tree, parent_of(path))
-    try:
-        await tree.create(path)
-    except NodeExists:
-        pass
 
 
 async def subtree(tree: AsyncTree, path: str) -> list[str]:

@@ -1,0 +1,144 @@
+"""One controller at a time, in an epoch of its own, whatever happens to its session."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.controller.controllers import Cluster, simulated
+from tidelog.controller.interface import NewTopic
+from tidelog.errors import NotController
+
+
+def test_one_of_several_brokers_is_the_controller_and_all_know_it() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2, 3) as cluster:
+            controller = await cluster.controller()
+            assert controller.controller.epoch == cluster.epoch_in_tree() == 1
+            others = [node for node in cluster.nodes.values() if node is not controller]
+            for node in others:
+                with pytest.raises(NotController):
+                    await node.controller.create_topics([NewTopic("demo", 1, 1)])
+
+    simulated(story())
+
+
+def test_the_next_controller_takes_over_with_the_next_epoch() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2, 3) as cluster:
+            first = await cluster.controller()
+            (result,) = await first.controller.create_topics([NewTopic("demo", 6, 1)])
+            assert result.error is None
+            await cluster.crash(first.broker_id)
+            second = await cluster.controller()
+            await cluster.settle()
+            assert second.controller.epoch == cluster.epoch_in_tree() == 2
+            assert set(second.controller.context.topics) == {"demo"}
+            assert second.broker.live == set(cluster.nodes)
+
+    simulated(story())
+
+
+def test_a_controller_that_stops_hands_over_at_once() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2) as cluster:
+            first = await cluster.controller()
+            await cluster.nodes.pop(first.broker_id).stop()
+            second = await cluster.controller()
+            assert second is not first
+            assert cluster.epoch_in_tree() == 2
+
+    simulated(story())
+
+
+def test_an_expired_session_ends_the_term_and_the_broker_registers_again() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2) as cluster:
+            first = await cluster.controller()
+            registered = first.registrations[-1].epoch
+            cluster.zookeeper.expire(first.client)
+            await cluster.until(lambda: len(first.registrations) > 1, "a new registration")
+            controller = await cluster.controller()
+            await cluster.settle()
+            assert controller.controller.epoch == 2
+            assert first.registrations[-1].epoch > registered
+            assert set(controller.controller.context.live_broker_ids) == {1, 2}
+
+    simulated(story())
+
+
+def test_requests_in_the_queue_of_an_expired_session_end_with_not_controller() -> None:
+    async def story() -> None:
+        import asyncio
+
+        async with Cluster(1, 2) as cluster:
+            first = await cluster.controller()
+            cluster.zookeeper.cut(first.client)
+            creations = [
+                asyncio.ensure_future(first.controller.create_topics([NewTopic(f"t{n}", 1, 1)]))
+                for n in range(5)
+            ]
+            await asyncio.sleep(1)
+            assert first.controller.events.queue_size == 4
+            cluster.zookeeper.expire(first.client)
+            cluster.zookeeper.heal(first.client)
+            await asyncio.wait(creations, timeout=60)
+            assert all(isinstance(creation.exception(), NotController) for creation in creations)
+            await cluster.controller()
+
+    simulated(story())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_unknown_outcome_of_the_election_is_resolved(seed: int) -> None:
+    """Connections are lost while brokers compete: there is one controller, and nobody reports another."""
+
+    async def story() -> None:
+        async with Cluster(seed=seed) as cluster:
+            cluster.zookeeper.loss = 0.1
+            for broker_id in (1, 2, 3):
+                await cluster.start(broker_id)
+            controller = await cluster.controller()
+            await cluster.settle()
+            cluster.zookeeper.loss = 0.0
+            assert controller.controller.epoch == cluster.epoch_in_tree()
+            assert set(controller.controller.context.live_broker_ids) == {1, 2, 3}
+
+    simulated(story())
+
+
+def test_a_controller_that_was_replaced_writes_nothing() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2) as cluster:
+            first = await cluster.controller()
+            # The epoch is raised behind its back, as by a controller that was elected meanwhile.
+            cluster.zookeeper.tree  # noqa: B018
+            data, stat = await first.tree.get("/controller_epoch")
+            await first.tree.set("/controller_epoch", b"7", stat.version)
+            with pytest.raises(NotController):
+                await first.controller.create_topics([NewTopic("demo", 1, 1)])
+            controller = await cluster.controller()
+            await cluster.settle()
+            assert controller.controller.epoch == 8
+            assert "demo" not in controller.controller.context.topics
+
+    simulated(story())
+
+
+def test_an_error_while_becoming_controller_moves_it_on() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2) as cluster:
+            first = await cluster.controller()
+            other = next(node for node in cluster.nodes.values() if node is not first)
+
+            async def fail() -> None:
+                raise RuntimeError("a planted fault")
+
+            read_topic_names = other.store.read_topic_names
+            other.store.read_topic_names = lambda watch=None: fail()  # type: ignore[method-assign,assignment,return-value]
+            cluster.zookeeper.expire(first.client)
+            controller = await cluster.controller()
+            await cluster.settle()
+            other.store.read_topic_names = read_topic_names  # type: ignore[method-assign]
+            assert controller is first
+
+    simulated(story())
