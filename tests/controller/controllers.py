@@ -43,6 +43,9 @@ def simulated(work: Coroutine[object, object, T]) -> T:
     try:
         return loop.run_until_complete(work)
     finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
         loop.close()
 
 

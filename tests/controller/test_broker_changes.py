@@ -1,0 +1,294 @@
+"""Brokers join, crash, restart, change and stop: leaders move, and every broker is told."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.controller.controllers import Cluster, Node, simulated
+from tidelog.controller.interface import NewTopic
+from tidelog.controller.leader_elections import ElectionType
+from tidelog.endpoints import Endpoint
+from tidelog.errors import (
+    BrokerNotAvailable,
+    ElectionNotNeeded,
+    PreferredLeaderNotAvailable,
+    StaleBrokerEpoch,
+    UnknownTopicOrPartition,
+)
+from tidelog.metadata.nodes import BrokerNode
+from tidelog.metadata.state import NO_LEADER, PartitionState
+from tidelog.partitions import TopicPartition
+from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest
+from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest
+
+DEMO = TopicPartition("demo", 0)
+
+
+async def create(cluster: Cluster, *assignments: list[int], name: str = "demo") -> None:
+    controller = (await cluster.controller()).controller
+    topic = NewTopic(name, assignments=list(enumerate(assignments)))
+    (result,) = await controller.create_topics([topic])
+    assert result.error is None
+
+
+def state_of(node: Node, partition: TopicPartition = DEMO) -> PartitionState:
+    return node.controller.context.partitions[partition]
+
+
+async def controller_on(cluster: Cluster, broker_id: int) -> Node:
+    """Start the brokers one after the other, so that this one is the controller."""
+    await cluster.start(broker_id)
+    node = await cluster.controller()
+    assert node.broker_id == broker_id
+    return node
+
+
+def test_a_new_broker_is_told_everything_before_it_leads_anything() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2) as cluster:
+            await create(cluster, [1], [2])
+            node = await cluster.start(3)
+            await cluster.until(lambda: len(node.broker.leaders) == 2, "the partitions at broker 3")
+            first = node.broker.received[0]
+            assert isinstance(first, UpdateMetadataRequest)
+            assert {broker.id for broker in first.live_brokers} == {1, 2, 3}
+            await cluster.settle()
+            for other in cluster.nodes.values():
+                assert other.broker.live == {1, 2, 3}
+
+    simulated(story())
+
+
+def test_a_replicated_partition_gets_another_leader_when_a_broker_crashes() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            controller = await controller_on(cluster, 1)
+            await cluster.start(2)
+            await cluster.start(3)
+            await cluster.settle()
+            await create(cluster, [2, 3])
+            assert (state_of(controller).leader, state_of(controller).isr) == (2, [2, 3])
+            await cluster.crash(2)
+            await cluster.until(lambda: state_of(controller).leader == 3, "another leader")
+            await cluster.settle()
+            assert state_of(controller).isr == [3]
+            assert cluster.nodes[3].broker.leading == {DEMO: state_of(controller).leader_epoch}
+            assert cluster.nodes[1].broker.leaders == {DEMO: 3}
+            assert cluster.nodes[1].broker.live == {1, 3}
+
+    simulated(story())
+
+
+def test_a_partition_with_one_replica_is_offline_until_its_broker_is_back() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            controller = await controller_on(cluster, 1)
+            await cluster.start(2)
+            await cluster.settle()
+            await create(cluster, [2])
+            await cluster.crash(2)
+            await cluster.until(lambda: state_of(controller).leader == NO_LEADER, "no leader")
+            await cluster.settle()
+            assert state_of(controller).isr == [2]
+            assert controller.controller.context.offline_partition_count == 1
+            assert cluster.nodes[1].broker.leaders == {DEMO: NO_LEADER}
+            node = await cluster.start(2)
+            await cluster.until(lambda: node.broker.leading, "broker 2 leads again")
+            await cluster.settle()
+            assert node.broker.leading == {DEMO: 2}
+            assert cluster.nodes[1].broker.leaders == {DEMO: 2}
+            assert controller.controller.context.offline_partition_count == 0
+
+    simulated(story())
+
+
+def test_a_broker_that_restarts_within_its_session_fails_first_and_starts_second() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            controller = await controller_on(cluster, 1)
+            await cluster.start(2)
+            await cluster.start(3)
+            await cluster.settle()
+            await create(cluster, [2, 3])
+            before = cluster.nodes[2]
+            # One registration replaces the other before the controller looks.
+            controller_events = controller.controller.events
+            held = asyncio.Event()
+            waiting = asyncio.ensure_future(
+                controller_events.call(controller_events.state, "Hold", held.wait)
+            )
+            await before.crash()
+            cluster.zookeeper.expire(before.client)
+            node = await cluster.start(2)
+            held.set()
+            await waiting
+            await cluster.until(lambda: node.broker.live, "the new broker 2")
+            await cluster.settle()
+            assert state_of(controller).leader == 3
+            assert state_of(controller).isr == [3]
+            assert DEMO in node.broker.following
+            assert controller.controller.context.broker_epoch(2) == node.registrations[-1].epoch
+
+    simulated(story())
+
+
+def test_changed_addresses_reach_all_brokers() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2, 3) as cluster:
+            node = cluster.nodes[2]
+            other = Endpoint("CLIENTS", "PLAINTEXT", "elsewhere", 1234)
+            registered = node.registrations[-1]
+            await node.store.update_broker(2, BrokerNode([*registered.endpoints, other], 0))
+
+            def told(node: Node) -> bool:
+                updates = [each for each in node.broker.received if isinstance(each, UpdateMetadataRequest)]
+                points = {
+                    point.listener
+                    for live in updates[-1].live_brokers
+                    if live.id == 2
+                    for point in live.endpoints
+                }
+                return "CLIENTS" in points
+
+            await cluster.until(lambda: all(map(told, cluster.nodes.values())), "the new address")
+
+    simulated(story())
+
+
+def test_a_controlled_shutdown_moves_leaders_and_leaves_those_without_a_choice() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            controller = await controller_on(cluster, 1)
+            await cluster.start(2)
+            await cluster.start(3)
+            await cluster.settle()
+            await create(cluster, [2, 3], [3, 2])
+            await create(cluster, [2], name="alone")
+            epoch = cluster.nodes[2].registrations[-1].epoch
+            with pytest.raises(StaleBrokerEpoch):
+                await controller.controller.controlled_shutdown(2, epoch - 1)
+            with pytest.raises(BrokerNotAvailable):
+                await controller.controller.controlled_shutdown(9, -1)
+            assert await controller.controller.controlled_shutdown(2, epoch) == []
+            await cluster.settle()
+            partitions = [DEMO, TopicPartition("demo", 1), TopicPartition("alone", 0)]
+            states = [state_of(controller, partition) for partition in partitions]
+            assert [state.leader for state in states] == [3, 3, 2]
+            assert [state.isr for state in states] == [[3], [3], [2]]
+            assert set(cluster.nodes[3].broker.leading) == set(partitions[:2])
+
+    simulated(story())
+
+
+def test_leaders_that_cannot_move_remain() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            controller = await controller_on(cluster, 1)
+            await cluster.start(2)
+            await cluster.start(3)
+            await cluster.settle()
+            await create(cluster, [2, 3])
+            await cluster.crash(3)
+            await cluster.until(lambda: state_of(controller).isr == [2], "the smaller ISR")
+            assert await controller.controller.controlled_shutdown(2, -1) == [DEMO]
+
+    simulated(story())
+
+
+def test_a_failed_log_folder_takes_its_partitions_offline() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            controller = await controller_on(cluster, 1)
+            await cluster.start(2)
+            await cluster.start(3)
+            await cluster.settle()
+            await create(cluster, [2, 3], [2, 3])
+            cluster.nodes[2].broker.failed_dir = {DEMO}
+            await cluster.nodes[2].store.write_log_dir_event(2)
+            await cluster.until(lambda: state_of(controller).leader == 3, "another leader")
+            await cluster.settle()
+            assert state_of(controller, TopicPartition("demo", 1)).leader == 2
+            assert await controller.tree.children("/log_dir_event_notification") == []
+            updates = [e for e in controller.broker.received if isinstance(e, UpdateMetadataRequest)]
+            offline = [
+                partition.offline_replicas
+                for update in updates
+                for topic in update.topic_states
+                for partition in topic.partition_states
+                if partition.partition_index == 0
+            ]
+            assert offline[-1] == [2]
+
+    simulated(story())
+
+
+def test_leaders_are_elected_on_request() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            controller = await controller_on(cluster, 1)
+            await cluster.start(2)
+            await cluster.start(3)
+            await cluster.settle()
+            await create(cluster, [2, 3])
+            await cluster.crash(2)
+            await cluster.until(lambda: state_of(controller).leader == 3, "another leader")
+            await cluster.settle()
+            unknown = TopicPartition("nowhere", 0)
+            results = await controller.controller.elect_leaders([DEMO, unknown], ElectionType.PREFERRED)
+            assert isinstance(results[DEMO], PreferredLeaderNotAvailable)
+            assert isinstance(results[unknown], UnknownTopicOrPartition)
+            await cluster.start(2)
+            await cluster.settle()
+            joined = replace(state_of(controller), isr=[3, 2], controller_epoch=1)
+            controller.controller.context.put_partition(DEMO, joined)
+            assert await controller.controller.elect_leaders([DEMO], ElectionType.PREFERRED) == {DEMO: None}
+            assert state_of(controller).leader == 2
+            assert DEMO in cluster.nodes[2].broker.leading
+            again = await controller.controller.elect_leaders(None, ElectionType.PREFERRED)
+            assert isinstance(again[DEMO], ElectionNotNeeded)
+
+    simulated(story())
+
+
+def test_leadership_returns_to_the_preferred_replica_by_itself() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            cluster.settings.leader_imbalance_check_interval_seconds = 30.0
+            controller = await controller_on(cluster, 1)
+            await cluster.start(2)
+            await cluster.start(3)
+            await cluster.settle()
+            await create(cluster, [2, 3])
+            await cluster.crash(2)
+            await cluster.until(lambda: state_of(controller).leader == 3, "another leader")
+            await cluster.start(2)
+            await cluster.settle()
+            controller.controller.context.put_partition(DEMO, replace(state_of(controller), isr=[3, 2]))
+            await cluster.until(lambda: state_of(controller).leader == 2, "the preferred leader")
+
+    simulated(story())
+
+
+def test_the_next_controller_tells_all_brokers_about_all_partitions() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2, 3) as cluster:
+            first = await cluster.controller()
+            await create(cluster, [1, 2, 3], [2, 3, 1], [3, 1, 2])
+            await cluster.crash(first.broker_id)
+            second = await cluster.controller()
+            await cluster.settle()
+            for node in cluster.nodes.values():
+                requests = [
+                    request
+                    for request in node.broker.received
+                    if request.controller_id == second.broker_id  # type: ignore[attr-defined]
+                ]
+                kinds = [type(request) for request in requests]
+                assert kinds.index(UpdateMetadataRequest) < kinds.index(LeaderAndIsrRequest)
+                assert first.broker_id not in node.broker.leaders.values()
+                assert len(node.broker.leaders) == 3
+
+    simulated(story())
