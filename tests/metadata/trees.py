@@ -78,7 +78,7 @@ def run(loop: Callable[[], asyncio.AbstractEventLoop], story: Callable[[], Await
 
     with asyncio.Runner(loop_factory=loop) as runner:
         result = runner.run(main())
-    assert unhandled == []
+    assert not unhandled, unhandled
     return result
 
 

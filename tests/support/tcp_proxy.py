@@ -17,8 +17,8 @@ class TcpProxy:
         self._open.set()
         self.answers_pass = True
         """If not, the server gets the requests and its answers are lost."""
-        self.swallowed = 0
-        """How many bytes of answers were lost."""
+        self.swallowed = self.answered = self.held = 0
+        """How many bytes of answers were lost and passed on, and how many bytes were ever held."""
         self.accepted = 0
         self.port = 0
 
@@ -74,10 +74,14 @@ class TcpProxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool) -> None:
         try:
             while data := await reader.read(65536):
-                await self._open.wait()
+                if not self._open.is_set():
+                    self.held += len(data)
+                    await self._open.wait()
                 if answers and not self.answers_pass:
                     self.swallowed += len(data)
                     continue
+                if answers:
+                    self.answered += len(data)
                 writer.write(data)
         except OSError:
             pass

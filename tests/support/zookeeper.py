@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,17 +21,12 @@ def free_port() -> int:
         return port
 
 
-def zookeeper_server(folder: Path, **settings: str) -> ZooKeeperProcess:
-    """A server on a free port; `with` starts and stops it. The test is skipped without Java or PySpark.
-
-    Dots in the names of settings are written as double underscores.
-    """
+def zookeeper_server(folder: Path, settings: Mapping[str, str] | None = None) -> ZooKeeperProcess:
+    """A server on a free port; `with` starts and stops it. The test is skipped without Java or PySpark."""
     try:
         find_java()
         class_path()
     except ZooKeeperFailed as reason:
         pytest.skip(str(reason))
-    extra = {name.replace("__", "."): value for name, value in settings.items()}
-    return ZooKeeperProcess(
-        folder, free_port(), settings={**QUICK, **extra}, jvm_flags=("-Dzookeeper.forceSync=no",)
-    )
+    chosen = {**QUICK, **(settings or {})}
+    return ZooKeeperProcess(folder, free_port(), settings=chosen, jvm_flags=("-Dzookeeper.forceSync=no",))
