@@ -1,8 +1,9 @@
 """The records of committed offsets and classic groups in `__consumer_offsets`, in Kafka's formats.
 
 Offsets are written as Kafka 4.3 does: in version 4 with the topic id, or in version 1 if the commit has a
-retention time. In a cluster with Kafka 3.9 they are written in version 3 instead of 4. All versions that a broker ever wrote are read. Each commit and
-each record of a load uses struct instead of the generated codec, which is faster.
+retention time. In a cluster with Kafka 3.9 they are written in version 3 instead of 4. All versions that a
+broker ever wrote are read. Each commit and each record of a load uses struct instead of the generated codec,
+which is faster.
 """
 
 from __future__ import annotations

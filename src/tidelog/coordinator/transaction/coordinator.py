@@ -348,10 +348,6 @@ class TransactionCoordinator:
         except KafkaError:
             return False
 
-    def is_led_here(self, transactional_id: str) -> bool:
-        """Whether this broker coordinates an id; KafkaError if it does not know the topic."""
-        return self.runtime.is_led_here(self.partition_for(transactional_id))
-
     def _committed(self, shard: TransactionShard, transactional_id: str) -> Transaction:
         """The committed state of an id, for readers."""
         if shard.journal.is_empty:

@@ -2,12 +2,14 @@
 
 An older client has added the partition with AddPartitionsToTxn, and the coordinator confirms it; for a newer
 client the broker adds it here. Later batches need no check: the log has the transaction by then. The result
-is the guard of the append (Verification in storage/producer_state_manager.py).
+is the guard of the append (Verification in storage/producer_state_manager.py). The coordinator may be on
+another broker (`RemoteVerification`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
@@ -21,6 +23,7 @@ from tidelog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
     KafkaError,
+    NetworkException,
     NotCoordinator,
     NotEnoughReplicas,
     ProducerFenced,
@@ -28,6 +31,9 @@ from tidelog.errors import (
 )
 from tidelog.partitions import PartitionKey
 from tidelog.storage.producer_state_manager import Verification
+
+if TYPE_CHECKING:
+    from tidelog.coordinator.transaction.remote_verification import RemoteVerification
 
 # Versions from which on a request adds the partition, and its client knows TRANSACTION_ABORTABLE.
 PRODUCE_ADDS, PRODUCE_KNOWS_ABORTABLE = 12, 11
@@ -38,9 +44,17 @@ Guards = dict[Partition, Verification]
 
 
 class TransactionVerification:
-    def __init__(self, coordinator: TransactionCoordinator, replicas: ReplicaManager) -> None:
+    """`remote` asks coordinators on other brokers; without it this broker coordinates every id."""
+
+    def __init__(
+        self,
+        coordinator: TransactionCoordinator,
+        replicas: ReplicaManager,
+        remote: RemoteVerification | None = None,
+    ) -> None:
         self._coordinator = coordinator
         self._replicas = replicas
+        self._remote = remote
         self._settings = coordinator.settings
         self._scheduler = coordinator.scheduler
 
@@ -112,6 +126,8 @@ class TransactionVerification:
             wanted = (partition.topic, partition.index)
             is_part = self._coordinator.is_part_now(transactional_id, producer_id, epoch, wanted)
             return guard if is_part else None
+        if not self._coordinator.writes_now(transactional_id):
+            return None
         found: Guards = {}
 
         def checked(errors: Errors, guards: Guards) -> None:
@@ -150,7 +166,7 @@ class TransactionVerification:
             {target: 0},
             adds,
             version >= OFFSETS_KNOW_ABORTABLE,
-            lambda errors, _: done(errors.get(target)),
+            lambda errors, _: done(_for_offsets(errors.get(target))),
         )
 
     # -- the coordinator's word --------------------------------------------------------------------
@@ -189,6 +205,23 @@ class TransactionVerification:
                     errors[partition] = _for_clients(error, knows_abortable)
             done(errors, guards)
 
+        if self._remote is not None:
+            try:
+                coordinator_partition = self._coordinator.partition_for(transactional_id)
+            except KafkaError as error:
+                answered(dict.fromkeys(wanted, CoordinatorNotAvailable(error.message)))
+                return
+            if not self._coordinator.runtime.is_led_here(coordinator_partition):
+                self._remote.check(
+                    coordinator_partition,
+                    transactional_id,
+                    producer_id,
+                    epoch,
+                    wanted,
+                    adds=adds,
+                    done=answered,
+                )
+                return
         if adds:
             self._coordinator.add_partitions(
                 transactional_id,
@@ -212,7 +245,16 @@ def _for_clients(error: KafkaError, knows_abortable: bool) -> KafkaError:
 
 def _for_producers(error: KafkaError, adds: bool) -> KafkaError:
     """Producers do not handle coordinator errors: they get one that lets them send the batch again."""
-    passing = isinstance(error, CoordinatorLoadInProgress | CoordinatorNotAvailable | NotCoordinator)
+    passing = isinstance(
+        error, CoordinatorLoadInProgress | CoordinatorNotAvailable | NetworkException | NotCoordinator
+    )
     if passing or (isinstance(error, ConcurrentTransactions) and not adds):
         return NotEnoughReplicas(f"the transaction could not be verified yet: {error.message}")
+    return error
+
+
+def _for_offsets(error: KafkaError | None) -> KafkaError | None:
+    """Older clients do not send offsets again after a NetworkException, but while a coordinator loads."""
+    if isinstance(error, NetworkException):
+        return CoordinatorLoadInProgress(error.message)
     return error
