@@ -68,7 +68,7 @@ class Results:
         self._pairs: dict[str, Pairs] = {}
         self._scenarios: dict[str, object] = {}
         self._date, self._machine = datetime.date.today().isoformat(), machine.describe()
-        self._told = ""
+        self._circumstances = ""
 
     @property
     def rows(self) -> dict[str, Pairs]:
@@ -80,12 +80,12 @@ class Results:
             document = json.loads(self._file.read_text())
             self._pairs = ratios.rounds_of(document, ROWS)
             self._scenarios = document["scenarios"]
-            self._told = ratios.circumstances(document["date"], document["machine"])
+            self._circumstances = ratios.circumstances(document["date"], document["machine"])
 
     def add(self, scenario: str, outcome: Outcome) -> None:
         self._pairs |= outcome.pairs
         idle = {side: max(shares, default=0.0) for side, shares in outcome.idle_cores.items()}
-        self._told = ratios.circumstances(self._date, self._machine)
+        self._circumstances = ratios.circumstances(self._date, self._machine)
         self._scenarios[scenario] = {"warmups": outcome.warmups, "most_of_a_core_while_idle": idle}
         if self._file is not None:
             about = {"date": self._date, "machine": self._machine, "scenarios": self._scenarios}
@@ -93,7 +93,7 @@ class Results:
 
     def page(self, page: str) -> str:
         """The page of the docs with the table of these results."""
-        table = f"{self._told}\n\n{ratios.markdown(self.rows.values())}"
+        table = f"{self._circumstances}\n\n{ratios.markdown(self.rows.values())}"
         return ratios.rewritten(page, "the table of make bench-kafka", table)
 
 
@@ -148,7 +148,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="pairs of rounds (default: 7)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work in two pairs")
     parser.add_argument("--docs", action="store_true", help="rewrite table and picture in docs/")
-    parser.add_argument("--no-run", action="store_true", help="measure nothing: take the earlier results")
+    parser.add_argument("--no-run", action="store_true", help="measure nothing: use the earlier results")
     parser.add_argument(
         "--data",
         type=Path,
@@ -185,8 +185,8 @@ def run(options: argparse.Namespace, results: Results) -> list[str]:
             print(f"{name}: failed: {error}", file=sys.stderr)
             continue
         results.add(name, outcome)
-        told = ", ".join(f"{key} {ratios.share(pairs.ratio)}" for key, pairs in outcome.pairs.items())
-        print(f"{name}: {time.monotonic() - begun:.0f} s, {told}", file=sys.stderr)
+        found = ", ".join(f"{key} {ratios.share(pairs.ratio)}" for key, pairs in outcome.pairs.items())
+        print(f"{name}: {time.monotonic() - begun:.0f} s, {found}", file=sys.stderr)
     return failures
 
 
@@ -197,7 +197,7 @@ def write_docs(results: Results) -> None:
 
 def main() -> int:
     options = arguments()
-    # SIGTERM ends it as Ctrl-C does, so that no broker and no folder is left behind.
+    # SIGTERM unwinds as Ctrl-C does, so that brokers are stopped and folders removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     results = Results(None if options.quick else options.json)
     if options.only or options.no_run:

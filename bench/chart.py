@@ -1,8 +1,8 @@
 """The picture of the comparison with Kafka: an SVG with a bar for each row that has a goal.
 
 Costs and rates have a panel each: in the first a short bar is good, in the second a long one. The bar is the
-median, the thin line the smallest and the largest pair, the notch the goal. The picture has a background of
-its own for light and dark pages.
+median, the thin line the smallest and the largest pair, the notch the goal. The picture has its own
+background for light and dark pages.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ STYLE = """
 
 
 def picture(rows: Sequence[Pairs]) -> str:
-    """The SVG of the rows with a goal. Of the other rows one ratio of 10 would make all bars short."""
+    """The SVG of the rows with a goal. Rows without one have ratios up to 10, which make all bars short."""
     judged = [pairs for pairs in rows if pairs.row.goal is not None]
     costs = [pairs for pairs in judged if not pairs.row.at_least]
     rates = [pairs for pairs in judged if pairs.row.at_least]
     parts: list[str] = []
     top = 0.0
     for title, chosen in (
-        ("What tidelog takes of what Kafka takes: shorter is better", costs),
-        ("What tidelog does of what Kafka does: longer is better", rates),
+        ("Cost of tidelog relative to Kafka: shorter is better", costs),
+        ("Rate of tidelog relative to Kafka: longer is better", rates),
     ):
         if chosen:
             parts += panel(title, chosen, top)

@@ -105,5 +105,5 @@ def _disk_of(folder: Path) -> str:
     device = f"{os.major(number)}:{os.minor(number)}"
     node = Path(f"/sys/dev/block/{device}")
     if not node.exists():
-        raise Skipped(f"{folder} is on no disk of its own, so its reads cannot be slowed down")
+        raise Skipped(f"{folder} is not on a disk, so its reads cannot be slowed down")
     return (node.resolve().parent / "dev").read_text().strip() if (node / "partition").exists() else device

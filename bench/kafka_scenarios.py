@@ -2,7 +2,7 @@
 
 A scenario is a context manager: it starts a broker of the given source, prepares it, and yields its rounds.
 `ROWS` has the names of the figures of all scenarios, and their goals for the ratio to Kafka. A row without a
-goal is there for completeness.
+goal only completes the table.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 /* Load generator: speaks just enough of Kafka's protocol (Produce v9, Fetch v12 and v13, FindCoordinator v3,
  * InitProducerId v2, AddPartitionsToTxn v3, EndTxn v3, ApiVersions v0) to load a broker with little CPU of its own.
- * Batches are built once and sent many times (with --keys each time with other keys, on one connection; with
- * --idempotent each time with the next sequence of the connection's own producer id); answers are checked for their
- * error code. With --transactional, which implies --idempotent, each connection has a transactional id of its own and
- * commits all its batches in one transaction at the end of the run.
+ * Batches are built once and sent many times. With --keys each has other keys, on one connection; with --idempotent
+ * each has the next sequence of its connection's producer id. The error code of each answer is checked. With
+ * --transactional, which implies --idempotent, each connection has its own transactional id and commits all its
+ * batches in one transaction at the end of the run.
  *
  *   loadgen produce  closed loop of Produce requests on several connections (bounded by --requests, --bytes or --seconds)
  *   loadgen fetch    closed loop of Fetch requests, in order or at random offsets of [--from, --to)
  *   loadgen session  Fetch requests one after the other in one incremental fetch session of all partitions; each names
  *                    partition 0 at its next offset and gets one batch of it, nothing of the others
  *   loadgen latency  one Produce request at a time on one connection; --interval-us makes it an open loop
- *   loadgen idle     opens connections, makes each one be answered once, and holds them until stdin ends
+ *   loadgen idle     opens connections, sends one request on each, and holds them until stdin ends
  *
  * Prints one JSON object on stdout. Any error ends it with one line on stderr and status 1.
  */
@@ -117,7 +117,7 @@ static uint8_t *put_compact(uint8_t *p, const char *text) {
     return p + n;
 }
 
-/* A place in an answer that was received whole; reading beyond its end is an error, not a crash. */
+/* A position in a complete answer. Reading beyond its end is an error, not a crash. */
 struct reader { const uint8_t *p, *end; };
 
 static const uint8_t *take(struct reader *r, size_t n) {
@@ -206,7 +206,7 @@ static uint8_t *put_record(uint8_t *p, int delta, int size) { /* no headers, a v
     return p;
 }
 
-/* The producer id and its epoch stand for a whole run; the sequence is that of the first record. */
+/* The producer id and its epoch stay the same for a whole run; the sequence belongs to the first record. */
 static void name_producer(uint8_t *batch, int64_t id, int epoch, int32_t sequence) {
     put64(batch + 43, (uint64_t)id);
     put16(batch + 51, (uint16_t)epoch);
@@ -467,7 +467,7 @@ static struct reader call(int fd, uint8_t *frame, uint8_t *p, uint8_t *answer, s
     return r;
 }
 
-/* Waits before the next try, or fails: the error is no passing one, or the time is up. */
+/* Waits before the next attempt. Fails if a retry cannot help, or if the time is up. */
 static void pause_after(int error, const char *api, int64_t stop) {
     if (error != COORDINATOR_LOADING && error != COORDINATOR_NOT_AVAILABLE && error != NOT_COORDINATOR &&
         error != CONCURRENT_TRANSACTIONS)
@@ -476,7 +476,7 @@ static void pause_after(int error, const char *api, int64_t stop) {
     sleep_until(now_ns() + 20 * 1000000LL);
 }
 
-/* The first look for a coordinator makes a broker create the topic of its transactions. */
+/* The first FindCoordinator request makes a broker create the topic of its transactions. */
 static void find_coordinator(struct connection *c) {
     uint8_t frame[HEAD_MAX], answer[HEAD_MAX];
     uint8_t *p = put_compact(put_header(frame, FIND_COORDINATOR, 3), c->transactional_id);
@@ -560,7 +560,7 @@ static void commit_transaction(struct connection *c) {
     }
 }
 
-/* What a connection needs before it produces with --idempotent or --transactional. */
+/* Prepares a connection to produce with --idempotent or --transactional. */
 static void begin_producing(struct connection *c, int number) {
     if (opt.transactional)
         snprintf(c->transactional_id, sizeof c->transactional_id, "loadgen-%d-%" PRId64 "-%d", (int)getpid(), wall_ms(), number);
@@ -763,7 +763,7 @@ static void run_latency(void) {
         if (i >= 0 && opt.seconds && from - begun > (int64_t)(opt.seconds * 1e9)) break;
         if (from > stop) fail("not done after %.0f s", opt.deadline);
         if (i >= 0 && opt.interval_us) {
-            /* Counted from the time it was due, so that one stall is not seen as one slow request only. */
+            /* Counted from the time it was due: a stall counts for every request that it delays. */
             from = begun + i * opt.interval_us * 1000;
             sleep_until(from);
         }

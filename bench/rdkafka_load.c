@@ -1,5 +1,5 @@
 /* Produces as fast as librdkafka lets it: rdkafka_load LIBRARY HOST:PORT TOPIC PARTITIONS RECORDS RECORD_SIZE [NAME=VALUE]...
- * librdkafka is opened at run time (the one inside the confluent-kafka package will do), so no headers are needed.
+ * librdkafka is opened at run time, for example the one in the confluent-kafka package, so no headers are needed.
  * Prints one JSON object; time ends when the last record is acknowledged.
  */
 #include <dlfcn.h>
@@ -12,7 +12,7 @@
 
 enum { PRODUCER = 0, BLOCK_WHEN_FULL = 4, RUN_OF_ONE_PARTITION = 10000, FLUSH_MS = 60000 };
 
-struct message { int error; }; /* the first field is all that is looked at */
+struct message { int error; }; /* only the first field is used */
 
 static long failed;
 

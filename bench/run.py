@@ -45,13 +45,13 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
     parser.add_argument("--against", metavar="HOST:PORT", help="measure a broker that runs already")
-    parser.add_argument("--pid", type=int, help="its process, whose CPU time and memory are read")
+    parser.add_argument("--pid", type=int, help="process id of that broker, to read its CPU time and memory")
     parser.add_argument(
         "--launch",
         metavar="COMMAND",
         default=TIDELOG,
-        help="command that starts a broker; {dir}, {port} and {ready} (a file that is to hold HOST:PORT "
-        "once it answers) are filled in, --override NAME=VALUE is added",
+        help="command that starts a broker. {dir}, {port} and {ready} are filled in; the broker writes "
+        "HOST:PORT to the file {ready} when it answers. --override NAME=VALUE is added for each setting",
     )
     parser.add_argument(
         "--profile",
@@ -85,7 +85,7 @@ def bench_of(options: argparse.Namespace) -> Bench:
 
 def main() -> int:
     options = arguments()
-    # SIGTERM ends it as Ctrl-C does, so that no broker and no folder is left behind.
+    # SIGTERM unwinds as Ctrl-C does, so that brokers are stopped and folders removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     machine.raise_file_limit()
     about = machine.describe()
@@ -109,7 +109,7 @@ def main() -> int:
     text = report.as_json(figures, failures, about, options.against or options.launch, bench.quick)
     report.save(options.json, text)
     if bench.quick:
-        print("A tenth of the work, of the segments, partitions and connections too: no figure counts.\n")
+        print("Quick run with a tenth of the work, segments, partitions and connections: no figure counts.\n")
     print(report.table(figures))
     for title, profile in bench.profiles.items():
         print(f"\n{title}\n{profile}")

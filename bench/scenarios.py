@@ -1,7 +1,7 @@
 """The scenarios. Each takes a Bench and returns figures; `SCENARIOS` has them in order.
 
-CPU time is that of the broker's processes: on a busy machine it varies less than elapsed time. Every scenario
-gets a new broker with empty folders, unless one broker was given for all.
+CPU time is the time of the broker's processes: on a busy machine it varies less than elapsed time. Every
+scenario gets a new broker with empty folders, unless one broker was given for all.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ HALF_GIGABYTE = GIGABYTE // 2
 
 
 def floor(bench: Bench) -> list[Figure]:
-    """The CPU time of the kernel to append to a file here."""
+    """The CPU time that the kernel takes to append to a file on this machine."""
     size = bench.scaled(GIGABYTE)
     costs = [machine.append_cost(bench.source.folder, size) / size * GIGABYTE for _ in range(3)]
-    return [figure("floor", costs, "the part of a produce that no broker saves")]
+    return [figure("floor", costs, "every broker pays this part of a produce")]
 
 
 def start(bench: Bench) -> list[Figure]:

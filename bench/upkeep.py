@@ -48,7 +48,7 @@ class DirtyLog:
             record_size=record_size,
             keys=amount // record_size // 2,
         )
-        # A flush after a roll is no cost of cleaning.
+        # Wait for the flush after a roll: it is not part of the cost of cleaning.
         time.sleep(3.0)
         self.size = self.bytes_to_read()
 

@@ -215,7 +215,7 @@ def test_a_folder_of_a_kraft_broker(tmp_path: Path) -> None:
     shutil.move(as_kraft(golden.unpack("clean", tmp_path)), broker.data)
     told = run(broker.data)
     assert ", broker 3, " in told
-    assert "Left alone: __cluster_metadata-0" in told
+    assert "Left unchanged: __cluster_metadata-0" in told
     quorum = contents(broker.data / "__cluster_metadata-0")
     with broker:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
@@ -272,7 +272,7 @@ def test_partitions_that_other_brokers_kept_start_empty(tmp_path: Path) -> None:
     shutil.move(golden.unpack("clean", tmp_path), broker.data)
     shutil.rmtree(broker.data / "plain-0")
     told = run(broker.data)
-    assert "partitions that are not here and will be empty: 0" in told
+    assert "missing partitions, which will be empty: 0" in told
     with broker:
         assert read_with_fetch(broker.bootstrap, ("plain", 0)).high == 0
         assert read_with_fetch(broker.bootstrap, ("plain", 1)) == expected_contents(("plain", 1))
@@ -286,7 +286,7 @@ def test_folders_that_were_being_deleted_or_moved_are_left_alone(clean: Path) ->
     shutil.copytree(clean / "plain-0", clean / f"plain-0.{'1' * 32}-future")
     shutil.copytree(clean / "plain-0", clean / f"gone-0.{'2' * 32}-stray")
     told = run(clean)
-    assert f"Left alone: gone-0.{'2' * 32}-stray, {doomed}, plain-0.{'1' * 32}-future" in told
+    assert f"Left unchanged: gone-0.{'2' * 32}-stray, {doomed}, plain-0.{'1' * 32}-future" in told
     assert "gone" not in store_of(clean).read_topics()
 
 

@@ -244,7 +244,7 @@ def test_a_closed_end_is_told_of_in_one_line(name: str, closing: str, words: str
     [
         ((), "expected one of --topic and --include"),
         (("--topic", "t", "--include", "t"), "expected one of --topic and --include"),
-        (("--include", "["), "--include [ is no regular expression"),
+        (("--include", "["), "--include [ is not a regular expression"),
         (("--topic", "t", "--offset", "1"), "--offset needs --partition"),
         (("--topic", "t", "--partition", "0", "--offset", "first"), "The provided offset value 'first'"),
         (("--topic", "t", "--partition", "0", "--group", "g"), "--group does not go with --partition"),

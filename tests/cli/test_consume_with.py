@@ -118,7 +118,7 @@ def test_it_handles_until_it_is_told_to_stop(shop: Shop, number: int) -> None:
     assert process.returncode == 0, err
     assert shop.lines() == ["0", "2", "closed"]
     *lines, last = out.splitlines()
-    assert last == "2 handled, 1 tried again, 1 dead letters"
+    assert last == "2 handled, 1 retried, 1 dead letters"
     assert all(re.match(r"\d+ handled \(\d+/s\), \d+ waiting", line) for line in lines)
     assert "\x1b" not in out + err
     assert "offset 1: its handler failed 2 times: ValueError: not to be taken" in err
@@ -184,7 +184,7 @@ def test_a_terminal_has_one_line_of_progress(shop: Shop) -> None:
     finally:
         os.close(ours)
     assert b"\r\x1b[K10 handled (" in shown
-    assert shown.endswith(b"10 handled, 0 tried again, 0 dead letters\r\n")
+    assert shown.endswith(b"10 handled, 0 retried, 0 dead letters\r\n")
 
 
 def test_check_reads_the_file_and_asks_no_broker(shop: Shop) -> None:
@@ -193,7 +193,7 @@ def test_check_reads_the_file_and_asks_no_broker(shop: Shop) -> None:
     assert checked.returncode == 0, checked.stderr
     assert checked.stdout.splitlines() == [
         f"{shop.topic}: 1 stream; retries of a failed record: 1, then to {shop.dead}",
-        f"{shop.file} is in order",
+        f"{shop.file} is valid",
     ]
     assert "WARNING zookeeper.connect=10.0.0.67:2181 has no meaning any more" in checked.stderr
     as_json = json.loads(shop.run("--check", "--output", "json").stdout)

@@ -642,7 +642,7 @@ def test_nobody_at_the_address_is_an_error_with_the_address() -> None:
 def test_a_reset_that_is_none_is_warned_of(tool: Tool, new_name: NewName, members: Members) -> None:
     topic = members.topic(new_name("warned"), 1)
     warned = tool("--reset-offsets", "--group", new_name("group"), "--topic", topic, "--to-latest")
-    assert warned.stderr.startswith("WARN: Nothing is changed without --execute.")
+    assert warned.stderr.startswith("WARN: Without --execute nothing is changed.")
     assert (
         tool(
             "--reset-offsets", "--group", new_name("group"), "--topic", topic, "--to-latest", "--dry-run"

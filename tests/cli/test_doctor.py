@@ -63,7 +63,7 @@ def test_plain_python_is_told_of(tmp_path: Path) -> None:
         ('openjdk version "21.0.2" 2024-01-16', doctor.OK, "21 "),
         ('openjdk version "17" 2021-09-14', doctor.OK, "17 "),
         ('java version "1.8.0_402"', doctor.WARNING, "8 "),
-        ("no such thing", doctor.WARNING, "does not tell its version"),
+        ("no such thing", doctor.WARNING, "does not print its version"),
     ],
 )
 def test_the_version_of_java(

@@ -152,7 +152,7 @@ def test_several_files_are_printed_one_after_the_other(dump: Dump, plain: Path) 
     [
         ((), "--files must be specified"),
         (("--files", "x.log", "--bogus"), "--bogus"),
-        (("--files", "x.log"), "named by its first offset"),
+        (("--files", "x.log"), "expected the first offset as file name"),
         (("--files", f"{FIRST}.log"), f"cannot read {FIRST}.log: No such file"),
         (("--files", "x.log", "--cluster-metadata-decoder"), "not served"),
         (

@@ -92,7 +92,7 @@ def test_columns_are_as_wide_as_the_longest_of_all(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ([], "expected the one action there is: --list"),
+        ([], "expected --list"),
         (["--list", "--group-type", "bogus"], "expected one of classic, consumer, share, streams"),
         (["--list", "--consumer", "--share"], "--consumer does not go with --share"),
         (["--list", "--streams", "--protocol", "consumer"], "--streams does not go with --protocol"),

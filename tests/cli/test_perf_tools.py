@@ -78,7 +78,7 @@ def test_records_that_are_refused_end_it_with_1(tool: Tool, new_name: NewName) -
     )
     assert wrote.exit_code == 1
     assert json.loads(wrote.stdout)["failed"] == 5
-    assert "5 records were not written, the first of them because of" in wrote.stderr
+    assert "5 records were not written. First error: " in wrote.stderr
 
 
 def test_too_few_records_are_warned_of(tool: Tool, new_name: NewName) -> None:
@@ -154,7 +154,7 @@ RECORD = ("--topic", "t", "--num-records", "1", "--throughput", "-1", "--record-
         ),
         (
             ("consumer-perf-test", "--include", "[", "--num-records", "1"),
-            "--include [ is no regular expression",
+            "--include [ is not a regular expression",
         ),
         (
             ("consumer-perf-test", "--topic", "t", "--num-records", "1", "--date-format", "tt"),

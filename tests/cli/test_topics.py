@@ -152,7 +152,7 @@ def test_replicas_can_be_assigned_by_hand(topics: Topics, new_name: NewName) -> 
         (("--config", "retention.ms"), "expected name=value"),
         (("--replica-assignment", "1:1"), "names a broker twice"),
         (("--replica-assignment", "1:2,3"), "partition 1 has 1 replicas, partition 0 has 2"),
-        (("--replica-assignment", "a"), "'a' is no list of broker ids"),
+        (("--replica-assignment", "a"), "'a' is not a list of broker ids"),
         (("--config", "no.such.setting=1"), "no.such.setting"),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_damaged_batch_is_told_until_it_is_passed() -> None:
         cluster.write(b"a", b"b", b"c")
         assert [record.value for record in read(consumer, 1)] == [b"a"]
         for _ in range(2):
-            with pytest.raises(CorruptMessage, match="t-0: the batch at offset 1 does not fit its checksum"):
+            with pytest.raises(CorruptMessage, match="t-0: the batch at offset 1 does not match its CRC"):
                 read(consumer, 1)
         consumer.seek(("t", 0), 2)
         assert [record.value for record in read(consumer, 1)] == [b"c"]

@@ -222,6 +222,6 @@ def test_a_damaged_batch_is_told_after_the_rows_before_it() -> None:
         interrupt(consumer, lambda: setattr(cluster, "script", answer))
         assert offsets(consumer, 1) == [(0, 0)]
         for _ in range(2):
-            with pytest.raises(CorruptMessage, match="the batch at offset 1 does not fit its checksum"):
+            with pytest.raises(CorruptMessage, match="the batch at offset 1 does not match its CRC"):
                 offsets(consumer, 1)
         assert consumer.position(("t", 0)) == 1

@@ -296,10 +296,10 @@ def damages() -> dict[str, tuple[dict[int, bytes], int | None, str]]:
     batch = bytearray(build_batch(records_from(1, 2), base_offset=1))
     batch[-1] ^= 1
     return {
-        "after a clean stop": ({0: good + bad}, None, "does not fit its CRC"),
+        "after a clean stop": ({0: good + bad}, None, "does not match its CRC"),
         "cut after a clean stop": ({0: good + bad[:-3]}, None, "it is cut"),
-        "a batch": ({0: good + batch}, None, "does not fit its CRC"),
-        "below the recovery point": ({0: good + bad, 5: b""}, 5, "does not fit its CRC"),
+        "a batch": ({0: good + batch}, None, "does not match its CRC"),
+        "below the recovery point": ({0: good + bad, 5: b""}, 5, "does not match its CRC"),
         "in a wrapper": ({0: good + unpackable}, 0, "gzip data cannot be unpacked"),
         "out of order": ({0: good * 2}, 0, "offsets 0 to 0, where 1 was to follow"),
         "below the segment": ({7: good}, 0, "offsets 0 to 0, where 7 was to follow"),

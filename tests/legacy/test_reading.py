@@ -198,8 +198,8 @@ def packed(data: bytes, *, magic: int = 1, offset: int = 94) -> bytes:
         (nested(1), "holds another wrapper"),
         (packed(b""), "holds 0 messages"),
         (packed(message(1, RECORDS[0]) + b"rest"), "holds 1 messages in"),
-        (packed(message(0, RECORDS[0])), "has magic 1, one in it 0"),
-        (packed(build_batch(RECORDS, base_offset=70)), "has magic 1, one in it 2"),
+        (packed(message(0, RECORDS[0])), "has magic 1, a message in it has 0"),
+        (packed(build_batch(RECORDS, base_offset=70)), "has magic 1, a message in it has 2"),
         (packed(message(0, RECORDS[3]) + message(0, RECORDS[2]), magic=0), "offset 72 follows 73"),
         (packed(message(0, RECORDS[3]) * 2, magic=0), "offset 73 follows 73"),
         (packed(message(0, RECORDS[3]), magic=0, offset=72), "holds a message of offset 73"),
@@ -208,7 +208,7 @@ def packed(data: bytes, *, magic: int = 1, offset: int = 94) -> bytes:
         (packed(message(1, Record(-(2**62), 0, None, None)) * 2, offset=2**62), "follows"),
         (
             resigned(message(1, Record(5, 0, b"k", b"v"))[:-5] + b"\x7f\xff\xff\xffv"),
-            "has 1 bytes where 2147483647 are told",
+            "declares 2147483647 bytes, 1 are left",
         ),
     ],
 )

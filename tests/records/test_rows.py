@@ -92,7 +92,7 @@ def test_rows_before_a_broken_batch_are_handed_out_first(twin: SimpleNamespace) 
     reader = twin.RecordReader(good + bytes(bad), "t", 0, 0, True, None)
     sink = twin.RowSink(10)
     assert sink.fill(reader, 10) == 1
-    with pytest.raises(CorruptMessage, match="offset 1 does not fit its checksum"):
+    with pytest.raises(CorruptMessage, match="offset 1 does not match its CRC"):
         twin.RowSink(10).fill(reader, 10)
 
 

@@ -53,7 +53,7 @@ def test_a_good_event_has_nothing_wrong() -> None:
         ({"ts": 1.5}, "field ts: expected long, found a fraction"),
         ({"ts": True}, "field ts: expected long, found boolean"),
         ({"ts": 1 << 63}, "field ts: expected long, found the number 9223372036854775808"),
-        ({"ts": -1}, "field ts: -1 is no time; expected milliseconds since 1970, 0 to 253402300799999"),
+        ({"ts": -1}, "field ts: -1 is not a time; expected milliseconds since 1970, 0 to 253402300799999"),
         ({"version": 1 << 31}, "field version: expected int, found the number 2147483648"),
         ({"user_id": None}, "field user_id is missing"),
         ({"method": 7}, "field method: expected string, found the number 7"),

@@ -317,7 +317,7 @@ def test_options_that_do_not_go_together_are_refused() -> None:
     given = {"kafka.bootstrap.servers": "127.0.0.1:9", "exactlyOnce": "true", "exactlyOnceName": "a"}
     with pytest.raises(OptionError, match="go together"):
         ExactlyOnceBatchWriter(sink_options(given), target)
-    with pytest.raises(OptionError, match="known by its checkpoint"):
+    with pytest.raises(OptionError, match="the checkpoint identifies a stream"):
         ExactlyOnceStreamWriter(sink_options(given), target)
 
 

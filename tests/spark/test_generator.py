@@ -198,8 +198,8 @@ def test_the_truth_survives_its_json() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"late": 1.5}, "late is 1.5; a fraction from 0 to 1 is right"),
-        ({"events": -1}, "events is -1; at least 0 is right"),
+        ({"late": 1.5}, "late is 1.5; expected a fraction from 0 to 1"),
+        ({"events": -1}, "events is -1; expected at least 0"),
         ({"broken": 0.5, "duplicates": 0.5}, "leave less than a tenth"),
         ({"users": 100, "devices": 30}, "30 devices for 100 users: at most three users share one"),
     ],
@@ -287,13 +287,13 @@ def test_events_at_a_rate_happen_now_and_take_their_time(broker: Broker) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--span", "soon"), "'soon' is no duration"),
-        (("--start", "tomorrow"), "'tomorrow' is no time"),
-        (("--start", "live"), "--start live needs a --rate"),
+        (("--span", "soon"), "'soon' is not a duration"),
+        (("--start", "tomorrow"), "'tomorrow' is not a time"),
+        (("--start", "live"), "--start live needs --rate"),
         (("--late", "2"), "--late"),
         (("--events", "10", "--rings", "9"), "the planted cheaters alone need"),
-        (("--partitions", "0"), "--partitions is 0; at least 1 is right"),
-        (("--truth", "no/such/folder/truth.json"), "there is no folder no/such/folder"),
+        (("--partitions", "0"), "--partitions is 0; it must be at least 1"),
+        (("--truth", "no/such/folder/truth.json"), "the folder no/such/folder does not exist"),
     ],
 )
 def test_wrong_flags_end_with_1_and_a_reason(

@@ -262,11 +262,11 @@ def test_stop_waits_for_the_end_and_says_when_it_does_not_come(tmp_path: Path) -
     late = tool("stop", "mine", "--data", str(tmp_path), "--timeout", "0.2")
     assert late.exit_code == 1
     assert "still running" in late.output
-    assert folder.stop_wished("mine")
+    assert folder.stop_requested("mine")
     claim.close()
     assert tool("stop", "mine", "--data", str(tmp_path)).output.startswith("mine does not run")
     folder.claim("mine").close()
-    assert not folder.stop_wished("mine"), "the wish was for the run before"
+    assert not folder.stop_requested("mine"), "the request was for the run before"
 
 
 def test_lag_is_what_lies_between_a_batch_and_the_end_of_the_log() -> None:
@@ -296,8 +296,8 @@ def test_the_reason_of_a_failure_is_the_last_error_in_the_stack() -> None:
     )
     failure = reasons.flow_failed("mine", "all", RuntimeError(text))
     assert str(failure) == (
-        "flow all of pipeline mine failed: cannot connect to 127.0.0.1:9092. See that the broker runs and "
-        "can be reached, and start the pipeline again: it goes on where it was"
+        "flow all of pipeline mine failed: cannot connect to 127.0.0.1:9092. Check that the broker runs and "
+        "can be reached, and start the pipeline again: it continues where it stopped"
     )
     assert reasons.advice("Python worker failed to connect back").startswith("This machine is overloaded")
     assert reasons.reason("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012") == "Division by zero"

@@ -165,10 +165,10 @@ def test_a_stop_ends_the_batch_that_is_being_written_and_begins_no_other(
     words = declared(topic, notes)
     with runner.start([words], options(hands, data), spark=spark) as running:
         eventually(notes.entered.is_set, "a batch is written", SECONDS)
-        with pytest.raises(AlreadyRunning, match="words runs on this data folder already"):
+        with pytest.raises(AlreadyRunning, match="words already runs on this data folder"):
             runner.start([words], options(hands, data), spark=spark)
         hands.produce(topic, ["three"])
-        StateFolder(data).wish_stop("words")
+        StateFolder(data).request_stop("words")
         for _ in range(20):
             assert running.turn(), "it waits for the batch"
         assert running.pipelines[0].status.state == state.STOPPING
@@ -253,7 +253,7 @@ def test_one_of_several_pipelines_can_be_stopped(spark: SparkSession, hands: Han
             return done
 
         eventually(lambda: until(bool(first.batches and second.batches)), "both have begun", SECONDS, 0.05)
-        StateFolder(data).wish_stop("first")
+        StateFolder(data).request_stop("first")
         eventually(lambda: until(running.pipelines[0].ended), "the first ends", SECONDS, 0.05)
         hands.produce(topic, ["two"])
         eventually(lambda: until(len(second.batches) == 2), "the second goes on", SECONDS, 0.05)

@@ -155,7 +155,7 @@ def test_a_range_beyond_the_end_is_not_waited_for_for_ever(broker: Broker, cut: 
 
 def test_a_topic_that_is_gone_is_lost_data(broker: Broker) -> None:
     with pytest.raises(
-        DataLoss, match="nowhere-0: offsets 0 to 5 cannot be read: the topic or partition is not there"
+        DataLoss, match="nowhere-0: offsets 0 to 5 cannot be read: the topic or partition does not exist"
     ):
         rows("nowhere", 0, 5, settings(broker.bootstrap_servers, poll_timeout_ms=100))
 

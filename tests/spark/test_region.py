@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         ("+80012345678", None, Place(None, None, "toll_free", "+800 belongs to no country")),
         ("13912345678", None, Place(None, None, None, "no country code, and no country is named")),
         ("13912345678", " ", Place(None, None, None, "no country code, and no country is named")),
-        ("13912345678", "zz", Place(None, None, None, "no country code, and 'ZZ' is no country")),
+        ("13912345678", "zz", Place(None, None, None, "no country code, and 'ZZ' is not a country")),
         ("13912345678", "cn", Place("CN", "Changzhou, Jiangsu", "mobile", None)),
         ("+999123456", None, Place(None, None, None, "unknown country code")),
         ("+1415555", None, Place(None, None, None, "the number is too short")),

@@ -253,7 +253,7 @@ def test_one_event_of_one_kind_makes_a_page(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere is not there: give the data folder"):
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist: name the data folder"):
         report.write(tmp_path / "nowhere", tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 

@@ -64,7 +64,7 @@ def report(found: Survey, broker_id: int | None, converted: Converted | None) ->
         click.echo(f"  {topic.name}: {len(topic.partitions)} partitions, {settings}")
         if topic.missing:
             numbers = ", ".join(map(str, topic.missing))
-            click.echo(f"    partitions that are not here and will be empty: {numbers}")
+            click.echo(f"    missing partitions, which will be empty: {numbers}")
         report_old(found, topic, converted is None)
     if converted is not None and converted.segments:
         click.echo(
@@ -72,11 +72,11 @@ def report(found: Survey, broker_id: int | None, converted: Converted | None) ->
             f"{converted.old_bytes} to {converted.new_bytes} bytes."
         )
         for path, size in converted.torn.items():
-            click.echo(f"  {path} ends in {size} bytes that are no whole message: the first start cuts them")
+            click.echo(f"  {path} ends with {size} bytes of an incomplete message: the first start cuts them")
     if found.left_alone:
-        click.echo(f"Left alone: {', '.join(sorted(found.left_alone))}")
+        click.echo(f"Left unchanged: {', '.join(sorted(found.left_alone))}")
     click.echo(
-        "Settings that a log folder does not tell, to be checked with the old cluster: "
+        "A log folder does not contain these settings; check them with the old cluster: "
         + ", ".join(UNKNOWN_SETTINGS)
     )
 

@@ -114,7 +114,7 @@ def configs(ctx: click.Context, /, **flags: object) -> None:
 def check(ctx: click.Context, flags: dict[str, object]) -> list[Entity]:
     """The entities of the flags. Raises WrongUsage if the flags do not go together."""
     if flags["bootstrap_controller"] is not None:
-        raise WrongUsage("--bootstrap-controller is not offered: give --bootstrap-server", ctx)
+        raise WrongUsage("--bootstrap-controller is not served: use --bootstrap-server", ctx)
     if bool(flags["describe"]) == bool(flags["alter"]):
         raise WrongUsage("expected one of --describe and --alter", ctx)
     entities = entities_of(ctx, flags)

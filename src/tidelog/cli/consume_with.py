@@ -97,14 +97,14 @@ class stopped_by_signals:
     def __enter__(self) -> stopped_by_signals:
         if threading.current_thread() is threading.main_thread():  # only the main thread gets signals
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._told)
+                self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def started(self, consumer: HandlerConsumer | None) -> None:
         """Let signals stop this consumer; with None they end the program."""
         self._consumer = consumer
 
-    def _told(self, number: int, frame: object) -> None:
+    def _on_signal(self, number: int, frame: object) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is None:
             raise KeyboardInterrupt
@@ -140,7 +140,7 @@ class Report:
         if progress.lag is not None:
             parts.append(f"{progress.lag:,} not read yet")
         if progress.retried:
-            parts.append(f"{progress.retried:,} tried again")
+            parts.append(f"{progress.retried:,} retried")
         if progress.dead_letters:
             parts.append(f"{progress.dead_letters:,} dead letters")
         return ", ".join(parts) + f"; {progress.partitions} partitions"
@@ -152,7 +152,7 @@ class Report:
         elif final:
             progress = self._look()
             click.echo(
-                f"{progress.handled:,} handled, {progress.retried:,} tried again, "
+                f"{progress.handled:,} handled, {progress.retried:,} retried, "
                 f"{progress.dead_letters:,} dead letters"
             )
         else:
@@ -175,7 +175,7 @@ def print_plan(consumer: HandlerConsumer, file: str, output: str) -> None:
             f"{plan.topic}: {plan.streams} {'stream' if plan.streams == 1 else 'streams'}; "
             f"retries of a failed record: {plan.errors.retries}, {after}"
         )
-    click.echo(f"{file} is in order")
+    click.echo(f"{file} is valid")
 
 
 class TerminalLine:
@@ -216,7 +216,7 @@ class _Above(logging.Handler):
         self._line = line
 
     def emit(self, record: logging.LogRecord) -> None:
-        # An error of tidelog ends the program, and looks as in the other tools.
+        # An error of tidelog ends the program: print it as the other tools do.
         ours = record.levelno >= logging.ERROR and record.name.startswith("tidelog.")
         try:
             self._line.above(f"{'tidelog:' if ours else record.levelname} {self.format(record)}")

@@ -238,8 +238,8 @@ def check_reset(options: Options, ctx: click.Context) -> None:
         raise WrongUsage("--execute does not go with --dry-run", ctx)
     if not (options.dry_run or options.execute):
         click.echo(
-            "WARN: Nothing is changed without --execute. Say --dry-run where that is meant: "
-            "Kafka's tool will ask for either of them from version 5.0 on.",
+            "WARN: Without --execute nothing is changed. Add --dry-run to say so: "
+            "Kafka's tool requires one of the two from version 5.0 on.",
             err=True,
         )
     scenarios = [flag(name) for name in SCENARIOS if options.given(name)]
@@ -278,8 +278,8 @@ def validate_regex(pattern: str) -> None:
         re2.compile(pattern, quiet)
     except re2.error as error:
         (reason,) = error.args
-        told = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        click.echo(f"The regular expression `{pattern}` is invalid: {told}.")
+        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        click.echo(f"The regular expression `{pattern}` is invalid: {text}.")
     else:
         click.echo(f"The regular expression `{pattern}` is valid.")
 
@@ -363,7 +363,7 @@ def delete_offsets(admin: Admin, group_id: str, topics: tuple[str, ...]) -> None
     except KafkaError as error:
         refused = dict.fromkeys(wanted, error)
     results |= {partition: refused.get(partition) for partition in wanted}
-    tell_refusal(group_id, next(iter(refused.values()), None))
+    print_outcome(group_id, next(iter(refused.values()), None))
     width = max(15, *(len(topic) for topic, _ in results))
     lines = [f"{'TOPIC':<{width}} {'PARTITION':<10} {'STATUS':<15}"]
     for (topic, index), failure in sorted(results.items(), key=lambda item: f"{item[0][0]}{item[0][1]}"):
@@ -372,7 +372,7 @@ def delete_offsets(admin: Admin, group_id: str, topics: tuple[str, ...]) -> None
     click.echo("\n" + "\n".join(lines))
 
 
-def tell_refusal(group_id: str, refusal: KafkaError | None) -> None:
+def print_outcome(group_id: str, refusal: KafkaError | None) -> None:
     if refusal is None:
         click.echo(f"Request succeeded for deleting offsets from group {group_id}.")
     elif isinstance(refusal, InvalidGroupId | GroupIdNotFound | GroupAuthorizationFailed | NonEmptyGroup):

@@ -260,9 +260,9 @@ def parse_plans(text: str, only_group: str | None) -> dict[str, Plan]:
             )
         group_id, topic, index, offset = fields
         if not re.fullmatch(r" *\d{1,9} *", index, re.ASCII):
-            raise ValueError(f"line {number}: {index!r} is no partition")
+            raise ValueError(f"line {number}: {index!r} is not a partition")
         if not re.fullmatch(r" *[-+]?\d{1,18} *", offset, re.ASCII):
-            raise ValueError(f"line {number}: {offset!r} is no offset")
+            raise ValueError(f"line {number}: {offset!r} is not an offset")
         if int(offset) < 0:
             raise WrongUsage(f"line {number}: offset {int(offset)} is negative")
         plans.setdefault(group_id, {})[topic, int(index)] = int(offset)
@@ -286,9 +286,7 @@ def parse_duration(text: str) -> int:
 
 def parse_datetime(text: str) -> int:
     """Milliseconds since 1970 of `2025-01-31T23:59:59.000`, in UTC unless it has a zone."""
-    expected = (
-        f"--to-datetime is {text!r}; expected YYYY-MM-DDThh:mm:ss.sss, with Z or +hh:mm where it has a zone"
-    )
+    expected = f"--to-datetime is {text!r}; expected YYYY-MM-DDThh:mm:ss.sss, optionally with Z or +hh:mm"
     match = _DATETIME.fullmatch(text)
     if not match:
         raise ValueError(expected)

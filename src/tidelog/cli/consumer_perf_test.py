@@ -177,7 +177,7 @@ def date_part(part: re.Match[str], when: datetime) -> str:
         return when.strftime(DATE_WORDS[letter][len(letters) > 3])
     if letter in DATE_NUMBERS:
         return str(int(when.strftime(DATE_NUMBERS[letter]))).zfill(len(letters))
-    raise ValueError(f"--date-format: {letters!r} stands for nothing; text is put in quotes")
+    raise ValueError(f"--date-format: {letters!r} is not a date pattern; put text in single quotes")
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ def delete_records(
         return
     click.echo("Records delete operation completed:")
     for (topic, partition), result in sorted(results.items()):
-        click.echo(f"partition: {topic}-{partition}\t{told(result)}")
+        click.echo(f"partition: {topic}-{partition}\t{status_text(result)}")
 
 
 def as_json(partition: PartitionKey, result: int | KafkaError) -> dict[str, object]:
@@ -74,7 +74,7 @@ def as_json(partition: PartitionKey, result: int | KafkaError) -> dict[str, obje
     return {**shown, "low_watermark": result}
 
 
-def told(result: int | KafkaError) -> str:
+def status_text(result: int | KafkaError) -> str:
     if isinstance(result, KafkaError):
         return f"error: {error_text(result)}"
     return f"low_watermark: {result}"
@@ -90,12 +90,12 @@ def parse_offsets(text: str) -> dict[PartitionKey, int]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"the file of offsets is no JSON: {error}") from None
+        raise ValueError(f"the file of offsets is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"the file of offsets holds {shortened(found)}; expected an object")
     version = found.get("version", FILE_VERSION)
     if not is_integer(version) or version != FILE_VERSION:
-        raise ValueError(f"the file of offsets has version {shortened(version)}; {FILE_VERSION} is known")
+        raise ValueError(f"the file of offsets has version {shortened(version)}; expected {FILE_VERSION}")
     partitions = found.get("partitions")
     if not isinstance(partitions, list):
         raise ValueError("the file of offsets has no list `partitions`")

@@ -36,7 +36,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DemoOptions:
     """The flags of the demo."""
 
     data: Path
@@ -102,16 +102,16 @@ def demo(
     no_spark: bool,
     exit_when_done: bool,
 ) -> None:
-    """Run a broker and show what the pipelines on Spark find in an app's events; Ctrl-C ends it."""
-    wish = Wish(data, pipeline_data, port, overrides, events, seed)
+    """Run a broker, write events of an app, and show the results of the pipelines; Ctrl-C stops it."""
+    options = DemoOptions(data, pipeline_data, port, overrides, events, seed)
     code = 0
     try:
-        with failing(), signals_interrupt(), BrokerProcess(wish) as broker:
-            done = no_spark or show_pipelines(wish, broker)
+        with failing(), signals_interrupt(), BrokerProcess(options) as broker:
+            done = no_spark or show_pipelines(options, broker)
             if exit_when_done:
                 code = 0 if done else 1
             else:
-                click.echo(f"\nThe broker goes on on {broker.address}. Ctrl-C ends it.")
+                click.echo(f"\nThe broker keeps running on {broker.address}. Ctrl-C stops it.")
                 code = broker.wait()
     except click.exceptions.Exit as ended:
         # Ctrl-C is the normal end.
@@ -119,7 +119,7 @@ def demo(
     ctx.exit(code)
 
 
-def show_pipelines(wish: Wish, broker: BrokerProcess) -> bool:
+def show_pipelines(options: DemoOptions, broker: BrokerProcess) -> bool:
     """Write the events, run the pipelines and show the tables; False after a failure, which is printed."""
     from tidelog.spark.session import why_spark_cannot_run
 
@@ -129,31 +129,33 @@ def show_pipelines(wish: Wish, broker: BrokerProcess) -> bool:
         return False
     from tidelog.cli import demo_events, demo_tables
 
-    if not demo_events.prepare(broker.address, wish.pipeline_data, wish.events, wish.seed, PARTITIONS):
+    if not demo_events.prepare(
+        broker.address, options.pipeline_data, options.events, options.seed, PARTITIONS
+    ):
         return False
     started = time.monotonic()
     click.echo("\nAll five pipelines read them, in one Spark session:\n")
     arguments = ["pipeline", "run", "all", "--trigger", "available-now"]
-    arguments += ["--bootstrap-server", broker.address, "--data", str(wish.pipeline_data)]
+    arguments += ["--bootstrap-server", broker.address, "--data", str(options.pipeline_data)]
     click.echo(f"  $ tidelog {' '.join(arguments)}\n")
     arguments += ["--stop-timeout", "2", "--spark-conf", "spark.ui.enabled=false"]
     with Process(arguments, PIPELINES_STOP_SECONDS) as pipelines:
         code = broker.wait_with(pipelines)
     if code:
-        click.echo(f"The pipelines ended with {code}; the lines above say why.", err=True)
+        click.echo(f"The pipelines failed with exit code {code}; the lines above say why.", err=True)
         return False
-    click.echo(f"\n{time.monotonic() - started:.0f} seconds later their tables are there:")
+    click.echo(f"\nTheir tables, after {time.monotonic() - started:.0f} seconds:")
     demo_tables.show(
-        wish.pipeline_data,
-        wish.report,
-        demo_events.truth(wish.pipeline_data),
+        options.pipeline_data,
+        options.report,
+        demo_events.truth(options.pipeline_data),
         demo_events.records(broker.address),
     )
     return True
 
 
 class Process:
-    """A process of a tool in a separate session: only this process forwards Ctrl-C, and both end together."""
+    """Runs a tool in a session of its own: Ctrl-C reaches only this process, which then stops the tool."""
 
     def __init__(self, arguments: Sequence[str], stop_seconds: float) -> None:
         self._stop_seconds = stop_seconds
@@ -189,19 +191,19 @@ class Process:
 class BrokerProcess(Process):
     """A context manager that runs `tidelog start` and waits until the broker answers."""
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, options: DemoOptions) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="tidelog-demo-")
         self._ready = Path(self._folder.name) / "ready"
         settings = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{wish.port}",
-            "log.dirs": str(wish.data),
+            "listeners": f"PLAINTEXT://127.0.0.1:{options.port}",
+            "log.dirs": str(options.data),
             # The exactly-once sink uses two-phase commits, whose transactions have no time-out.
             "transaction.two.phase.commit.enable": "true",
         }
         arguments = ["start", "--ready-file", str(self._ready), "--log-level", "WARN"]
         for name, value in settings.items():
             arguments += ["--override", f"{name}={value}"]
-        for override in wish.overrides:
+        for override in options.overrides:
             arguments += ["--override", override]
         super().__init__(arguments, STOP_SECONDS)
         self.address = ""

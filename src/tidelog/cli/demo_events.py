@@ -24,13 +24,13 @@ def prepare(bootstrap: str, pipeline_data: Path, events: int, seed: int, partiti
     """Write events if the topics are empty. False if the pipelines' folder belongs to another log."""
     there = sum(records(bootstrap).values())
     if there:
-        click.echo(f"\nThe topics have {there:,} records already: no more are made.")
+        click.echo(f"\nThe topics already have {there:,} records: no events are written.")
         return True
     checkpoints = pipeline_data / "checkpoints"
     if checkpoints.is_dir() and any(checkpoints.iterdir()):
         click.echo(
-            f"\nThe broker runs alone: its topics are empty, and {pipeline_data} has checkpoints of "
-            "another log. Remove that folder, or give another one with --pipeline-data."
+            f"\nThe pipelines do not run: the topics are empty, and {pipeline_data} has checkpoints of "
+            "another log. Remove that folder, or choose another one with --pipeline-data."
         )
         return False
     plan = Plan(

@@ -14,7 +14,7 @@ from tidelog.spark.pipelines import report
 from tidelog.spark.pipelines.events import INVITES, TASKS
 from tidelog.spark.pipelines.generator import Truth
 from tidelog.spark.pipelines.report_facts import EVENT_TABLES, Alert, Facts, text
-from tidelog.spark.pipelines.report_page import TOLD_BY_THE_WINDOW
+from tidelog.spark.pipelines.report_page import IN_THE_WINDOW
 
 TABLES = "Tables"
 ALERTS_OF_A_RULE = 2
@@ -51,7 +51,7 @@ def made(title: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence
     for name, justify in columns:
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
     for row in rows:
-        # Cells are plain text: brackets in them are no markup.
+        # Cells are plain text: brackets in them are not markup.
         table.add_row(*(Text(cell) for cell in row))
     return table
 
@@ -70,13 +70,12 @@ def summed_up(facts: Facts, records: Mapping[str, int]) -> str:
     """A sentence with the number of records in the tables, in quarantine and in findings."""
     total, kept, broken = sum(records.values()), facts.event_count, facts.bad_count
     only_found = sum(count for topic, count in records.items() if topic in (INVITES.topic, TASKS.topic))
-    told = (
+    text = (
         f"{total:,} records were read: {kept:,} are in the first {len(EVENT_TABLES)} tables, {broken:,} "
-        f"broken ones in quarantine, and {only_found:,} were invites and tasks, of which the tables have "
-        "the findings."
+        f"broken ones are in quarantine, and {only_found:,} are invites and tasks, which have no table."
     )
     missing = total - kept - broken - only_found
-    return told if missing == 0 else f"{told} {missing:,} are not accounted for."
+    return text if missing == 0 else f"{text} {missing:,} are not accounted for."
 
 
 def alerts(facts: Facts, planted: Mapping[str, Sequence[str]]) -> Table:
@@ -96,8 +95,8 @@ def alerts(facts: Facts, planted: Mapping[str, Sequence[str]]) -> Table:
 def evidence(alert: Alert) -> str:
     value = alert.evidence
     if isinstance(value, Mapping):
-        told = {name: item for name, item in value.items() if name not in TOLD_BY_THE_WINDOW}
-        words = ", ".join(f"{name.replace('_', ' ')} {in_short(item)}" for name, item in told.items())
+        shown = {name: item for name, item in value.items() if name not in IN_THE_WINDOW}
+        words = ", ".join(f"{name.replace('_', ' ')} {in_short(item)}" for name, item in shown.items())
     else:
         words = str(value)
     return words if len(words) <= EVIDENCE_WIDTH else words[: EVIDENCE_WIDTH - 2] + " …"

@@ -1,4 +1,4 @@
-"""`tidelog doctor`: checks what a broker and the pipelines need, and says how to get it."""
+"""`tidelog doctor`: checks the requirements of a broker and the pipelines, and how to meet them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLDEST_JAVA = 17
 FEW_FILES = 10_000
 LITTLE_SPACE = 1 << 30
 # File systems that lose their files at a restart, or that may lose data after fsync.
-PASSING = ("tmpfs", "ramfs")
+VOLATILE = ("tmpfs", "ramfs")
 REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
 RELEASED = 1_700_000_000  # a clock before this day of 2023 is wrong
 CLOCK_UNSYNCHRONIZED = 5  # the answer of adjtimex if no NTP client runs
@@ -57,7 +57,7 @@ class Finding:
 @output_option
 @click.pass_context
 def doctor(ctx: click.Context, port: int, data: Path, output: str) -> None:
-    """Check what a broker and the pipelines need. The exit code is 1 if a broker cannot run."""
+    """Check the requirements of a broker and the pipelines. The exit code is 1 if a broker cannot run."""
     findings = list(examine(port, data))
     if output == "json":
         print_json([asdict(finding) for finding in findings])
@@ -114,7 +114,7 @@ def java(run: Callable[[str], str] | None = None) -> Finding:
     text = (run or _version_of)(program)
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     if found is None:
-        return Finding("Java", WARNING, f"{program} does not tell its version", advice)
+        return Finding("Java", WARNING, f"{program} does not print its version", advice)
     status = OK if int(found[1]) >= OLDEST_JAVA else WARNING
     return Finding("Java", status, f"{found[1]} ({program})", "" if status == OK else advice)
 
@@ -133,7 +133,7 @@ def port_is_free(port: int) -> Finding:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            advice = "Stop what uses the port, or start the broker with another one: tidelog start --port N."
+            advice = "Stop the program on that port, or use another port: tidelog start --port N."
             return Finding("port", FAILURE, f"{port} cannot be used: {error.strerror}", advice)
     return Finding("port", OK, f"{port} is free" if port else "the system chooses one")
 
@@ -143,10 +143,10 @@ def log_folder(data: Path) -> Iterator[Finding]:
     while not nearest.exists():
         nearest = nearest.parent
     if not nearest.is_dir():
-        yield Finding("log folder", FAILURE, f"{nearest} is no folder", "Name another with log.dirs.")
+        yield Finding("log folder", FAILURE, f"{nearest} is not a folder", "Choose another with log.dirs.")
         return
     if not os.access(nearest, os.W_OK | os.X_OK):
-        advice = "Give the user of the broker the right to write there, or name another with log.dirs."
+        advice = "Let the user of the broker write there, or choose another folder with log.dirs."
         yield Finding("log folder", FAILURE, f"{nearest} cannot be written to", advice)
         return
     yield Finding(
@@ -174,12 +174,12 @@ def file_system(folder: Path, mounts: str | None = None) -> Finding:
         inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, found
-    if kind in PASSING:
+    if kind in VOLATILE:
         return Finding(
             "file system", WARNING, f"{kind} at {best}", "Its files are gone after a restart of the machine."
         )
     if kind in REMOTE:
-        advice = "A file system over a network may lose what it confirmed: use a disk of this machine."
+        advice = "A network file system may lose data after fsync: use a local disk."
         return Finding("file system", WARNING, f"{kind} at {best}", advice)
     return Finding("file system", OK, f"{kind} at {best}")
 
@@ -197,9 +197,9 @@ def clock(now: float | None = None) -> Finding:
     now = time.time() if now is None else now
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < RELEASED:
-        return Finding("clock", FAILURE, shown, "Set the clock: retention goes by it.")
+        return Finding("clock", FAILURE, shown, "Set the clock: retention depends on it.")
     if _clock_state() == CLOCK_UNSYNCHRONIZED:
-        advice = "Nobody keeps the clock: run an NTP client, so that timestamps of several machines agree."
+        advice = "Run an NTP client, so that the timestamps of several machines agree."
         return Finding("clock", WARNING, shown, advice)
     return Finding("clock", OK, shown)
 

@@ -43,7 +43,7 @@ VALUE_DECODERS: dict[str, ValueDecoder] = {
 def value_decoder(class_name: str | None) -> ValueDecoder:
     name = (class_name or "StringDecoder").rpartition(".")[2]
     if name not in VALUE_DECODERS:
-        raise ValueError(f"decoder {class_name!r} is not known; there are {', '.join(VALUE_DECODERS)}")
+        raise ValueError(f"decoder {class_name!r} is unknown; expected one of {', '.join(VALUE_DECODERS)}")
     return VALUE_DECODERS[name]
 
 

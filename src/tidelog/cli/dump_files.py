@@ -30,7 +30,7 @@ SNAPSHOT_VERSION = 1
 
 @dataclass(slots=True, frozen=True)
 class Choices:
-    """The selection of what is printed."""
+    """The parts of a file to print."""
 
     deep: bool = False
     decoder: RecordDecoder | None = None  # None: records without keys and values
@@ -75,7 +75,7 @@ def dump_file(path: str, choices: Choices, problems: Problems) -> Iterator[str]:
 def base_offset_of(path: str) -> int:
     name = Path(path).stem
     if not name.isdigit():
-        raise ValueError(f"{path}: a file of a log is named by its first offset, such as {0:020d}.log")
+        raise ValueError(f"{path}: expected the first offset as file name, such as {0:020d}.log")
     return int(name)
 
 
@@ -181,7 +181,7 @@ def dump_offset_index(path: str, choices: Choices, problems: Problems) -> Iterat
     if choices.index_sanity_check:
         if len(data) % _OFFSET_ENTRY.size:
             raise ValueError(
-                f"{path}: {len(data)} bytes are no whole number of {_OFFSET_ENTRY.size}-byte entries"
+                f"{path}: {len(data)} bytes are not a multiple of {_OFFSET_ENTRY.size}, the size of an entry"
             )
         yield f"{path} passed sanity check."
         return
@@ -209,7 +209,8 @@ def dump_time_index(path: str, choices: Choices, problems: Problems) -> Iterator
         found = batches.get(offset)
         if found is None:
             problems.add(
-                f"Indexed offsets that end no batch of the log, in :{where}", f"Indexed offset: {offset}"
+                f"Indexed offsets that no batch of the log ends with, in :{where}",
+                f"Indexed offset: {offset}",
             )
         elif found.max_timestamp != timestamp:
             text = f"Index timestamp: {timestamp}, log timestamp: {found.max_timestamp}"
@@ -234,7 +235,9 @@ def index_entries(data: memoryview, entry: struct.Struct, base: int) -> Iterator
 
 def check_time_index(path: str, data: memoryview) -> None:
     if len(data) % _TIME_ENTRY.size:
-        raise ValueError(f"{path}: {len(data)} bytes are no whole number of {_TIME_ENTRY.size}-byte entries")
+        raise ValueError(
+            f"{path}: {len(data)} bytes are not a multiple of {_TIME_ENTRY.size}, the size of an entry"
+        )
     if len(data):
         first, last = data[:8], data[-_TIME_ENTRY.size : -4]
         first_time, last_time = struct.unpack(">q", first)[0], struct.unpack(">q", last)[0]
@@ -251,7 +254,8 @@ def dump_transaction_index(path: str) -> Iterator[str]:
     data = map_file(path)
     if len(data) % _ABORTED_TRANSACTION.size:
         raise ValueError(
-            f"{path}: {len(data)} bytes are no whole number of {_ABORTED_TRANSACTION.size}-byte entries"
+            f"{path}: {len(data)} bytes are not a multiple of {_ABORTED_TRANSACTION.size}, "
+            "the size of an entry"
         )
     for version, producer_id, first, last, stable in _ABORTED_TRANSACTION.iter_unpack(data):
         yield (

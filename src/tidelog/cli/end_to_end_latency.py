@@ -147,7 +147,7 @@ def rounds(
                 raise ValueError(f"poll() timed out before finding a result (timeout:[{POLL_SECONDS:.0f} s])")
             if len(found) != 1 or found[0].value != value or found[0].key != key:
                 raise ValueError(
-                    f"record {at} was written, and {len(found)} others came: somebody else writes to {topic}"
+                    f"record {at} was not the only one that was read: another producer writes to {topic}"
                 )
             latencies.append(took)
             bar.advance()

@@ -40,7 +40,7 @@ CODE_WORDS: dict[int, str] = {
 }
 
 
-class Assumed(str):
+class FlagDefault(str):
     """The default of a flag. A file of settings takes precedence over it."""
 
     __slots__ = ()
@@ -76,13 +76,13 @@ class KafkaStyleCommand(click.Command):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            seen_enough(ctx)
+            end_at_closed_pipe(ctx)
         except OSError as error:
             click.echo(f"tidelog: {error}", err=True)
             ctx.exit(1)
 
 
-def seen_enough(ctx: click.Context) -> NoReturn:
+def end_at_closed_pipe(ctx: click.Context) -> NoReturn:
     """End the tool after its reader closed the pipe; the exit must not write to it either."""
     sys.stdout = None
     ctx.exit(0)
@@ -115,7 +115,7 @@ def valued(name: str, metavar: str, text: str, kind: type[str] | type[int] = str
 
 
 def _bootstrap(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> str:
-    return _single(ctx, option, values) or Assumed(os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP)
+    return _single(ctx, option, values) or FlagDefault(os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP)
 
 
 bootstrap_server: Decorator = click.option(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Decorated = Callable[..., None]
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LIVE = "live"
-TELL_EVERY = 5.0  # seconds between the lines in a pipe
+REPORT_SECONDS = 5.0  # between two lines in a pipe
 PACED_CHUNKS = 5  # a second, at a rate
 
 
@@ -41,7 +41,7 @@ def duration(ctx: click.Context, option: click.Parameter, text: str | None) -> i
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
     if found is None:
         raise click.BadParameter(
-            f"{text!r} is no duration; a number with ms, s, m, h or d is right, such as 10m", ctx, option
+            f"{text!r} is not a duration; expected a number with ms, s, m, h or d, such as 10m", ctx, option
         )
     return round(float(found[1]) * UNITS[found[2]])
 
@@ -54,7 +54,7 @@ def moment(ctx: click.Context, option: click.Parameter, text: str | None) -> int
         found = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no time; one such as 2026-11-15T08:00, or {LIVE}, is right", ctx, option
+            f"{text!r} is not a time; expected one such as 2026-11-15T08:00, or {LIVE}", ctx, option
         ) from None
     return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
@@ -91,7 +91,7 @@ def planted(function: Decorated) -> Decorated:
 @tool_command("generate", greedy=["--command-property"])
 @bootstrap_server
 @counted("--events", "How many records, broken and duplicate ones included.", 100_000)
-@click.option("--rate", metavar="N", type=click.FloatRange(min=0), help="Events in a second; 0 for no limit.")
+@click.option("--rate", metavar="N", type=click.FloatRange(min=0), help="Events per second; 0 for no limit.")
 @valued("--seed", "N", "The same seed and --start give the same bytes; by default random, and printed.", int)
 @counted("--users", "How many users; one for every 50 events by default.", 0)
 @counted("--devices", "How many devices; four for every five users by default.", 0)
@@ -99,8 +99,8 @@ def planted(function: Decorated) -> Decorated:
     "--start",
     callback=moment,
     metavar="TIME",
-    help=f"When the first event happens, such as 2026-11-15T08:00, or {LIVE}: now. By default {LIVE} with a "
-    "--rate, and otherwise so that the last event happens now.",
+    help=f"The time of the first event, such as 2026-11-15T08:00, or {LIVE}: now. The default is {LIVE} with "
+    "--rate; without it the last event happens now.",
 )
 @click.option(
     "--span", callback=duration, metavar="DURATION", help="From the first event to the last; 24h unless live."
@@ -158,9 +158,9 @@ def generate(
     The cheaters are known: --truth writes their names, by the rule that should find them.
     """
     if partitions < 1:
-        raise WrongUsage(f"--partitions is {partitions}; at least 1 is right", ctx)
+        raise WrongUsage(f"--partitions is {partitions}; it must be at least 1", ctx)
     if truth and not Path(truth).parent.is_dir():
-        raise WrongUsage(f"--truth is {truth}, and there is no folder {Path(truth).parent}", ctx)
+        raise WrongUsage(f"--truth is {truth}, but the folder {Path(truth).parent} does not exist", ctx)
     begin, length = times(ctx, events, rate, start, span)
     with failing():
         libraries()
@@ -204,15 +204,15 @@ def times(
     now = round(time.time() * 1000)
     if start == LIVE or (start is None and rate):
         if not rate:
-            raise WrongUsage(f"--start {LIVE} needs a --rate: how many events there are in a second", ctx)
+            raise WrongUsage(f"--start {LIVE} needs --rate, the number of events per second", ctx)
         if span is not None:
             raise WrongUsage(
-                "--span goes with a --start in the past; live events take as long as they take", ctx
+                "--span goes with a --start in the past; --events and --rate set the span of live events", ctx
             )
         return now, max(1, round(events / rate * 1000))
     length = UNITS["d"] if span is None else span
     if length < 1:
-        raise WrongUsage(f"--span is {length} ms; more than 0 is right", ctx)
+        raise WrongUsage(f"--span is {length} ms; it must be greater than 0", ctx)
     return (start if isinstance(start, int) else now - length), length
 
 
@@ -227,14 +227,14 @@ def libraries() -> None:
 
 def run(writer: Writer, plan: Plan, output: str) -> Truth:
     """Write the events, with a bar on a terminal, or a line in each interval in a pipe."""
-    told = time.monotonic()
+    reported = time.monotonic()
     with progress("events", plan.events) as bar:
 
         def on_chunk(chunk: Chunk) -> None:
-            nonlocal told
+            nonlocal reported
             bar.advance(chunk.rows)
-            if time.monotonic() - told >= TELL_EVERY and output == "text" and not bar.seen:
-                told = time.monotonic()
+            if time.monotonic() - reported >= REPORT_SECONDS and output == "text" and not bar.seen:
+                reported = time.monotonic()
                 click.echo(f"{writer.written} of {plan.events} events written")
 
         return writer.run(on_chunk)

@@ -38,7 +38,7 @@ UNKNOWN_OFFSET = -1
 @valued(
     "--topic-partitions",
     "RULE,...",
-    "TOPIC:PARTITIONS with 3, 0-3 (3 left out), 2- or -3; either may be left out.",
+    "TOPIC:PARTITIONS, with partitions such as 3, 0-3 (without 3), 2- or -3; either side may be empty.",
 )
 @valued("--time", "TIME", f"Milliseconds, or one of {', '.join(SPECS)}; by default latest.")
 @switch("--exclude-internal-topics", "Leave out internal topics.")

@@ -50,7 +50,7 @@ def groups(
 ) -> None:
     """List all groups with their type and protocol."""
     if not listing:
-        raise WrongUsage("expected the one action there is: --list", ctx)
+        raise WrongUsage("expected --list", ctx)
     chosen = {
         "--consumer": consumer,
         "--share": share,

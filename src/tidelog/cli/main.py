@@ -58,14 +58,10 @@ TOOLS: dict[str, Tool] = {
     "verifiable-consumer": Tool(
         "tidelog.cli.verifiable_consumer", "verifiable_consumer", "Read in a group, and print every event."
     ),
-    "consume-with": Tool(
-        "tidelog.cli.consume_with", "consume_with", "Run the record handlers of a file."
-    ),
+    "consume-with": Tool("tidelog.cli.consume_with", "consume_with", "Run the record handlers of a file."),
     "pipeline": Tool("tidelog.cli.pipeline", "pipeline", "Run, list, describe and stop pipelines on Spark."),
     "generate": Tool("tidelog.cli.generate", "generate", "Write events for the pipelines."),
-    "dump-log": Tool(
-        "tidelog.cli.dump_log", "dump_log", "Print segment, index and snapshot files."
-    ),
+    "dump-log": Tool("tidelog.cli.dump_log", "dump_log", "Print segment, index and snapshot files."),
     "adopt": Tool("tidelog.cli.adopt", "adopt", "Adopt a log folder of Kafka."),
     "tree": Tool("tidelog.cli.tree", "tree", "Copy the metadata tree to other stores."),
     "doctor": Tool("tidelog.cli.doctor", "doctor", "Check whether this machine can run a broker."),

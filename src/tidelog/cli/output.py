@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from tidelog.cli.flags import Assumed, KafkaStyleCommand, error_words, seen_enough
+from tidelog.cli.flags import FlagDefault, KafkaStyleCommand, end_at_closed_pipe, error_words
 from tidelog.config import ConfigError
 from tidelog.config.properties import read_properties
 from tidelog.errors import KafkaError
@@ -97,13 +97,13 @@ def topic_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise ValueError(f"--include {text} is no regular expression: {error}") from None
+        raise ValueError(f"--include {text} is not a regular expression: {error}") from None
 
 
 @contextmanager
 def unwound_by_sigterm() -> Iterator[None]:
     """Let SIGTERM leave the block as Ctrl-C does, so that clients are closed; the exit code is a shell's."""
-    if threading.current_thread() is not threading.main_thread():  # others are not told of signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
         return
 
@@ -130,7 +130,7 @@ def failing(prefix: str = "tidelog: ") -> Iterator[None]:
         click.echo(f"{prefix}{error}", err=True)
         ctx.exit(1)
     except BrokenPipeError:
-        seen_enough(ctx)
+        end_at_closed_pipe(ctx)
     except OSError as error:
         click.echo(f"{prefix}{error}", err=True)
         ctx.exit(1)
@@ -178,7 +178,7 @@ class Signals:
         """A shell's exit code for a program that a signal ended; 0 without a signal."""
 
     def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():  # others are not told of signals
+        if threading.current_thread() is threading.main_thread():  # only the main thread gets signals
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._arrived)
         return self
@@ -289,6 +289,6 @@ def merged(properties: Mapping[str, object], **overrides: object) -> dict[str, o
     """Settings with the given flags, which take precedence."""
     given = {name.replace("_", "."): value for name, value in overrides.items() if value is not None}
     for name, value in given.items():
-        if isinstance(value, Assumed) and name in properties:
+        if isinstance(value, FlagDefault) and name in properties:
             given[name] = properties[name]
     return {**properties, **given}

@@ -56,7 +56,7 @@ def several(name: str, metavar: str, text: str) -> Callable[[Callable[..., None]
     metavar="WHEN",
     default="10 seconds",
     show_default=True,
-    help="When a micro-batch begins: a time between two, available-now, or once.",
+    help="When micro-batches start: an interval, available-now, or once.",
 )
 @several("--set", "NAME=VALUE", "A setting of a pipeline; pipeline.name=value if several have it.")
 @valued("--config", "FILE", "Settings of pipelines in a file: TOML, or properties.")
@@ -108,8 +108,8 @@ def run(
 ) -> None:
     """Run pipelines, all in one Spark session.
 
-    A NAME is one of `tidelog pipeline list`, or `all` of them, or a file or module of yours: ./mine.py,
-    package.module.
+    NAME is a pipeline of `tidelog pipeline list`, `all` for all of these, or your own file or module:
+    ./mine.py, package.module.
     """
     with pipeline_failing():
         from tidelog.spark.pipelines.runner import Options
@@ -131,11 +131,11 @@ def run(
             stop_seconds=stop_timeout,
             spark_log=True,
         )
-        code = run_until_told(names, options, Report(interval, output))
+        code = run_until_stopped(names, options, Report(interval, output))
     ctx.exit(code)
 
 
-def run_until_told(names: tuple[str, ...], options: Options, report: Report) -> int:
+def run_until_stopped(names: tuple[str, ...], options: Options, report: Report) -> int:
     """Run until a signal or the end; returns the exit code."""
     from tidelog.spark.pipelines.runner import start
 
@@ -151,20 +151,20 @@ def run_until_told(names: tuple[str, ...], options: Options, report: Report) -> 
                 with report:
                     outcome = running.wait(each_turn=stop_request.each_turn(report))
         except KeyboardInterrupt:
-            say_cut_off(running.cut_off)
+            print_cut_off(running.cut_off)
             raise
         report.ended(outcome)
         if not outcome.stopped_cleanly:
-            say_cut_off(outcome.cut_off)
+            print_cut_off(outcome.cut_off)
             return 1
         return signals.exit_code or early.exit_code
 
 
-def say_cut_off(batches: tuple[str, ...]) -> None:
+def print_cut_off(batches: tuple[str, ...]) -> None:
     """Print the micro-batches that the stop did not wait for."""
     what = f"{' and '.join(batches)} {'was' if len(batches) == 1 else 'were'}" if batches else "the run was"
     click.echo(
-        f"tidelog: {what} cut off; the next start does what is missing, without a row lost or doubled",
+        f"tidelog: {what} interrupted; the next start finishes the work, without lost or duplicate rows",
         err=True,
     )
 
@@ -173,16 +173,16 @@ class StopRequest:
     """Stops the run, also if the request comes before the run has started."""
 
     def __init__(self) -> None:
-        self.wished = False
+        self.requested = False
 
     def stop(self) -> None:
-        if self.wished:
+        if self.requested:
             raise KeyboardInterrupt  # the second request ends the tool at once
-        self.wished = True
+        self.requested = True
 
     def each_turn(self, report: Report) -> Callable[[Running], None]:
         def turn(running: Running) -> None:
-            if self.wished:
+            if self.requested:
                 running.stop()
             report.show(running)
 
@@ -369,7 +369,7 @@ def status(ctx: click.Context, names: tuple[str, ...], data: str, output: str) -
         for name in names or folder.names():
             each = folder.read(name)
             if each is None:
-                raise ValueError(f"no pipeline {name} has run with its data in {data}")
+                raise ValueError(f"pipeline {name} has not run with its data in {data}")
             found.append(each)
         if output == "json":
             print_json([asdict(each) for each in found])
@@ -426,7 +426,7 @@ def stop(ctx: click.Context, names: tuple[str, ...], data: str, timeout: float) 
             if name not in running:
                 click.echo(f"{name} does not run with its data in {data}")
         for name in running:
-            folder.wish_stop(name)
+            folder.request_stop(name)
         deadline = time.monotonic() + timeout
         left = list(running)
         while left and time.monotonic() < deadline:
@@ -435,7 +435,10 @@ def stop(ctx: click.Context, names: tuple[str, ...], data: str, timeout: float) 
         for name in running:
             click.echo(f"{name}: {'still running' if name in left else 'stopped'}")
     if left:
-        click.echo(f"tidelog: {', '.join(left)}: not within {timeout:g} s; the wish to stop stands", err=True)
+        click.echo(
+            f"tidelog: {', '.join(left)}: not stopped within {timeout:g} s; the request stays in effect",
+            err=True,
+        )
     ctx.exit(1 if left else 0)
 
 
@@ -458,7 +461,7 @@ def report(data: str, out: str | None) -> None:
 
 
 def stopped(folder: StateFolder, name: str) -> bool:
-    """Whether a pipeline has ended. Its process, and its lock, may go on with other pipelines."""
+    """Whether a pipeline has ended. Its process, and its lock, may serve other pipelines longer."""
     from tidelog.spark.pipelines.state import ENDED
 
     found = folder.read(name)

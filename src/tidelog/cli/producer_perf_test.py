@@ -302,8 +302,7 @@ class Test:
             raise BrokenPipeError
         if self._first_error is not None:
             click.echo(
-                f"tidelog: {self.stats.errors} records were not written, the first of them because of: "
-                f"{self._first_error}",
+                f"tidelog: {self.stats.errors} records were not written. First error: {self._first_error}",
                 err=True,
             )
         return metrics

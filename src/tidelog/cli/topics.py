@@ -105,7 +105,7 @@ class Options:
 @click.option("--list", "listing", is_flag=True, help="Print the names of the topics.")
 @switch("--describe", "Print topics with their partitions and settings.")
 @switch("--create", "Create a topic.")
-@switch("--alter", "Give topics more partitions.")
+@switch("--alter", "Add partitions to topics.")
 @switch("--delete", "Delete topics.")
 @valued(
     "--topic", "NAME", "The topic; with other actions than --create a regular expression for the whole name."
@@ -118,7 +118,7 @@ class Options:
     "--config", metavar="NAME=VALUE", multiple=True, help="A setting of the new topic; may be repeated."
 )
 @click.option(
-    "--delete-config", metavar="NAME", multiple=True, help="Not served: settings are no longer altered here."
+    "--delete-config", metavar="NAME", multiple=True, help="Not served: use tidelog configs --alter."
 )
 @switch("--if-exists", "Do not fail if no topic matches.")
 @switch("--if-not-exists", "Do not fail if the topic exists.")
@@ -156,7 +156,7 @@ def check(options: Options, ctx: click.Context) -> str:
         if options.given(name) and action not in fitting:
             raise WrongUsage(f"--{name.replace('_', '-')} does not go with --{action}", ctx)
     if options.delete_config:
-        raise WrongUsage("--delete-config is not served: settings of a topic are altered as settings", ctx)
+        raise WrongUsage("--delete-config is not served: use tidelog configs --alter", ctx)
     if action in ("create", "delete", "alter") and not options.topic:
         raise WrongUsage(f"--{action} needs --topic", ctx)
     if action == "alter" and options.partitions is None:
@@ -167,7 +167,7 @@ def check(options: Options, ctx: click.Context) -> str:
         and (options.partitions or options.replication_factor)
     ):
         raise WrongUsage(
-            "--replica-assignment says the counts; leave out --partitions and --replication-factor", ctx
+            "--replica-assignment sets the counts; leave out --partitions and --replication-factor", ctx
         )
     if options.topics_with_overrides and options.partition_filters():
         raise WrongUsage(
@@ -217,8 +217,8 @@ def create_topic(admin: Admin, options: Options) -> None:
     name = options.topic or ""
     if "." in name or "_" in name:
         click.echo(
-            f"WARNING: '.' and '_' are the same in the names of metrics: no topic should differ from {name} "
-            "in these alone."
+            "WARNING: '.' and '_' are the same in names of metrics: no other topic name should differ from "
+            f"{name} only in these characters."
         )
     new = NewTopic(
         name,
@@ -286,7 +286,7 @@ def select(listed: Iterable[TopicListing], pattern: str | None, exclude_internal
         try:
             fits = re.compile(rf"(?:{text})\Z")
         except re.error as error:
-            raise ValueError(f"--topic {pattern!r} is no regular expression: {error}") from None
+            raise ValueError(f"--topic {pattern!r} is not a regular expression: {error}") from None
     return [
         topic for topic in listed if fits.match(topic.name) and not (exclude_internal and topic.is_internal)
     ]
@@ -305,7 +305,9 @@ def parse_assignment(text: str) -> list[list[int]]:
         try:
             replicas = [int(broker) for broker in part.split(":")]
         except ValueError:
-            raise ValueError(f"--replica-assignment: {part!r} is no list of broker ids such as 1:2") from None
+            raise ValueError(
+                f"--replica-assignment: {part!r} is not a list of broker ids such as 1:2"
+            ) from None
         if len(set(replicas)) != len(replicas):
             raise InvalidReplicaAssignment(f"partition {index} names a broker twice: {part}")
         if assignment and len(replicas) != len(assignment[0]):

@@ -1,7 +1,7 @@
 """`tidelog transactions`: lists and describes transactions, and aborts hanging ones, as kafka-transactions.
 
-A transaction hangs if it is open in a partition, and its coordinator does not know it: read_committed
-consumers wait for its end for ever.
+A transaction hangs if it is open in a partition but unknown to its coordinator: read_committed consumers wait
+for its end for ever.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def find_hanging(
         raise WrongUsage("--partition needs --topic", ctx)
     if topic is None and broker_id is None:
         raise WrongUsage(
-            "find-hanging needs --topic or --broker-id, so that it need not search everything", ctx
+            "find-hanging needs --topic or --broker-id: it does not search the whole cluster", ctx
         )
     minutes = 15 if max_transaction_timeout is None else max_transaction_timeout
     with asking("Failed to find hanging transactions") as admin:

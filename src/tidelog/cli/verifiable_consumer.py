@@ -94,21 +94,21 @@ class Run:
 
         class RebalanceEvents(ConsumerRebalanceListener):
             def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-                run.tell("partitions_assigned", partitions=listed(partitions))
+                run.emit("partitions_assigned", partitions=listed(partitions))
 
             def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-                run.tell("partitions_revoked", partitions=listed(partitions))
+                run.emit("partitions_revoked", partitions=listed(partitions))
 
         with Consumer(settings) as consumer, Signals(consumer.wakeup) as signals:
-            self.tell("startup_complete")
+            self.emit("startup_complete")
             consumer.subscribe([self.topic], listener=RebalanceEvents())
             try:
                 while self.max_messages < 0 or self.consumed < self.max_messages:
                     self.take(consumer)
             except WakeupException:
-                self.tell("shutdown_requested")
+                self.emit("shutdown_requested")
             consumer.close()
-        self.tell("shutdown_complete")
+        self.emit("shutdown_complete")
         return signals.exit_code
 
     def take(self, consumer: Consumer) -> None:
@@ -120,9 +120,9 @@ class Run:
         for record in records:
             by_partition.setdefault((record.topic, record.partition), []).append(record)
             if self.verbose:
-                self.tell_record(record)
+                self.emit_record(record)
         self.consumed += len(records)
-        self.tell(
+        self.emit(
             "records_consumed",
             count=len(records),
             partitions=[
@@ -147,12 +147,12 @@ class Run:
         try:
             consumer.commit(offsets)
         except KafkaError as error:
-            self.tell("offsets_committed", offsets=shown, error=str(error), success=False)
+            self.emit("offsets_committed", offsets=shown, error=str(error), success=False)
         else:
-            self.tell("offsets_committed", offsets=shown, success=True)
+            self.emit("offsets_committed", offsets=shown, success=True)
 
-    def tell_record(self, record: ConsumerRecord) -> None:
-        self.tell(
+    def emit_record(self, record: ConsumerRecord) -> None:
+        self.emit(
             "record_data",
             key=text(record.key),
             value=text(record.value),
@@ -161,7 +161,7 @@ class Run:
             offset=record.offset,
         )
 
-    def tell(self, name: str, **fields: object) -> None:
+    def emit(self, name: str, **fields: object) -> None:
         print_json({"timestamp": round(time.time() * 1000), "name": name, **fields})
 
 

@@ -1,6 +1,6 @@
 """`tidelog verifiable-producer`: writes numbers, and prints a line of JSON for each.
 
-The flags and the output are those of kafka-verifiable-producer.
+It has the flags and the output of kafka-verifiable-producer.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Run:
         with Signals(self.end) as signals, Producer(settings) as producer:
             self._producer = producer
             started = time.time()
-            self.tell("startup_complete")
+            self.emit("startup_complete")
             pace = Pace(self.throughput, self._stop)
             while not self._stop.is_set() and (self.max_messages < 0 or self.sent < self.max_messages):
                 key, value = self.key(self.sent), self.value(self.sent)
@@ -115,9 +115,9 @@ class Run:
                 pace.wait()
         if self._unread:
             raise BrokenPipeError
-        self.tell("shutdown_complete")
+        self.emit("shutdown_complete")
         seconds = max(1e-9, time.time() - started)
-        self.tell(
+        self.emit(
             "tool_data",
             sent=self.sent,
             acked=self.acked,
@@ -146,7 +146,7 @@ class Run:
                 self.failed(key, value, error)
                 return
             self.acked += 1
-            self.tell(
+            self.emit(
                 "producer_send_success",
                 key=key,
                 value=value,
@@ -159,7 +159,7 @@ class Run:
 
     def failed(self, key: str | None, value: str, error: BaseException) -> None:
         kind = exception_name(error) if isinstance(error, KafkaError) else type(error).__name__
-        self.tell(
+        self.emit(
             "producer_send_error",
             key=key,
             value=value,
@@ -168,7 +168,7 @@ class Run:
             message=str(error),
         )
 
-    def tell(self, name: str, **fields: object) -> None:
+    def emit(self, name: str, **fields: object) -> None:
         event = {"timestamp": round(time.time() * 1000), "name": name, **fields}
         with self._printing:
             if self._unread:

@@ -41,7 +41,7 @@ class MalformedRecords(ValueError):
         self.index = index
 
     def __str__(self) -> str:
-        reason = {CUT_SHORT: "ends before the last record", BYTES_LEFT: "goes on after the last record"}
+        reason = {CUT_SHORT: "ends before the last record", BYTES_LEFT: "continues after the last record"}
         return f"record {self.index}: the payload {reason.get(self.status, 'has a malformed record')}"
 
 

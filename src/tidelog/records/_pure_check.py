@@ -48,7 +48,7 @@ Look = tuple[int, HeaderFields | None, int]
 class CheckedBatch(NamedTuple):
     """A batch that may be appended once its offset and leader epoch are patched in.
 
-    `data` is writable and has exactly the batch, `size` bytes. The other fields are those of its header.
+    `data` is writable and has exactly the batch, `size` bytes. The other fields come from its header.
     """
 
     data: memoryview

@@ -41,7 +41,7 @@ class FutureSource(Protocol):
 
 
 class RecordFuture:
-    """The future of one record: its index in a batch, and nothing more before somebody waits.
+    """The future of one record. It only has the index of the record in its batch until a caller waits.
 
     Wait for it in a thread (`result`) or a coroutine (`await`), or use `add_done_callback`.
     """
@@ -114,7 +114,8 @@ class BatchBuffer:
         return self.sealed or (self.count > 0 and self.size >= self.limit)
 
     def append_value(self, value: bytes | None) -> RecordFuture | None:
-        """Append a record of now without key and headers; None if there is no room or the value is None."""
+        """Append a record with the current time, without key and headers; None if the value is None or there
+        is no room."""
         if value is None:
             return None
         return self.append(time.time_ns() // 1_000_000, None, value, ())
@@ -198,7 +199,7 @@ class OpenBatches:
         self.batches: list[BatchBuffer | None] = [None] * partitions
 
     def append(self, key: bytes, value: bytes) -> RecordFuture | None:
-        """Append a record of now without headers; None if the batch of its partition has no room."""
+        """Append a record with the current time and no headers; None if its partition's batch has no room."""
         batch = self.batches[(murmur2(key) & INT32_MAX) % len(self.batches)]
         return None if batch is None else batch.append(time.time_ns() // 1_000_000, key, value, ())
 

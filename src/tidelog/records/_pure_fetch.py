@@ -121,7 +121,7 @@ def described(record: ConsumerRecord) -> str:
 
 def bad_crc(topic: str, partition: int, offset: int) -> CorruptMessage:
     return CorruptMessage(
-        f"{topic}-{partition}: the batch at offset {offset} does not fit its checksum; seek past it to go on"
+        f"{topic}-{partition}: the batch at offset {offset} does not match its CRC; seek past it to go on"
     )
 
 
@@ -383,7 +383,7 @@ class ColumnSink:
         self.null_keys += self._cell("key", row, record.key)
         self.null_values += self._cell("value", row, record.value)
         for name, content in record.headers:
-            # The column has text: bytes that are no UTF-8 become replacement characters.
+            # The column has text: bytes that are not UTF-8 become replacement characters.
             raw = name.encode("utf-8", "surrogateescape")
             self._data["header key"] += raw.decode("utf-8", "replace").encode()
             self._ends["header key"].append(len(self._data["header key"]))

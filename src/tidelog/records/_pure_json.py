@@ -30,7 +30,7 @@ IS_NULL = 6  # null in a required field
 MISSING = 7  # a required field is missing
 TWICE = 8
 TOO_DEEP = 9
-BAD_CONTENT = 10  # a string that is no date, time, number or Base64
+BAD_CONTENT = 10  # a string that is not a date, time, number or Base64 as its field needs
 
 MAX_DEPTH = 128
 MAX_DIGITS = 100
@@ -230,7 +230,7 @@ class JsonReader:
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _set_bit(bits: bytearray, row: int, value: bool) -> None:
@@ -241,7 +241,7 @@ def _set_bit(bits: bytearray, row: int, value: bool) -> None:
 
 
 def _check_surrogates(value: object) -> None:
-    """Raise UnicodeEncodeError, a ValueError, for half of a surrogate pair, which is no valid text."""
+    """Raise UnicodeEncodeError, a ValueError, for half of a surrogate pair, which is not valid text."""
     if isinstance(value, str):
         value.encode()
     elif isinstance(value, list):

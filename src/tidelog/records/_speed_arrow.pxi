@@ -113,7 +113,7 @@ cdef class ArrowColumns:
         return (<const int64_t *>self.times.buf)[self.first_time + row] if self.has_times else otherwise
 
     cdef inline const uint8_t *headers_of(self, Py_ssize_t row, Py_ssize_t *size) noexcept:
-        """The encoded headers of a row: its own, or those of all rows."""
+        """The encoded headers of a row: its own, or the headers that all rows share."""
         cdef const uint8_t *own
         if self.row_headers is not None:
             own = self.row_headers.cell(row, size)

@@ -197,7 +197,7 @@ def payload(
     """The uncompressed records of a batch: a buffer with their start and end."""
     end = pos + header.total_size
     if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD or end > len(buf):
-        raise CorruptMessage(f"the batch of {header.total_size} bytes at position {pos} is cut")
+        raise CorruptMessage(f"the batch of {header.total_size} bytes at position {pos} is truncated")
     codec = header.codec
     if codec is Codec.NONE:
         return buf, pos + HEADER_SIZE, end
@@ -283,7 +283,9 @@ def build_batch(
         max_timestamp = log_append_time
     if last_offset_delta is not None:
         if last_offset_delta < last_delta:
-            raise ValueError(f"last offset delta {last_offset_delta} is below that of a record, {last_delta}")
+            raise ValueError(
+                f"last offset delta {last_offset_delta} is below {last_delta}, the delta of a record"
+            )
         last_delta = last_offset_delta
     if codec is not Codec.NONE and count:
         data = compress(codec, data, level)

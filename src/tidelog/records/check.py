@@ -1,9 +1,9 @@
 """The checks of the broker on a produced batch before it is appended to a log.
 
-The rules, their order and their errors are those of Kafka 4.3, with intended differences: offset deltas have
-to be 0, 1, 2 ... and record sizes correct in every codec, since Kafka stores some batches that its own
-consumers cannot read; and the uncompressed size of a batch is limited. Thread-safe. Large batches are checked
-without holding the GIL.
+The broker applies the rules of Kafka 4.3 in the same order, with the same errors. Two rules are stricter:
+offset deltas have to be 0, 1, 2 ... and record sizes correct in every codec, since Kafka stores some batches
+that its own consumers cannot read; and the uncompressed size of a batch is limited. Thread-safe. Large
+batches are checked without holding the GIL.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _raise_record_errors(payload: Buffer, header: BatchHeader, rules: ProduceRul
     about_time = False
     for index, (timestamp_delta, key_length) in enumerate(zip(columns[0], columns[3], strict=True)):
         if rules.compacted and key_length < 0:
-            errors.append((index, "a compacted topic takes no record without a key"))
+            errors.append((index, "a compacted topic accepts no record without a key"))
         else:
             timestamp = header.base_timestamp + timestamp_delta
             reason = _time_reason(timestamp, header, rules, now_ms)
@@ -169,7 +169,7 @@ def _time_reason(timestamp: int, header: BatchHeader, rules: ProduceRules, now_m
     if not rules.log_append_time and timestamp != NO_TIMESTAMP:
         low, high = rules.batch.bounds(now_ms)
         return None if low <= timestamp <= high else f"timestamp {timestamp} is not within {low} to {high}"
-    return "the timestamp type LogAppendTime is the broker's to set" if stamped else None
+    return "only the broker sets the timestamp type LogAppendTime" if stamped else None
 
 
 def _recompressed(
@@ -213,8 +213,8 @@ _INVALID = {
     status.BASE_OFFSET: "the base offset of a produced batch is 0",
     status.BAD_OFFSET_RANGE: "the last offset delta is below 0",
     status.BAD_COUNT: "the record count is not above 0",
-    status.COUNT_MISMATCH: "the record count is not the last offset delta and one",
-    status.CONTROL_BATCH: "control batches are the broker's to write",
+    status.COUNT_MISMATCH: "the record count is not the last offset delta + 1",
+    status.CONTROL_BATCH: "only the broker writes control batches",
     status.BAD_SEQUENCE: "a batch with a producer id has a base sequence of 0 or more",
 }
 

@@ -163,7 +163,7 @@ def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
 
 def _xerial_blocks(view: memoryview) -> list[memoryview]:
     if len(view) < 16:
-        raise _corrupt(Codec.SNAPPY, "its header is cut")
+        raise _corrupt(Codec.SNAPPY, "its header is truncated")
     blocks: list[memoryview] = []
     pos = 16
     while pos < len(view):
@@ -171,7 +171,7 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
             pos += 16  # a second stream after the first, as in concatenated files
             continue
         if len(view) - pos < 4:
-            raise _corrupt(Codec.SNAPPY, "a block length is cut")
+            raise _corrupt(Codec.SNAPPY, "a block length is truncated")
         length: int = struct.unpack_from(">i", view, pos)[0]
         pos += 4
         if not 0 <= length <= len(view) - pos:

@@ -104,11 +104,11 @@ def _read_message(buf: Buffer, entry: Entry, check_crc: bool = True) -> tuple[in
     pos, _, size, magic = entry
     end = pos + size
     if size < _SMALLEST[magic] + LENGTH_OVERHEAD or end > len(buf):
-        raise CorruptMessage(f"the message at offset {entry.offset} is cut")
+        raise CorruptMessage(f"the message at offset {entry.offset} is truncated")
     offset, _, crc, _, attributes = _MESSAGE.unpack_from(buf, pos)
     view = buf if isinstance(buf, memoryview) else memoryview(buf)
     if check_crc and zlib.crc32(view[pos + _CRC_START : end]) != crc:
-        raise CorruptMessage(f"the message at offset {offset} does not fit its CRC")
+        raise CorruptMessage(f"the message at offset {offset} does not match its CRC")
     timestamp: int = NO_TIMESTAMP if magic == 0 else _TIMESTAMP.unpack_from(buf, pos + 18)[0]
     key, pos = _read_bytes(view, pos + _BODY[magic], end, offset)
     value, _ = _read_bytes(view, pos, end, offset)
@@ -123,7 +123,7 @@ def _read_bytes(view: memoryview, pos: int, end: int, offset: int) -> tuple[byte
     if length == -1:
         return None, pos
     if not 0 <= length <= end - pos:
-        raise CorruptMessage(f"the message at offset {offset} has {end - pos} bytes where {length} are told")
+        raise CorruptMessage(f"the message at offset {offset} declares {length} bytes, {end - pos} are left")
     return bytes(view[pos : pos + length]), pos + length
 
 
@@ -149,7 +149,8 @@ def _unwrap(data: bytes, wrapper: Entry, codec: Codec, max_unpacked: int) -> lis
     for entry in iter_entries(unpacked):
         if entry.magic != wrapper.magic:
             raise CorruptMessage(
-                f"the wrapper at offset {wrapper.offset} has magic {wrapper.magic}, one in it {entry.magic}"
+                f"the wrapper at offset {wrapper.offset} has magic {wrapper.magic}, a message in it has "
+                f"{entry.magic}"
             )
         attributes, record = _read_message(unpacked, entry)
         if attributes & CODEC_MASK:

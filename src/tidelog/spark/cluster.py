@@ -82,7 +82,7 @@ class AdminLink:
     def commit(
         self, group: str, offsets: Mapping[PartitionKey, int], failed: Callable[[str], None], patience: float
     ) -> None:
-        """Commit the position of a group. After `patience` seconds the commit goes on in the background.
+        """Commit the position of a group. After `patience` seconds the commit continues in the background.
 
         A failure calls `failed`. An older position is never committed after a newer one.
         """
@@ -167,7 +167,7 @@ class Cluster:
 
         return self._retrying(ask)
 
-    def offsets_of_those_there(self, wanted: Mapping[PartitionKey, int]) -> Offsets:
+    def offsets_of_existing(self, wanted: Mapping[PartitionKey, int]) -> Offsets:
         """The same, without the partitions that do not exist any more."""
         there = self.partitions(known=wanted.keys())
         return self.offsets({key: spec for key, spec in wanted.items() if key in there})
@@ -179,7 +179,7 @@ class Cluster:
         try:
             return self._retrying(lambda: self._chosen(topics))
         except UnknownTopicOrPartition as error:
-            log.warning("%s. The query goes on without it, as failOnDataLoss is false", error)
+            log.warning("%s. The query continues without it, as failOnDataLoss is false", error)
         return self._retrying(lambda: self._chosen(frozenset()))
 
     def _chosen(self, needed: Set[str] | None) -> set[PartitionKey]:

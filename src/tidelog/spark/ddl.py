@@ -30,7 +30,7 @@ def parse_schema(text: str) -> StructType:
         try:
             return StructType.fromJson(json.loads(text))
         except (ValueError, KeyError, TypeError) as error:
-            raise SchemaError(f"no JSON of a StructType: {error}") from None
+            raise SchemaError(f"not the JSON of a StructType: {error}") from None
     parser = _Parser(text)
     if parser.peek().lower() == "struct" and parser.peek(1) == "<":
         found = parser.data_type()
@@ -85,7 +85,7 @@ class _Parser:
         names = [field.name for field in found]
         for name in names:
             if names.count(name) > 1:
-                raise SchemaError(f"field {name} is there twice")
+                raise SchemaError(f"field {name} is declared twice")
         if self.peek() != close:
             raise self.error(f"',' or {close!r}" if close else "',' or the end")
         return found
@@ -158,7 +158,7 @@ class _Parser:
         self.take(")")
         precision, scale = found[0], found[1] if len(found) > 1 else 0
         if not 1 <= precision <= 38 or scale > precision:
-            wanted = "expected 1 to 38 digits, and no more behind the point"
+            wanted = "expected a precision of 1 to 38 and a scale that is not larger"
             raise SchemaError(f"decimal({precision},{scale}): {wanted}")
         return precision, scale
 

@@ -163,7 +163,7 @@ def _checked(name: str, value: bytes) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(value)
     if fields["version"] not in (WHOLE, IN_PARTS):
         raise OptionError(
-            f"the decision of {name!r} has version {fields['version']}, this release reads {IN_PARTS}"
+            f"the decision of {name!r} has version {fields['version']}; this release reads up to {IN_PARTS}"
         )
     return fields
 

@@ -100,7 +100,7 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, target: Target) -> None:
         if options.exactly_once_name is not None or options.exactly_once_batch is not None:
             raise OptionError(
-                "exactlyOnceName and exactlyOnceBatch are for batches; a stream is known by its checkpoint"
+                "exactlyOnceName and exactlyOnceBatch are for batches; the checkpoint identifies a stream"
             )
         self.options = options
         self.target = target
@@ -134,7 +134,7 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, target: Target) -> None:
         if (options.exactly_once_name is None) != (options.exactly_once_batch is None):
             raise OptionError(
-                "exactlyOnceName and exactlyOnceBatch go together: which write it is, and which batch of it"
+                "exactlyOnceName and exactlyOnceBatch go together: the name of a write and its batch number"
             )
         self.options = options
         self.target = target

@@ -129,7 +129,7 @@ class PartitionFetcher:
                     deadline = min(deadline, began + UNKNOWN_PATIENCE)
                 if time.monotonic() + pause > deadline:
                     raise
-                log.info("%s-%d: %s; looking again", self._topic, self._partition, error)
+                log.info("%s-%d: %s; looking for the leader again", self._topic, self._partition, error)
                 time.sleep(pause)
                 pause = min(2 * pause, self.settings.retry_backoff_max_ms / 1000)
 
@@ -218,7 +218,7 @@ class PartitionFetcher:
 
     def _leader(self) -> Connection:
         """A connection to the partition's leader, or to the preferred replica that the leader named."""
-        error: KafkaError = NoBrokersAvailableException("no bootstrap server is named")
+        error: KafkaError = NoBrokersAvailableException("kafka.bootstrap.servers names no server")
         for address in self.settings.bootstrap_servers:
             host, port = split_address(address)
             try:
@@ -272,4 +272,4 @@ class PartitionFetcher:
                     if wanted not in nodes:
                         raise LeaderNotAvailable(f"{name} has no leader at the moment")
                     return nodes[wanted]
-        raise UnknownTopicOrPartition(f"{name} is not there")
+        raise UnknownTopicOrPartition(f"{name} does not exist")

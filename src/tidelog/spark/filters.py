@@ -249,7 +249,7 @@ class _Parser:
         first = parts[0] if parts[0] in self.types else names.get(parts[0].lower())
         if first is None:
             known = ", ".join(sorted(self.types))
-            raise self.error(f"{parts[0]} is none of the columns that can be used: {known}", token)
+            raise self.error(f"column {parts[0]} cannot be used; expected one of {known}", token)
         kind = self.types[first]
         for part in parts[1:]:
             index = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
@@ -257,7 +257,7 @@ class _Parser:
                 raise self.error(f"{token.text}: there is no field {part}", token)
             kind = kind.field(index).type
         if pa.types.is_nested(kind) and not (self.token.kind == "word" and self.token.upper == "IS"):
-            raise self.error(f"{token.text} is {kind}, which can only be asked for IS NULL", token)
+            raise self.error(f"{token.text} is {kind}, which only IS NULL can test", token)
         return "\0".join([first, *parts[1:]]), kind
 
     def literals(self, kind: pa.DataType) -> tuple[object, ...]:
@@ -305,11 +305,11 @@ class _Parser:
         elif pa.types.is_date(kind):
             allowed = ("date", "text")
         if written not in allowed:
-            raise self.error(f"a column of type {kind} is not compared with {token.text}", token)
+            raise self.error(f"a column of type {kind} cannot be compared with {token.text}", token)
         try:
             return _converted(text, kind)
         except (ValueError, ArithmeticError) as error:
-            raise self.error(f"{token.text} is no {kind}: {error}", token) from None
+            raise self.error(f"{token.text} is not a value of type {kind}: {error}", token) from None
 
 
 def _converted(text: str, kind: pa.DataType) -> object:
@@ -349,7 +349,7 @@ def _tokens(text: str) -> Sequence[_Token]:
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
             place = at + len(text[at:]) - len(text[at:].lstrip())
-            raise FilterError(text, place, f"{text[place]!r} is not understood")
+            raise FilterError(text, place, f"unexpected {text[place]!r}")
         found.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
         at = match.end()
     found.append(_Token("end", "", end))

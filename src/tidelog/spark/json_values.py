@@ -1,7 +1,7 @@
-"""Reads values that are JSON objects into the typed columns of a schema, and words the errors of the others.
+"""Reads values that are JSON objects into the typed columns of a schema, and describes bad values.
 
-Types are strict: a number in quotes is no number, 1.0 no integer, and nothing is rounded or cut. Fields that
-are not in the schema are ignored.
+Types are strict: a number in quotes is not a number, 1.0 is not an integer, and no value is rounded or
+truncated. Fields that are not in the schema are ignored.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _field(name: str, data_type: DataType, nullable: bool) -> Field:
     elif isinstance(data_type, MapType):
         if not isinstance(data_type.keyType, StringType):
             found = data_type.keyType.simpleString()
-            raise ValueError(f"field {name}: the keys of JSON's maps are strings, not {found}")
+            raise ValueError(f"field {name}: the keys of a map in JSON are strings, not {found}")
         children = (
             _field("[]", data_type.keyType, False),
             _field("[]", data_type.valueType, data_type.valueContainsNull),
@@ -129,7 +129,7 @@ class JsonColumns:
                 return "the value is empty where a JSON object is expected"
             return "the value is not valid JSON" + (f", from byte {position} on" if position >= 0 else "")
         if code == kinds.NO_OBJECT:
-            return "the value is JSON, but no object"
+            return "the value is JSON, but not an object"
         if code == kinds.TOO_DEEP:
             return f"the value is nested deeper than {kinds.MAX_DEPTH} levels"
         return _field_reason(code, place, _found(value, position) if code == kinds.WRONG_TYPE else "")
@@ -154,7 +154,7 @@ def _field_reason(code: int, place: _Place, found: str) -> str:
     if code == kinds.MISSING:
         return f"{name} is missing, and it is required"
     if code == kinds.TWICE:
-        return f"{name} has a key twice" if place.kind == kinds.MAP else f"{name} is there twice"
+        return f"{name} has a key twice" if place.kind == kinds.MAP else f"{name} occurs twice"
     wanted = {
         kinds.DATE: "a date such as 2026-01-31",
         kinds.TIMESTAMP: "a time such as 2026-01-31T12:00:00Z",

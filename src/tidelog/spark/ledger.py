@@ -2,7 +2,7 @@
 
 To commit, the driver first writes the decision, which is the list of the batch's transactions, and then
 commits them. Before the decision nothing is committed. From the decision on the batch counts as written:
-another driver that takes the name commits the same transactions. So being fenced after the decision is no
+another driver that takes the name commits the same transactions. So being fenced after the decision is not a
 failure.
 """
 
@@ -56,7 +56,7 @@ class CommitUncertain(RuntimeError):
 
 
 class DecisionUnsure(RuntimeError):
-    """A decision was sent, and it is unknown whether it was written. Taking the name again tells."""
+    """A decision was sent, and it is unknown whether it was written. Taking the name again shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +199,8 @@ class Ledger:
 
     def _uncertain(self, unsure: DecisionUnsure) -> CommitUncertain:
         return CommitUncertain(
-            f"{unsure}. Look whether rows of it can be read before you write them again: the next write with"
-            f" the topic of decisions {self.decisions.topic!r} commits them if it is."
+            f"{unsure}. Check whether its rows can be read before you write them again: if the decision is"
+            f" written, the next write with the topic of decisions {self.decisions.topic!r} commits them."
         )
 
     def _commit_with(self, holder: Holder, job: Job, prepared: Sequence[PreparedTxnState]) -> None:
@@ -243,8 +243,8 @@ class Ledger:
         elif not (job.is_one_write and self.transactions.any_committed(prepared)):
             raise PreparedRowsGone(
                 f"{len(gone)} of {len(prepared)} transactions of {job.name}, batch {job.batch}, are not open"
-                f" any more ({gone[0]}), so that the batch is not committed: it has to be written again. A"
-                " broker without two-phase commit aborts transactions after transaction.timeout.ms."
+                f" any more ({gone[0]}). The batch is not committed and has to be written again. A broker"
+                " without two-phase commit aborts transactions after transaction.timeout.ms."
             )
         # Only a decision leads to a commit. So if one transaction is committed, the answer to an earlier
         # attempt was lost, and another driver found its decision, carried it out and removed it.
@@ -262,9 +262,9 @@ class Ledger:
             self._finish(known, strict=strict)
         except KafkaError as error:
             raise CommitUncertain(
-                f"{known.name}, batch {known.batch}: the decision to commit is written, and transactions of"
+                f"{known.name}, batch {known.batch}: the decision to commit is written, but transactions of"
                 f" it could not be committed yet ({error}). The next write with the topic of decisions"
-                f" {self.decisions.topic!r} commits them. Rows that are written again would be there twice."
+                f" {self.decisions.topic!r} commits them. Writing the rows again would duplicate them."
             ) from error
 
     def _tidy_up(self, holder: Holder, job: Job, *, wrote: bool) -> None:
@@ -326,19 +326,19 @@ class Ledger:
         """Commit the decided transactions. Without `strict` all were committed before, at least once."""
         ended = self.transactions.end(known.transactions, commit=True)
         failed = {entry: error for entry, error in ended.items() if error is not None}
-        passing = next((error for error in failed.values() if error.retriable), None)
-        if passing is not None:
-            raise passing
+        retriable = next((error for error in failed.values() if error.retriable), None)
+        if retriable is not None:
+            raise retriable
         if failed and strict and not self._committed_by_another(known, failed):
             first, error = next(iter(failed.items()))
             message = (
                 f"{len(failed)} of {len(ended)} transactions of {known.name}, batch {known.batch}, were"
-                " decided on and could not be committed: their rows are lost to readers"
+                " decided on and could not be committed: readers will not see their rows"
                 f" ({first.transactional_id}: {error}). A broker without two-phase commit aborts transactions"
                 " after transaction.timeout.ms."
             )
             if self.options.given.get("failondataloss", "true").strip().lower() != "false":
-                raise DecidedRowsLost(f"{message} To go on without them set failOnDataLoss to false.")
+                raise DecidedRowsLost(f"{message} To continue without them, set failOnDataLoss to false.")
             log.error("%s", message)
 
     def _committed_by_another(self, known: Decision, failed: Collection[PreparedTxnState]) -> bool:

@@ -1,6 +1,7 @@
 """Positions of a query: their JSON, the start and end of a query, and reports of data loss.
 
-The JSON is that of Spark's Kafka connector, {"topic": {"0": 23}}: either can use the other's checkpoint.
+The JSON has the format of Spark's Kafka connector, {"topic": {"0": 23}}: either can use the other's
+checkpoint.
 Positions are resolved when a query is planned.
 """
 
@@ -39,8 +40,8 @@ def report_data_loss(reason: str, fail: bool) -> None:
     if fail:
         raise DataLoss(
             "Some data may have been lost because they are not available any more; either the data was aged"
-            " out, or the topic may have been deleted before all of it was processed. If the query shall not"
-            f" fail on such cases, set the source option failOnDataLoss to false. Reason: {reason}"
+            " out, or the topic may have been deleted before all of it was processed. To continue in such"
+            f" cases, set the source option failOnDataLoss to false. Reason: {reason}"
         )
     log.warning("%s Some data may have been lost; with failOnDataLoss=true the query fails instead.", reason)
 

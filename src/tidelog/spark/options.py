@@ -1,4 +1,4 @@
-"""The options of the data source, parsed and checked: those of Spark's Kafka connector, and a few more.
+"""The options of the data source: the options of Spark's Kafka connector and a few more, parsed and checked.
 
 Names are case-insensitive. Options that the connector refuses are refused with the same reason, before any
 connection is made. A value that cannot be used raises `OptionError` with the expected value.
@@ -309,8 +309,8 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     exactly_once = given.flag("exactlyOnce", False)
     if "transactional.id" in client:
         raise OptionError(
-            "Kafka option 'transactional.id' is not supported: set exactlyOnce to true for transactions, in"
-            " which every task has an id of its own, and transactionalIdPrefix for how they begin"
+            "Kafka option 'transactional.id' is not supported: set exactlyOnce to true for transactions. Each"
+            " task then has its own id, which begins with transactionalIdPrefix"
         )
     if client.get("interceptor.classes"):
         raise OptionError(
@@ -368,7 +368,7 @@ def _selection(given: _Given) -> Selection:
         )
     if "&&" in value:  # no topic name contains it, and Python would read it as two characters
         raise OptionError(
-            f"subscribePattern={value}: && is Java's, and these expressions are Python's: use a lookahead,"
+            f"subscribePattern={value}: Python's regular expressions do not have Java's &&: use a lookahead,"
             " (?![3])[0-9] for [0-9&&[^3]]"
         )
     try:
@@ -466,7 +466,7 @@ def _refuse_consumer_settings(given: _Given, client: Mapping[str, str]) -> None:
             "Kafka option 'auto.offset.reset' is not supported. Instead set the source option"
             " 'startingOffsets' to 'earliest' or 'latest' to specify where to start. Structured Streaming"
             " manages which offsets are consumed, so that no data is missed when topics or partitions are"
-            " added; 'startingOffsets' only applies when a new query is started, and a resumed one goes on"
+            " added; 'startingOffsets' only applies when a new query is started, and a resumed one continues"
             " where it left off."
         )
     for name, what in (("key.deserializer", "keys"), ("value.deserializer", "values")):

@@ -139,7 +139,7 @@ class _RangeReader:
         except OffsetOutOfRange:
             pass
         except UnknownTopicOrPartition:
-            self._lost(self._range.end, "the topic or partition is not there any more")
+            self._lost(self._range.end, "the topic or partition does not exist any more")
             return None
         first = self._first_offset()
         if first <= self._position:
@@ -170,7 +170,7 @@ class _RangeReader:
         text = f"{where} cannot be read: {reason}"
         if self._settings.fail_on_data_loss:
             raise DataLoss(
-                f"{text}. Some data may have been lost; to go on with what is there, set failOnDataLoss=false"
+                f"{text}. Some data may have been lost; to continue with the rest, set failOnDataLoss=false"
             )
         log.warning("%s; they are skipped", text)
         self._position = resume

@@ -1,4 +1,4 @@
-"""The columns of the source, which are those of Spark's Kafka connector."""
+"""The columns of the source: the same as in Spark's Kafka connector."""
 
 from __future__ import annotations
 

@@ -157,14 +157,13 @@ def _written(sent: SentColumns | RecordFuture) -> None:
         sent.result(0)
     except MessageTooLarge as error:
         raise RowError(
-            f"{error}: a row, its key and headers included, is larger than the topic takes; raise its"
-            " max.message.bytes (message.max.bytes of the broker where it has none), or set"
-            " kafka.compression.type"
+            f"{error}: a row with its key and headers is larger than the topic allows; raise the topic's"
+            " max.message.bytes or the broker's message.max.bytes, or set kafka.compression.type"
         ) from error
 
 
 def _contents(column: pa.Array) -> list[bytes | None]:
-    """The raw bytes of a column: a string of Spark may hold bytes that are no UTF-8."""
+    """The raw bytes of a column: a string of Spark may have bytes that are not UTF-8."""
     import pyarrow as pa
 
     found: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()

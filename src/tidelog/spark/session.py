@@ -54,7 +54,7 @@ class SparkMissing(RuntimeError):
 def session(app: str = "tidelog", master: str | None = None, **conf: object) -> SparkSession:
     """Get or create a session. `conf` has Spark's settings: `**{"spark.ui.enabled": "false"}`.
 
-    The default of `master` is that of spark-submit or of the environment, otherwise the cores of this
+    The default of `master` comes from spark-submit or the environment; otherwise it is the cores of this
     machine.
     """
     missing = why_spark_cannot_run()
@@ -86,8 +86,8 @@ def register(spark: SparkSession) -> None:
         context.pythonExec = sys.executable
     elif not _has_package(context.pythonExec):
         raise SparkMissing(
-            f"Spark runs {context.pythonExec}, which has no tidelog: set PYSPARK_PYTHON={sys.executable}, or"
-            " the Python of the workers where that is another one, before the session is made"
+            f"Spark runs {context.pythonExec}, which has no tidelog: before the session is created, set"
+            f" PYSPARK_PYTHON={sys.executable}, or the Python of the workers if that is another one"
         )
     spark.dataSource.register(TidelogDataSource)
 
@@ -102,7 +102,7 @@ def _has_package(python: str) -> bool:
 
 
 def settings(master: str | None, conf: dict[str, str]) -> dict[str, str]:
-    """The settings of the session: those of the user, then our defaults."""
+    """The settings of the session: the user's, then our defaults."""
     chosen = master or conf.get("spark.master") or os.environ.get("MASTER") or _submitted_master()
     found = dict(FAST)
     if chosen is None:

@@ -1,6 +1,6 @@
 """The data source: `spark.read.format("tidelog")`, streams and writes alike.
 
-Rows and options are those of Spark's Kafka connector; docs/spark.md lists them.
+It has the columns and options of Spark's Kafka connector; docs/spark.md lists them.
 """
 
 from __future__ import annotations

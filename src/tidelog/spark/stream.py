@@ -175,7 +175,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not new:
             self._new_starts = {}
         elif new - self._new_starts.keys():
-            self._new_starts = self._cluster.offsets_of_those_there(dict.fromkeys(new, EARLIEST))
+            self._new_starts = self._cluster.offsets_of_existing(dict.fromkeys(new, EARLIEST))
         return self._new_starts
 
     def _ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:

@@ -157,7 +157,7 @@ class TableLog:
             raise TableError(
                 f"table {self.name} has batch {newest} of {writer} and cannot take batch {batch}: the "
                 f"checkpoint of {writer} is not the one that wrote the table. Put that checkpoint back, or "
-                f"remove the table ({self.folder}) to write it anew"
+                f"remove the table ({self.folder}) to write all of it again"
             )
 
     def commit(self, writer: str, batch: int, version: int, staged: Iterable[tuple[str, str]]) -> None:
@@ -178,7 +178,7 @@ class TableLog:
             self.files.make_folder(f"{self.folder}/{folder}")
         for source, target in moves:
             if not self.files.rename(source, f"{self.folder}/{target}"):
-                raise TableError(f"{source}, staged for table {self.name}, has been removed by somebody else")
+                raise TableError(f"{source}, staged for table {self.name}, was removed by another process")
         done = replace(marker, done=True)
         self.files.rename(f"{self.batches}/{marker.name}", f"{self.batches}/{done.name}")
         for old in earlier:
@@ -261,7 +261,7 @@ def _merged(table: str, current: Shape, added: Shape) -> Shape:
             fields.append(field)
         elif known != field.dataType:
             raise TableError(
-                f"column {field.name} of table {table} is {known.simpleString()}, the rows have it as "
-                f"{field.dataType.simpleString()}: cast it, or give it another name"
+                f"column {field.name} is {known.simpleString()} in table {table} and "
+                f"{field.dataType.simpleString()} in the rows: cast it, or give it another name"
             )
     return replace(current, schema=StructType(fields))

@@ -150,7 +150,7 @@ class Tables:
         """All rows of complete batches; of a keyed table the newest row of each key.
 
         `without`, (writer, batch), leaves one batch out: the table before that batch, also during its replay.
-        The files are those of this moment. A compaction may delete them later: then read the table again.
+        The rows come from the current files. A compaction may delete these later: then read the table again.
         """
         log = self._log(table)
         shape = self._shape(log)
@@ -221,7 +221,7 @@ class Tables:
 
     def _log(self, table: str) -> TableLog:
         if not _TABLE_NAME.fullmatch(table):
-            raise TableError(f"{table!r} is no name for a table: expected letters, digits and underscores")
+            raise TableError(f"{table!r} is not a table name: expected letters, digits and underscores")
         return TableLog(self.files, f"{self.root}/{table}")
 
 

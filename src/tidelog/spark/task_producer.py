@@ -35,7 +35,7 @@ def _started_as_asked(client: dict[str, str], transactional_id: str, limits: Lim
     except InvalidTransactionTimeout as error:
         raise OptionError(
             f"kafka.transaction.timeout.ms={client['transaction.timeout.ms']}: the broker allows no more"
-            f" than its transaction.max.timeout.ms, {limits.timeout_ms} as far as it tells"
+            f" than its transaction.max.timeout.ms, which it reports as {limits.timeout_ms}"
         ) from error
 
 

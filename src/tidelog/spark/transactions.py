@@ -45,7 +45,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class TaskIds:
-    """The transactional ids of a name: one of its decisions, and those of its tasks by generation.
+    """The transactional ids of a name: one for its decisions, and one for each task and generation.
 
     A task of an earlier generation never uses the id of a later one, so it cannot disturb a later run.
     """

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 PERMISSIVE, DROPMALFORMED, FAILFAST = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
 MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST)
 ERROR, RAW = "_error", "_raw"
-# `filter` does not compare bytes, so that nobody mistakes text for bytes.
+# `filter` does not compare bytes: a text literal would silently be compared with bytes.
 NOT_FILTERED = frozenset(("key", "value", "headers"))
 OPTIONS = ("columns", "includeHeaders", "filter", "valueFormat", "valueSchema", "valueMode", "valueCheck")
-# The error code of a value that can be parsed but fails valueCheck, beside those of the reader.
+# The error code of a value that can be parsed but fails valueCheck. The reader's codes are positive.
 UNFIT = -1
 
 
@@ -48,7 +48,7 @@ class Format:
     """The checked options of rows. `schema` gives their columns, `prepared` makes them."""
 
     columns: tuple[str, ...] | None = None
-    """Columns of the source by name. None: those of Spark's connector, or none beside those of JSON."""
+    """Columns of the source by name. None: the columns of Spark's connector, or none if values are JSON."""
     include_headers: bool = False
     value_schema: StructType | None = None
     """The fields of JSON values; None if values stay bytes."""
@@ -162,7 +162,7 @@ class JsonRows(Rows):
             raise self._failure(errors[0], columns)
         if self._mode == PERMISSIVE:
             if errors:
-                typed += self._told(errors, values)
+                typed += self._error_columns(errors, values)
             else:
                 typed += [pa.nulls(rows, pa.string()), pa.nulls(rows, pa.binary())]
         elif errors:
@@ -171,7 +171,7 @@ class JsonRows(Rows):
             columns = {name: column.filter(fine) for name, column in columns.items()}
         return typed + [columns[name] for name in self._source], columns
 
-    def _told(self, errors: list[RowError], values: pa.Array) -> list[pa.Array]:
+    def _error_columns(self, errors: list[RowError], values: pa.Array) -> list[pa.Array]:
         """The columns `_error` and `_raw`."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -179,11 +179,11 @@ class JsonRows(Rows):
         mask = pa.array(_flags(len(values), errors, found=True))
         raw = values.filter(mask)
         reasons = [self._reason(error, value.as_py()) for error, value in zip(errors, raw, strict=True)]
-        told = pc.replace_with_mask(pa.nulls(len(values), pa.string()), mask, pa.array(reasons, pa.string()))
-        return [told, pc.if_else(mask, values, pa.scalar(None, pa.binary()))]
+        texts = pc.replace_with_mask(pa.nulls(len(values), pa.string()), mask, pa.array(reasons, pa.string()))
+        return [texts, pc.if_else(mask, values, pa.scalar(None, pa.binary()))]
 
     def _with_unfit(self, check: Condition, typed: list[pa.Array], errors: list[RowError]) -> list[RowError]:
-        """The errors, with those of rows that can be parsed but fail the check."""
+        """The errors, and an error for each row that can be parsed but fails the check."""
         import pyarrow.compute as pc
 
         mask = mask_of(check, lambda name: typed[self._places[name]])
@@ -196,14 +196,14 @@ class JsonRows(Rows):
 
     def _reason(self, error: RowError, value: bytes | None) -> str:
         if error[1] == UNFIT:
-            return f"the value does not fulfil {self._check_text}"
+            return f"the value does not satisfy {self._check_text}"
         return self._json.reason(error, value)
 
     def _failure(self, error: RowError, columns: Mapping[str, pa.Array]) -> BadValue:
         row = error[0]
         where = f"{columns['topic'][row]}-{columns['partition'][row]} at offset {columns['offset'][row]}"
         reason = self._reason(error, columns["value"][row].as_py())
-        return BadValue(f"{where}: {reason}; valueMode=PERMISSIVE marks such rows and reads on")
+        return BadValue(f"{where}: {reason}; valueMode=PERMISSIVE marks such rows and continues")
 
 
 def _value_names(format: Format) -> list[str]:
@@ -253,7 +253,7 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
     for part in text.split(","):
         name = known.get(part.strip().lower())
         if name is None:
-            raise FormatError("columns", text, f"{part.strip()!r} is none of {', '.join(COLUMNS)}")
+            raise FormatError("columns", text, f"{part.strip()!r} is not one of {', '.join(COLUMNS)}")
         if name in found:
             raise FormatError("columns", text, f"{name} is named twice")
         found.append(name)
@@ -289,7 +289,7 @@ def _check_names(found: Format) -> None:
             raise FormatError(
                 "columns",
                 ",".join(found.source_columns),
-                f"column {name} is there twice: valueSchema has a field of that name as well",
+                f"column {name} occurs twice: valueSchema has a field of that name, too",
             )
 
 

@@ -377,7 +377,7 @@ class _Conversion:
             end = self._copy(data)
             if end < len(data):
                 if not self._may_be_torn:
-                    raise self._damaged(end, "it is cut or does not fit its CRC")
+                    raise self._damaged(end, "it is truncated or does not match its CRC")
                 self._outputs[-1].append(bytes(data[end:]))
             self._tell(len(data))
             torn = len(data) - end

@@ -84,7 +84,7 @@ class Target:
 
 LEVELS = ("ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL")
 SETTINGS = (
-    Setting("cassandra.contact.points", "", "Hosts of a Cassandra to write events to as well; empty: none."),
+    Setting("cassandra.contact.points", "", "Hosts of a Cassandra that gets the events, too; empty: none."),
     Setting(
         "cassandra.port",
         9042,
@@ -97,14 +97,14 @@ SETTINGS = (
         "tidelog",
         "The keyspace, created if it is missing.",
         lambda value: _NAME.fullmatch(str(value)) is not None,
-        "small letters, digits and underscores, at most 48",
+        "lowercase letters, digits and underscores, at most 48",
     ),
     Setting("cassandra.username", "", "The user name; empty: no login."),
     Setting("cassandra.password", "", "The password. Better in a file of settings than in a command."),
     Setting(
         "cassandra.datacenter",
         "",
-        "The data centre to write in and to keep the keyspace in; empty: any.",
+        "The data centre of the writes and of the keyspace; empty: any.",
         lambda value: re.fullmatch(r"[A-Za-z0-9_.-]*", str(value)) is not None,
         "letters, digits, dots, dashes and underscores",
     ),
@@ -265,10 +265,10 @@ def put(session: _Session, statement: object, rows: list[tuple[Value, ...]], tar
         if not failed:
             return
         error = cast(Exception, failed[0][1])
-        if not passes_by(error):
+        if not is_temporary(error):
             raise CassandraError(f"Cassandra ({target.where}) refuses a row: {_in_words(error)}")
         if time.monotonic() + wait > deadline:
-            raise away(target) from error
+            raise unreachable(target) from error
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT)
         rows = [row for row, _ in failed]
@@ -288,10 +288,10 @@ def connected(target: Target) -> Iterator[_Session]:
             break
         except Exception as error:
             cluster.shutdown()
-            if not passes_by(error):
+            if not is_temporary(error):
                 raise CassandraError(f"Cassandra ({target.where}): {_in_words(error)}") from error
             if time.monotonic() + wait > deadline:
-                raise away(target) from error
+                raise unreachable(target) from error
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT)
     assert isinstance(cluster, Cluster)
@@ -324,7 +324,7 @@ def _cluster(target: Target):  # type: ignore[no-untyped-def]  # the driver has 
     )
 
 
-def passes_by(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Whether a retry may help: Cassandra is down or busy, and did not refuse."""
     from cassandra.cluster import NoHostAvailable
     from cassandra.connection import ConnectionException
@@ -337,7 +337,7 @@ def passes_by(error: Exception) -> bool:
     return isinstance(error, OperationTimedOut | Timeout | Unavailable | ConnectionException | OSError)
 
 
-def away(target: Target) -> CassandraError:
+def unreachable(target: Target) -> CassandraError:
     return CassandraError(
         f"Cassandra ({target.where}) has not answered for {target.wait_seconds:g} s; nothing is lost, the "
         "next start replays the micro-batch"
@@ -353,4 +353,4 @@ def _in_words(error: Exception) -> str:
 def check_target(settings: Mapping[str, SettingValue]) -> None:
     """Raise ConfigError for a user name without a password, or a password without a user name."""
     if bool(settings["cassandra.username"]) != bool(settings["cassandra.password"]):
-        raise ConfigError("cassandra.username", None, "a user name and a password come together, or neither")
+        raise ConfigError("cassandra.username", None, "expected a user name and a password, or neither")

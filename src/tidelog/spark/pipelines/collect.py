@@ -169,7 +169,7 @@ PIPELINE = Pipeline(
         Setting(
             "compact.target.bytes",
             compaction.TARGET_BYTES,
-            "The size of merged files, about; files below half of it are small.",
+            "The approximate size of merged files; files below half of it count as small.",
             _positive,
             "a number of bytes above 0",
         ),

@@ -73,7 +73,7 @@ class BatchStep(Protocol):
 @dataclass(frozen=True, slots=True)
 class Source:
     """The topics to read. With `schema`, values are JSON and rows have its columns; bad events are left out
-    unless `keep_bad`. Without it, rows are those of the data source (key, value, topic, ...)."""
+    unless `keep_bad`. Without it, rows have the columns of the data source (key, value, topic, ...)."""
 
     topics: tuple[str, ...]
     schema: StructType | None = None
@@ -119,7 +119,7 @@ Sink = Table | Topic | CustomSink
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One streaming query. Its name is also that of its checkpoint: a renamed flow starts from scratch."""
+    """One streaming query. Its checkpoint has the same name: a renamed flow starts from scratch."""
 
     name: str
     source: Source

@@ -91,11 +91,11 @@ PIPELINE = Pipeline(
     doc=__doc__
     + """
 
-Reads the logins. A device is reported when, within the window, accounts were switched at least so often and
-there were at least so many of them: a family's phone has a few accounts, a shop's is used once by many. One
-alert per device and episode, with the accounts, addresses, counts and times as evidence, to the table
-device_alerts and the topic ml_device_alerts. Logins that come later than `lateness_minutes` after the newest
-may be passed over once their day is closed.""",
+Reads the logins. A device is reported if it switches accounts at least `switches` times within the window,
+among at least `accounts` accounts. A family's phone has few accounts; the phone of a shop has many, and each
+is used once. One alert per device and episode goes to the table device_alerts and the topic ml_device_alerts.
+Its evidence has the accounts, addresses, counts and times. A login that arrives more than `lateness_minutes`
+after the newest may be ignored once its day is closed.""",
     flows=flows,
     settings=(
         minutes("window_minutes", 60, "The window in which switches are counted."),

@@ -148,28 +148,28 @@ PIPELINE = Pipeline(
     name="earnings",
     title="Balances, earnings by day and progress of tasks, every event counted once.",
     doc=f"""\
-Adds up the credit events of every user, in all and by day, and the steps of tasks that were done. An event
-that is in the log twice counts once; one that comes late restates the balance and the day that it belongs to.
-Balances are those that a computation over the whole log gives, to the last unit. The tables balances (by
-user), daily_earnings (by user and day) and task_progress (by user and task) hold the newest state of each;
-the topics ml_balances and ml_task_progress (compacted) get every change, in transactions.
+Adds up the credit events of every user, in all and by day, and the completed steps of tasks. An event that is
+in the log twice counts once. A late event corrects the balance and its day. Every balance equals the sum over
+the whole log. The tables balances (by user), daily_earnings (by user and day) and task_progress (by user and
+task) have the newest state. The compacted topics ml_balances and ml_task_progress get every change, in
+transactions.
 
-Events that are no JSON, lack a field or have an unknown version are not counted; tasks have at most
+Events that are not JSON, lack a field or have an unknown version are not counted. Tasks have at most
 {MOST_STEPS} steps. The ids of all events are remembered on the state store's disk, about 100 bytes each.""",
     flows=flows,
     settings=(
         Setting(
             "forget_ids_after_days",
             0,
-            "Remember the ids of events for so many days of the log's time and no longer; 0 is for ever. "
-            "Records whose timestamps are older than that, seen from the newest, are then left out.",
+            "For how many days of the log's time event ids are remembered; 0 is for ever. With a limit, "
+            "records that are older than the newest record by more than that are left out.",
             lambda value: 0 <= int(value) <= 36_500,
             "a whole number of days, 0 to 36500",
         ),
         Setting(
             "largest_amount",
             1_000_000_000_000,
-            "Events of a larger amount, up or down, are taken for broken and not counted.",
+            "Events with a larger amount, positive or negative, count as broken.",
             lambda value: 0 < int(value) <= 1_000_000_000_000,
             "a whole number of units, 1 to 1000000000000",
         ),

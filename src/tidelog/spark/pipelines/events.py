@@ -132,7 +132,7 @@ class EventSchema:
         return f"version {version} is unknown: {self.topic} is read in versions {known[0]} to {known[-1]}"
 
     def _impossible_time(self, ts: str) -> str:
-        return f"field ts: {ts} is no time; expected milliseconds since 1970, 0 to {LAST_TS}"
+        return f"field ts: {ts} is not a time; expected milliseconds since 1970, 0 to {LAST_TS}"
 
 
 def event_time() -> Column:
@@ -174,7 +174,7 @@ def _kind_of(value: object) -> str:
 
 
 ENVELOPE = (
-    Field("event_id", Kind.STRING, "Unique: an event that was sent twice has it twice."),
+    Field("event_id", Kind.STRING, "Unique for each event. An event that was sent twice keeps its id."),
     Field("version", Kind.INT, "The version of the event's schema."),
     Field("ts", Kind.LONG, "When it happened, in milliseconds since 1970."),
     Field("user_id", Kind.STRING, "Who it is about; the key of the record."),
@@ -194,7 +194,7 @@ CREDITS = _event(
     "ml_obtain_credit_log",
     "credits",
     "Credit that a user earned, or lost.",
-    Field("amount", Kind.LONG, "Whole units of credit; below 0 where it was taken back."),
+    Field("amount", Kind.LONG, "Whole units of credit; negative if credit was taken back."),
     Field("reason", Kind.STRING, "left_slide, right_slide, task, invite or adjust."),
     Field("ad_id", Kind.STRING, "The advertisement that was swiped.", nullable=True),
 )
@@ -229,7 +229,7 @@ VERIFICATIONS = _event(
     "ml_message_verify_log",
     "verifications",
     "A code that was sent to a phone number was entered.",
-    Field("phone", Kind.STRING, "The number: +, country code and number; or as it is dialled in `country`."),
+    Field("phone", Kind.STRING, "The number with + and country code, or as it is dialled in `country`."),
     Field("ok", Kind.BOOLEAN, "Whether the code was right."),
     Field("attempt", Kind.INT, "Counts the attempts with one number, from 1."),
     Field("country", Kind.STRING, "Two letters; for a number without its country code.", nullable=True),

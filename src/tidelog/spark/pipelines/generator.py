@@ -54,7 +54,7 @@ class Plan:
         for name in ("late", "out_of_order", "broken", "duplicates"):
             part = getattr(self, name)
             if not 0 <= part <= 1:
-                raise ValueError(f"{name.replace('_', '-')} is {part}; a fraction from 0 to 1 is right")
+                raise ValueError(f"{name.replace('_', '-')} is {part}; expected a fraction from 0 to 1")
         for name, least in (
             ("events", 0),
             ("start", 0),
@@ -64,10 +64,10 @@ class Plan:
             ("chunk", 1),
         ):
             if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; at least {least} is right")
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least {least}")
         if self.broken + self.duplicates > 0.9:
             raise ValueError(
-                "broken and duplicates leave less than a tenth of the events; up to 0.9 is right"
+                "broken and duplicates leave less than a tenth of the events; expected at most 0.9 together"
             )
         if self.device_count * 3 < self.user_count:
             raise ValueError(

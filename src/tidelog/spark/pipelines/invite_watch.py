@@ -228,11 +228,11 @@ PIPELINE = Pipeline(
     doc=__doc__
     + """
 
-many-on-device, many-on-address, many-in-a-minute: so many different invitees sign up on one device, from one
-address, or with the code of one inviter, within a window. ring: users invite each other in a circle. Each is
-reported by the micro-batch that completes it, once per rule, subject and episode.
-idle-invitees: most of the invitees of a span of hours do nothing (no swipe, task or install) until the end of
-the next span; reported once that is known, for each inviter and span. All alerts go to the table
+many-on-device, many-on-address, many-in-a-minute: many different invitees sign up on one device, from one
+address, or with the code of one inviter, within a window. ring: users invite each other in a circle. The
+micro-batch that completes a case reports it, once per rule, subject and episode.
+idle-invitees: most invitees of a span of hours do nothing (no swipe, task or install) until the end of the
+next span. Each inviter and span is reported when the next span has ended. All alerts go to the table
 invite_alerts and to the topic ml_invite_alerts.""",
     flows=flows,
     settings=(
@@ -254,7 +254,7 @@ invite_alerts and to the topic ml_invite_alerts.""",
             share,
             "above 0, up to 1",
         ),
-        hours("idle_hours", 6, "The length of a span; an invitee has as long or longer to act."),
+        hours("idle_hours", 6, "The length of a span, in hours; an invitee has at least this time to act."),
         minutes("lateness_minutes", 60, "How late an event may come and still count."),
     ),
 )

@@ -41,32 +41,34 @@ class FlowProgress:
         last = query.lastProgress
         if last is None or _mark(last) == self._seen:
             return
-        told = query.recentProgress
-        marks = [_mark(each) for each in told]
+        recent = query.recentProgress
+        marks = [_mark(each) for each in recent]
         first = marks.index(self._seen) + 1 if self._seen in marks else 0
-        for each in told[first:]:
+        for each in recent[first:]:
             self.take(each)
         self._seen = marks[-1]
 
-    def take(self, told: StreamingQueryProgress) -> None:
-        flow, rows = self.flow, told["numInputRows"]
-        duration = told["durationMs"].get("triggerExecution", 0)
+    def take(self, progress: StreamingQueryProgress) -> None:
+        flow, rows = self.flow, progress["numInputRows"]
+        duration = progress["durationMs"].get("triggerExecution", 0)
         flow.rows += rows
-        if rows or "addBatch" in told["durationMs"]:
-            flow.batch, flow.batch_ms = told["batchId"], duration
+        if rows or "addBatch" in progress["durationMs"]:
+            flow.batch, flow.batch_ms = progress["batchId"], duration
         flow.rows_per_second = rows / (duration / 1000) if duration else 0.0
-        flow.late_rows_dropped += sum(state["numRowsDroppedByWatermark"] for state in told["stateOperators"])
-        flow.lag = _lag_of(told, flow.lag)
+        flow.late_rows_dropped += sum(
+            state["numRowsDroppedByWatermark"] for state in progress["stateOperators"]
+        )
+        flow.lag = _lag_of(progress, flow.lag)
         flow.updated_at = time.time()
 
 
-def _mark(told: StreamingQueryProgress) -> tuple[int, str]:
-    return told["batchId"], told["timestamp"]
+def _mark(progress: StreamingQueryProgress) -> tuple[int, str]:
+    return progress["batchId"], progress["timestamp"]
 
 
-def _lag_of(told: StreamingQueryProgress, before: int | None) -> int | None:
+def _lag_of(progress: StreamingQueryProgress, before: int | None) -> int | None:
     total: int | None = None
-    for source in told["sources"]:
+    for source in progress["sources"]:
         latest, end = offsets(source["latestOffset"]), offsets(source["endOffset"])
         if latest is not None and end is not None:
             total = (total or 0) + sum(lag(end, latest).values())

@@ -197,8 +197,8 @@ class FlowQuery:
             return True
         if self._writing:
             return False
-        told = self.query.lastProgress
-        committed = told is not None and told["batchId"] >= self._written
+        last = self.query.lastProgress
+        committed = last is not None and last["batchId"] >= self._written
         if not committed and self.query.status["isTriggerActive"]:
             return False  # written, but Spark has not logged it yet
         self.query.stop()

@@ -1,4 +1,4 @@
-"""The reason why a flow failed: the sentence that matters from an exception of Spark."""
+"""The reason why a flow failed, from the text of Spark's exception, and what to do about it."""
 
 from __future__ import annotations
 
@@ -54,18 +54,19 @@ _ADVICE = (
     (
         ("python worker failed to connect back",),
         "This machine is overloaded: a Python process did not start within the ten seconds of Spark. "
-        "Start the pipeline again when the machine has less to do: it goes on where it was",
+        "Start the pipeline again when the machine is less busy: it continues where it stopped",
     ),
     (
         ("data loss", "dataloss", "no longer", "out of range"),
-        "Records were deleted before they were read: raise the topic's retention; to begin anew with what is "
-        "there, remove the flow's checkpoint and its tables",
+        "Records were deleted before they were read: raise the topic's retention; to start over with the "
+        "remaining records, remove the flow's checkpoint and its tables",
     ),
     (
         ("connect", "reach", "timed out", "not available"),
-        "See that the broker runs and can be reached, and start the pipeline again: it goes on where it was",
+        "Check that the broker runs and can be reached, and start the pipeline again: it continues where it "
+        "stopped",
     ),
-    (("no space left",), "Make room, and start the pipeline again: it goes on where it was"),
+    (("no space left",), "Make room, and start the pipeline again: it continues where it stopped"),
     (
         ("memory", "heap space"),
         "Give it more memory (--spark-conf spark.driver.memory=4g) or smaller micro-batches "
@@ -75,7 +76,7 @@ _ADVICE = (
 
 
 def advice(why: str) -> str:
-    for words, told in _ADVICE:
+    for words, text in _ADVICE:
         if any(word in why.lower() for word in words):
-            return told
+            return text
     return "Nothing of the micro-batch is lost: fix the cause and start the pipeline again"

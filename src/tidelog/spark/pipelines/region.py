@@ -88,7 +88,7 @@ def _parse_reason(error: Exception, phone: str, country: str | None) -> str:
         if "+" in phone:
             return "unknown country code"
         # The text of an event has any length: show no more of it than a country name may have.
-        wrong = f"{country[:20]!r} is no country" if country else "no country is named"
+        wrong = f"{country[:20]!r} is not a country" if country else "no country is named"
         return f"no country code, and {wrong}"
     if kind == NumberParseException.TOO_LONG:
         return "too long for a phone number"
@@ -224,16 +224,16 @@ PIPELINE = Pipeline(
     name="region",
     title="The region of each user, from the phone number that was verified last.",
     doc="""\
-Takes the newest verification of every user and finds country, region (state, province or city, where the
-number tells) and type of the number. A number that cannot be one has a null country, and the reason says why.
-Table user_regions and topic ml_user_regions (compacted), by user; phone numbers are in neither.""",
+Takes the newest verification of every user and finds the country, the region (state, province or city, if the
+number shows it) and the type of the number. An invalid number has a null country and a reason. The table
+user_regions and the compacted topic ml_user_regions have one row per user, without the phone number.""",
     flows=flows,
     settings=(
-        Setting("verified_only", True, "Only numbers whose code was entered rightly count."),
+        Setting("verified_only", True, "Count only numbers whose code was entered correctly."),
         Setting(
             "default_country",
             "",
-            "The country of numbers without a country code, where the event does not name one.",
+            "The country of numbers without a country code, if the event does not name one.",
             _country,
             "the two letters of a country such as CN, or nothing",
         ),

@@ -37,12 +37,12 @@ def find(name: str) -> Pipeline:
     near = difflib.get_close_matches(name, [*BUILT_IN, ALL], n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(BUILT_IN)}."
     raise UnknownPipeline(
-        f"no pipeline is named {name}; {hint} Yours are named by their file, ./{name}.py, or their module"
+        f"no pipeline is named {name}; {hint} Name your own by its file, ./{name}.py, or its module"
     )
 
 
 def find_all(names: Iterable[str | Pipeline]) -> tuple[Pipeline, ...]:
-    """The pipelines of several names; `all` stands for those that come with the package."""
+    """The pipelines of several names; `all` stands for the built-in ones."""
     found: dict[str, Pipeline] = {}
     for name in names:
         for single in BUILT_IN if name == ALL else (name,):
@@ -50,8 +50,8 @@ def find_all(names: Iterable[str | Pipeline]) -> tuple[Pipeline, ...]:
             other = found.setdefault(pipeline.name, pipeline)
             if other is not pipeline:
                 raise UnknownPipeline(
-                    f"two different pipelines are named {pipeline.name}: the name is that of checkpoint and "
-                    "status, give one of them another"
+                    f"two different pipelines are named {pipeline.name}: checkpoint and status have the same "
+                    "name, so rename one of them"
                 )
     if not found:
         raise UnknownPipeline(f"no pipeline was named; there are {', '.join(BUILT_IN)}")
@@ -85,7 +85,7 @@ def load_file(path: Path) -> ModuleType:
         name = "tidelog_pipeline_" + "".join(letter if letter.isalnum() else "_" for letter in name)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UnknownPipeline(f"{path} is no Python file")
+        raise UnknownPipeline(f"{path} is not a Python file")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     module = importlib.util.module_from_spec(spec)
@@ -95,7 +95,7 @@ def load_file(path: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise failed_import(str(path), error) from error
-    _travels_by_value(module)
+    _pickle_by_value(module)
     return module
 
 
@@ -106,13 +106,11 @@ def load_module(name: str) -> ModuleType:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UnknownPipeline(
-                f"there is no module {name}; a file is named with its path, ./mine.py"
-            ) from None
+            raise UnknownPipeline(f"there is no module {name}; name a file by its path, ./mine.py") from None
         raise failed_import(name, error) from error
     except Exception as error:
         raise failed_import(name, error) from error
-    _travels_by_value(module)
+    _pickle_by_value(module)
     return module
 
 
@@ -125,7 +123,7 @@ def failed_import(name: str, error: Exception) -> Exception:
 SPARK_PACKAGES = frozenset({"pyspark", "pandas", "pyarrow", "phonenumbers"})
 
 
-def _travels_by_value(module: ModuleType) -> None:
+def _pickle_by_value(module: ModuleType) -> None:
     """Pickle the functions of a module by value, since workers on other machines do not have it."""
     try:
         from pyspark import cloudpickle
@@ -142,7 +140,7 @@ def check_flows(pipeline: Pipeline, flows: tuple[Flow, ...]) -> None:
     for name in (pipeline.name, *names):
         if not name or any(letter in name for letter in "/\\:?*\0") or name.startswith("."):
             raise UnknownPipeline(
-                f"{name!r} cannot be the name of a pipeline or a flow: it is that of a folder"
+                f"{name!r} cannot be the name of a pipeline or a flow: a folder gets the same name"
             )
     for flow in flows:
         if names.count(flow.name) > 1:

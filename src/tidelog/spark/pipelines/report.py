@@ -45,7 +45,7 @@ def facts(data: str | os.PathLike[str], spark: SparkSession | None = None) -> Fa
 
     if not local.is_dir():
         raise FileNotFoundError(
-            f"{local} is not there: give the data folder that the pipelines write to, or run them first"
+            f"{local} does not exist: name the data folder that the pipelines write to, or run them first"
         )
     for _ in range(READ_ATTEMPTS - 1):
         try:

@@ -59,7 +59,7 @@ class Alert:
     window_end: str
     raised_at: str
     evidence: object
-    """The value of a JSON text, or the text itself if it is no JSON."""
+    """The value of a JSON text, or the text itself if it is not JSON."""
 
 
 @dataclass(frozen=True, slots=True)

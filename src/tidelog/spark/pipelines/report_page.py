@@ -1,6 +1,6 @@
-"""The report as one page of HTML: its words, tables and style. Nothing is loaded from anywhere.
+"""The report as one page of HTML: its words, tables and style. It loads no other files and has no script.
 
-All that comes from tables passes `escape` on its way; the page has no script.
+Every value from a table is escaped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog.spark.pipelines.report_facts import EVENT_TABLES, Alert, Facts, tex
 from tidelog.spark.pipelines.report_style import STYLE
 
 ALERTS_OPEN = 5
-TOLD_BY_THE_WINDOW = ("first", "last")
+IN_THE_WINDOW = ("first", "last")
 LEFT_COLOUR, RIGHT_COLOUR = 1, 2
 REGIONS_OF_A_COUNTRY = 6
 COUNTRIES_SHOWN = 12
@@ -42,7 +42,7 @@ def page(facts: Facts, source: str, made_at: str) -> str:
         "<header><h1>What the pipelines found</h1>"
         f"<p>Made {escape(made_at)} UTC from the tables in <code>{escape(source)}</code>.</p></header>\n"
         f"{_headline(facts)}\n{''.join(sections)}"
-        "<footer>All times are UTC, and those at which events happened. "
+        "<footer>All times are the times of events, in UTC. "
         "Point at a column to read its numbers.</footer>\n</main></body></html>\n"
     )
 
@@ -239,8 +239,8 @@ def _in_short(evidence: object) -> str:
     if not isinstance(evidence, Mapping):
         words = json.dumps(evidence, ensure_ascii=False) if isinstance(evidence, list) else str(evidence)
     else:
-        told = {name: value for name, value in evidence.items() if name not in TOLD_BY_THE_WINDOW}
-        words = ", ".join(f"{name.replace('_', ' ')} {_item_in_short(value)}" for name, value in told.items())
+        shown = {name: value for name, value in evidence.items() if name not in IN_THE_WINDOW}
+        words = ", ".join(f"{name.replace('_', ' ')} {_item_in_short(item)}" for name, item in shown.items())
     return words if len(words) <= 90 else words[:88] + " …"
 
 
@@ -354,7 +354,7 @@ def _richest(facts: Facts) -> str:
 def quarantine(facts: Facts) -> str:
     if not facts.bad_count:
         return _paragraph(
-            "No bad events: all that <code>collect</code> has read were as their schemas say.", "nothing"
+            "No bad events: every event that <code>collect</code> read matches its schema.", "nothing"
         )
     most = max(bad.count for bad in facts.bad)
     rows = [

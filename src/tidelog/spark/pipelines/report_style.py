@@ -1,4 +1,4 @@
-"""The look of the report: light or dark as the reader's machine is, wide or narrow as the window is."""
+"""The style of the report. It follows the dark mode of the system and the width of the window."""
 
 from __future__ import annotations
 

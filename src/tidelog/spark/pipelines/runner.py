@@ -206,7 +206,7 @@ class Running:
         Raises `FlowFailed` when a flow failed and the others have been stopped.
         """
         for running in self.pipelines:
-            if running.stop_deadline is None and self.folder.stop_wished(running.name):
+            if running.stop_deadline is None and self.folder.stop_requested(running.name):
                 self.stop(running.name)
             for query in running.queries:
                 query.look()
@@ -243,7 +243,7 @@ class Running:
                     query.stop_now()
         if running.ended and running.status.state not in state.ENDED:
             running.status.state = state.STOPPED
-            self.folder.forget_wish(running.name)
+            self.folder.forget_request(running.name)
 
     def stop(self, pipeline: str | None = None) -> None:
         """Request that one pipeline or all end after their micro-batch. `turn` carries it out."""
@@ -340,7 +340,7 @@ def spark_alive(data: str) -> Iterator[None]:
         log = state.status_folder(data) / "spark.log"
         raise SparkDied(
             f"Spark's Java process has ended: killed, or out of memory; see the end of {log}."
-            " Start the pipeline again: it goes on where it was"
+            " Start the pipeline again: it continues where it stopped"
         ) from error
 
 
@@ -450,7 +450,7 @@ def wait_for_old_jvm(before: PipelineStatus | None) -> None:
     while state.process_is_java(before.jvm_pid):
         if time.monotonic() >= deadline:
             raise state.AlreadyRunning(
-                f"the Java process {before.jvm_pid} of the last run of {before.pipeline} is still there, "
-                "without its driver; end it before the pipeline is started again"
+                f"the Java process {before.jvm_pid} of the last run of {before.pipeline} still runs; "
+                "end it before you start the pipeline again"
             )
         time.sleep(TURN_SECONDS)

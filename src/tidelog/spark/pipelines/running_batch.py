@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog.spark")
 
 LOOK_SECONDS = 2.0
-# The lines of an offset log before those of the sources: its version, and Spark's metadata.
+# The lines of an offset log before the lines of the sources: its version, and Spark's metadata.
 HEADER_LINES = 2
 
 

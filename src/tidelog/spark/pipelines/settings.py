@@ -108,7 +108,7 @@ def read_settings(path: str | Path) -> dict[str, object]:
     try:
         return _flat(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(str(path), None, f"no TOML: {error}") from None
+        raise ConfigError(str(path), None, f"not TOML: {error}") from None
 
 
 def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:

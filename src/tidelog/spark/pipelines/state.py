@@ -133,13 +133,13 @@ class StateFolder:
         """Lock the pipeline on this data folder, until the claim is closed or the process ends."""
         return Claim(self, pipeline)
 
-    def wish_stop(self, pipeline: str) -> None:
+    def request_stop(self, pipeline: str) -> None:
         (self.path / f"{pipeline}.stop").touch()
 
-    def stop_wished(self, pipeline: str) -> bool:
+    def stop_requested(self, pipeline: str) -> bool:
         return (self.path / f"{pipeline}.stop").exists()
 
-    def forget_wish(self, pipeline: str) -> None:
+    def forget_request(self, pipeline: str) -> None:
         (self.path / f"{pipeline}.stop").unlink(missing_ok=True)
 
 
@@ -154,11 +154,11 @@ class Claim:
         except BlockingIOError:
             self._file.close()
             raise AlreadyRunning(
-                f"{pipeline} runs on this data folder already{_who(folder, pipeline)}; "
-                f"stop it with `tidelog pipeline stop {pipeline}`, or give this one another --data"
+                f"{pipeline} already runs on this data folder{_who(folder, pipeline)}; "
+                f"stop it with `tidelog pipeline stop {pipeline}`, or choose another --data"
             ) from None
         self.before = folder.read(pipeline)
-        folder.forget_wish(pipeline)
+        folder.forget_request(pipeline)
 
     def close(self) -> None:
         self._file.close()

@@ -60,7 +60,7 @@ def _make(admin: Admin, topics: list[NewTopic]) -> list[str]:
 def missing_text(names: list[str], bootstrap: str) -> str:
     what = f"topic {names[0]} is" if len(names) == 1 else f"topics {', '.join(names)} are"
     return (
-        f"{what} not on {bootstrap}; `tidelog generate` makes the topics of the pipelines and fills them, "
-        f"`tidelog topics --bootstrap-server {bootstrap} --create --topic {names[0]}` makes one, "
-        "--create-topics makes the missing ones"
+        f"{what} not on {bootstrap}; `tidelog generate` creates the topics of the pipelines and fills them, "
+        f"`tidelog topics --bootstrap-server {bootstrap} --create --topic {names[0]}` creates one, "
+        "--create-topics creates the missing ones"
     )
