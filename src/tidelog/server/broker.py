@@ -217,8 +217,10 @@ class Broker(LogManagerListener):
         settings = GroupSettings(self.config.__getitem__, overrides_of(metadata))
         self._groups = groups = GroupCoordinator(replicas, metadata, self._loop, settings)
         producer_ids = ProducerIds(membership.requests.allocate_producer_ids)
-        self._transactions = transactions = self._make_transactions(replicas, metadata, groups, producer_ids)
-        verification = TransactionVerification(transactions, replicas)
+        self._transactions = transactions = self._make_transactions(
+            replicas, metadata, groups, producer_ids, membership
+        )
+        verification = TransactionVerification(transactions, replicas, membership.remote_verification())
         groups.offsets.check_transaction = verification.check_offsets
         self._topic_creation = topic_creation = AutoTopicCreation(membership.requests)
         sessions = FetchSessionCache(
@@ -259,11 +261,11 @@ class Broker(LogManagerListener):
         metadata: MetadataCache,
         groups: GroupCoordinator,
         producer_ids: ProducerIds,
+        membership: Membership,
     ) -> TransactionCoordinator:
         settings = TransactionSettings(self.config.__getitem__)
-        markers = LocalMarkers(
-            replicas, self._loop, lambda: groups.runtime, lambda: settings.append_timeout_ms
-        )
+        local = LocalMarkers(replicas, self._loop, lambda: groups.runtime, lambda: settings.append_timeout_ms)
+        markers = membership.marker_channel(local, self._loop)
         return TransactionCoordinator(replicas, metadata, self._loop, settings, producer_ids, markers)
 
     def _apis(self) -> dict[int, Api]:

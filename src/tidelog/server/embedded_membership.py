@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, Scheduler
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.controller.single import SingleController
 from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC
 from tidelog.coordinator.transaction.coordinator import TOPIC as TRANSACTIONS_TOPIC
+from tidelog.coordinator.transaction.markers import MarkerChannel
 from tidelog.endpoints import Endpoint
 from tidelog.metadata.state import ClusterState
 from tidelog.metadata.store import MetadataStore
@@ -89,6 +90,12 @@ class EmbeddedMembership:
     def overrides_of(self, topic: str) -> dict[str, str]:
         found = self.controller.state.topics.get(topic)
         return {} if found is None else found.configs
+
+    def marker_channel(self, local: MarkerChannel, scheduler: Scheduler) -> MarkerChannel:
+        return local
+
+    def remote_verification(self) -> None:
+        return None
 
     def check_folders(self, logs: LogManager) -> None:
         assert self._tree is not None

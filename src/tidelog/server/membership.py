@@ -18,8 +18,11 @@ from tidelog.storage.checkpoints import MetaProperties
 from tidelog.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from tidelog.clock import Scheduler
     from tidelog.cluster.metadata_cache import MetadataCache
     from tidelog.controller.interface import Controller, NewTopic, TopicResult
+    from tidelog.coordinator.transaction.markers import MarkerChannel
+    from tidelog.coordinator.transaction.remote_verification import RemoteVerification
     from tidelog.server.config.broker import BrokerConfig
     from tidelog.server.services import Services
 
@@ -65,6 +68,12 @@ class Membership(Protocol):
     def overrides_of(self, topic: str) -> Mapping[str, str]:
         """The settings that a topic overrides; available after `load` for topics with logs here."""
 
+    def marker_channel(self, local: MarkerChannel, scheduler: Scheduler) -> MarkerChannel:
+        """Where the transaction coordinator writes markers; `local` writes to the partitions led here."""
+
+    def remote_verification(self) -> RemoteVerification | None:
+        """Asks coordinators on other brokers about transactions; None if there are no other brokers."""
+
     def check_folders(self, logs: LogManager) -> None:
         """Raise StaleTree if another cluster used the log folders; before logs are loaded."""
 
@@ -87,7 +96,7 @@ class Membership(Protocol):
         """Give up leaderships before the broker stops to answer; a failed start does not call this."""
 
     def disconnect(self) -> None:
-        """Fail the requests to the controller, so that no answer to a client waits for them."""
+        """Fail the requests to other brokers, so that no answer to a client waits for them."""
 
     async def resign(self) -> None:
         """Complete the running change of the controller and stop it, after the last request is answered."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from tidelog.clock import Clock
+from tidelog.clock import Clock, Scheduler
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.replica_states import ReplicaStates
 from tidelog.cluster.topic_overrides import TopicOverrides
@@ -19,6 +19,9 @@ from tidelog.controller.cluster_controller import ClusterController
 from tidelog.controller.interface import ConfigEntity, ConfigKind
 from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC
 from tidelog.coordinator.transaction.coordinator import TOPIC as TRANSACTIONS_TOPIC
+from tidelog.coordinator.transaction.markers import MarkerChannel
+from tidelog.coordinator.transaction.remote_markers import RemoteMarkers
+from tidelog.coordinator.transaction.remote_verification import RemoteVerification
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
 from tidelog.metadata.async_tree import AsyncTree
@@ -81,6 +84,8 @@ class ZooKeeperMembership:
         self._listener: ConfigChangeListener | None = None
         self._controller: ClusterController | None = None
         self._channel: ControllerChannel | None = None
+        self._markers: RemoteMarkers | None = None
+        self._verification: RemoteVerification | None = None
         self._services: ClusterServices | None = None
         self._has_joined = False
 
@@ -131,8 +136,9 @@ class ZooKeeperMembership:
             clock=self._clock,
             rng=self._rng,
         )
+        self._to_brokers = transport_to(config, listener_of_brokers, str(self._broker_id))
         self._channel = ControllerChannel(
-            transport_to(config, listener_of_brokers, str(self._broker_id)),
+            self._to_brokers,
             self._controller_node,
             timeout=cluster.controller_socket_timeout_ms / 1000,
             retry_timeout=cluster.request_timeout_ms / 1000,
@@ -147,10 +153,15 @@ class ZooKeeperMembership:
 
     def _controller_node(self) -> ControllerNode | None:
         assert self._metadata is not None
-        state = self._metadata.snapshot
-        broker = state.brokers.get(state.controller_id)
-        endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
-        return None if endpoint is None else ControllerNode(state.controller_id, endpoint)
+        controller_id = self._metadata.snapshot.controller_id
+        endpoint = self._endpoint_of(controller_id)
+        return None if endpoint is None else ControllerNode(controller_id, endpoint)
+
+    def _endpoint_of(self, broker_id: int) -> Endpoint | None:
+        """The address of a live broker for other brokers."""
+        assert self._metadata is not None
+        broker = self._metadata.snapshot.brokers.get(broker_id)
+        return None if broker is None else broker.endpoint(self._config.inter_broker_listener)
 
     @property
     def controller(self) -> AdminManager:
@@ -162,6 +173,26 @@ class ZooKeeperMembership:
 
     def overrides_of(self, topic: str) -> Mapping[str, str]:
         return self._overrides.of(topic)
+
+    def marker_channel(self, local: MarkerChannel, scheduler: Scheduler) -> MarkerChannel:
+        assert self._metadata is not None
+        self._markers = RemoteMarkers(
+            self._broker_id,
+            local,
+            self._metadata,
+            scheduler,
+            self._to_brokers,
+            self._endpoint_of,
+            lambda: self._cluster.request_timeout_ms,
+        )
+        return self._markers
+
+    def remote_verification(self) -> RemoteVerification:
+        assert self._metadata is not None
+        self._verification = RemoteVerification(
+            self._metadata, self._to_brokers, self._endpoint_of, lambda: self._cluster.request_timeout_ms
+        )
+        return self._verification
 
     def check_folders(self, logs: LogManager) -> None:
         """The tree cannot be older than the folders: all brokers share it."""
@@ -286,8 +317,9 @@ class ZooKeeperMembership:
         return True
 
     def disconnect(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
+        for part in (self._channel, self._markers, self._verification):
+            if part is not None:
+                part.close()
 
     async def resign(self) -> None:
         if self._services is not None:
