@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tidelog.endpoints import Endpoint
+from tidelog.metadata.async_tree import subtree
 from tidelog.metadata.embedded import EmbeddedTree
 from tidelog.metadata.export import Exported, ExportRefused, OnProgress
 from tidelog.metadata.export import export_tree as export_to
@@ -18,6 +20,8 @@ from tidelog.metadata.state import PartitionState, TopicState
 from tidelog.metadata.store import MetadataStore
 from tidelog.metadata.threaded_tree import ThreadedTree
 from tidelog.metadata.tree import Tree, walk
+from tidelog.metadata.zookeeper import ZooKeeperTree
+from tidelog.server.zookeeper_process import ZooKeeperProcess
 
 
 def export_tree(
@@ -151,3 +155,26 @@ def test_a_tree_that_kafka_wrote_is_exported_as_it_is(tmp_path: Path, target: Em
         if not node["ephemeral"] and not path.startswith("/config/changes/")
     }
     assert contents(target) == kept
+
+
+def test_a_tree_goes_into_a_real_zookeeper_and_replaces_another(
+    source: EmbeddedTree, zookeeper: ZooKeeperProcess
+) -> None:
+    async def export() -> dict[str, bytes]:
+        target = await ZooKeeperTree.connect(f"{zookeeper.address}/export/deep", rng=random.Random(1))
+        try:
+            first = await export_to(source, target)
+            second = await export_to(source, target, force=True)
+            assert first == second
+            sequence = await target.exists("/brokers/seqid")
+            assert sequence is not None
+            assert sequence.version == 2
+            nodes = await target.get_all(await subtree(target, "/"))
+        finally:
+            await target.close()
+        return {path: data for path, (data, _) in nodes.items()}
+
+    expected = contents(source)
+    for left_out in ("/controller", "/brokers/ids/1", "/config/changes/config_change_0000000000"):
+        del expected[left_out]
+    assert asyncio.run(export()) == expected

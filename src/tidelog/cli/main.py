@@ -63,6 +63,7 @@ TOOLS: dict[str, Tool] = {
     "generate": Tool("tidelog.cli.generate", "generate", "Write events for the pipelines."),
     "dump-log": Tool("tidelog.cli.dump_log", "dump_log", "Print segment, index and snapshot files."),
     "adopt": Tool("tidelog.cli.adopt", "adopt", "Adopt a log folder of Kafka."),
+    "zookeeper": Tool("tidelog.cli.zookeeper", "zookeeper", "Run a ZooKeeper server."),
     "tree": Tool("tidelog.cli.tree", "tree", "Copy the metadata tree to other stores."),
     "doctor": Tool("tidelog.cli.doctor", "doctor", "Check whether this machine can run a broker."),
     "completion": Tool("tidelog.cli.completion", "completion", "Print a script that completes flags."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -11,8 +12,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 DEFAULT_PORT = 2181
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -33,7 +36,7 @@ JARS = (
 PROBE_SECONDS = 2.0
 POLL_SECONDS = 0.02
 STOP_SECONDS = 10.0
-LOG_FILE, CONFIG_FILE = "zookeeper.log", "zoo.cfg"
+LOG_FILE, CONFIG_FILE, LOCK_FILE = "zookeeper.log", "zoo.cfg", ".lock"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -85,11 +88,11 @@ class ZooKeeperProcess:
         """Start the process. ZooKeeperFailed without Java or PySpark, or if port or folder cannot be used."""
         java, jars = find_java(), class_path()
         self._check_port()
-        command = [
-            *(java, *JVM_FLAGS, *self._jvm_flags, "-Dorg.apache.logging.log4j.level=WARN"),
-            *("-cp", jars, MAIN_CLASS, str(self._write_config())),
-        ]
-        with self.log_file.open("ab") as log:
+        with self._locked_folder() as lock, self.log_file.open("ab") as log:
+            command = [
+                *(java, *JVM_FLAGS, *self._jvm_flags, "-Dorg.apache.logging.log4j.level=WARN"),
+                *("-cp", jars, MAIN_CLASS, str(self._write_config())),
+            ]
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -97,6 +100,7 @@ class ZooKeeperProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=_end_with_parent(),
+                pass_fds=(lock.fileno(),),
             )
 
     def wait_ready(self, timeout: float = 60.0) -> None:
@@ -182,12 +186,23 @@ class ZooKeeperProcess:
             **self._settings,
         }
         file = self.data_dir / CONFIG_FILE
+        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        return file.absolute()
+
+    @contextmanager
+    def _locked_folder(self) -> Iterator[BinaryIO]:
+        """The lock of the folder. The process has it, too, and keeps it: ZooKeeper itself has none."""
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
-            file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+            lock = (self.data_dir / LOCK_FILE).open("ab")
         except OSError as error:
             raise ZooKeeperFailed(f"cannot write to {self.data_dir}: {error.strerror}") from None
-        return file.absolute()
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ZooKeeperFailed(f"another ZooKeeper uses {self.data_dir}: stop it first") from None
+            yield lock
 
 
 def find_java() -> str:
