@@ -81,7 +81,9 @@ class Story:
         tidelog("adopt", self.broker.data)
         self.broker.settings |= SOON
         with self.broker:
-            self.theirs_at_first = state(self.broker.bootstrap, "theirs")
+            self.theirs_at_first = eventually(
+                lambda: state(self.broker.bootstrap, "theirs"), "the coordinator has loaded its records"
+            )
             eventually(
                 lambda: state(self.broker.bootstrap, "theirs") == "CompleteAbort", "ours ends it", 60.0
             )

@@ -209,9 +209,19 @@ def pair(tmp_path: Path, zookeeper: ZooKeeperProcess) -> Iterator[ClusterOfBroke
         yield brokers
 
 
+@pytest.fixture
+def patient_pair(tmp_path: Path, zookeeper: ZooKeeperProcess) -> Iterator[ClusterOfBrokers]:
+    """The same with sessions that outlive the restart of a broker, however slow the machine is."""
+    chroot = f"{zookeeper.address}/{tmp_path.name}"
+    settings = {"zookeeper.session.timeout.ms": "40000"}
+    with ClusterOfBrokers(tmp_path, 2, settings, zookeeper=chroot) as brokers:
+        yield brokers
+
+
 def test_a_killed_broker_comes_back_at_once_with_its_records_and_new_leader_epochs(
-    pair: ClusterOfBrokers,
+    patient_pair: ClusterOfBrokers,
 ) -> None:
+    pair = patient_pair
     create(pair.bootstrap, "kept", 4)
     produce(pair.bootstrap, "kept")
     before = epochs(pair[1], "kept")

@@ -6,13 +6,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
 
 Partition = tuple[str, int]
 SETTLE_SECONDS = 30.0
+COORDINATOR_MOVES = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 
 
 class Members:
@@ -42,7 +47,8 @@ class Members:
                 answered = consumer.commit(offsets=wanted, asynchronous=False)
             except KafkaException as error:
                 # The first commit of all makes the topic that it is kept in, which may take Kafka a while.
-                if error.args[0].retriable():
+                # librdkafka does not call the errors of a coordinator retriable.
+                if error.args[0].retriable() or error.args[0].code() in COORDINATOR_MOVES:
                     return False
                 raise
             return all(partition.error is None for partition in answered)
