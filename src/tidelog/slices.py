@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from itertools import islice
 from time import perf_counter_ns
 from typing import Final, TypeVar, cast
 
@@ -18,6 +19,9 @@ R = TypeVar("R")
 Slices = Generator[None, None, R]
 
 SLICE_NS: Final = 5_000_000
+
+ITEMS_PER_TURN: Final = 100
+"""About a millisecond of work. A count, not a time, so that a simulation replays the same turns."""
 
 
 def mapped(function: Callable[[T], R], items: Iterable[T]) -> Slices[list[R]]:
@@ -35,6 +39,26 @@ async def finished(work: Slices[R]) -> R:
         end = perf_counter_ns() + SLICE_NS
         try:
             while perf_counter_ns() < end:
+                next(work)
+        except StopIteration as done:
+            return cast("R", done.value)
+        await asyncio.sleep(0)
+
+
+async def in_slices(items: Iterable[T]) -> AsyncIterator[list[T]]:
+    """The items in lists of limited length; other tasks run after each list of that length."""
+    rest: Iterator[T] = iter(items)
+    while some := list(islice(rest, ITEMS_PER_TURN)):
+        yield some
+        if len(some) == ITEMS_PER_TURN:
+            await asyncio.sleep(0)
+
+
+async def in_turns(work: Slices[R]) -> R:
+    """`finished` by a count of slices instead of by time."""
+    while True:
+        try:
+            for _ in range(ITEMS_PER_TURN):
                 next(work)
         except StopIteration as done:
             return cast("R", done.value)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tidelog.controller.context import ControllerContext
-from tidelog.controller.slices import in_slices
 from tidelog.metadata.state import LEADER_DURING_DELETE, BrokerRegistration, PartitionState
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest
 from tidelog.protocol.wire import ZERO_UUID
+from tidelog.slices import in_slices
 
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 """The numbers of the security protocols on the wire."""

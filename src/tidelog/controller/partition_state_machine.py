@@ -21,12 +21,12 @@ from tidelog.controller import election
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.planning import ControllerSettings
 from tidelog.controller.request_batch import ControllerBrokerRequestBatch
-from tidelog.controller.slices import in_slices
 from tidelog.controller.state_change_log import StateChangeLog
 from tidelog.controller.state_store import StateStore
 from tidelog.controller.states import PartitionStatus, StateChangeFailed
 from tidelog.metadata.state import PartitionState
 from tidelog.partitions import TopicPartition
+from tidelog.slices import in_slices
 
 
 class ElectionStrategy(Enum):
@@ -158,28 +158,25 @@ class PartitionStateMachine:
     async def _initialize(self, partitions: Sequence[TopicPartition]) -> None:
         """Write the first leaders: the first online replica leads, the online replicas are in sync."""
         states: dict[TopicPartition, PartitionState] = {}
-        for partition in partitions:
-            state = self._context.partitions[partition]
-            online = self._online(partition, state)
-            if online:
-                first = election.first_state(state.replicas, online, self._context.epoch)
-                states[partition] = replace(first, adding=state.adding, removing=state.removing)
-            else:
-                self._failed(partition, StateChangeFailed(f"none of the replicas {state.replicas} is online"))
-        errors = await self._store.create_partition_states(states) if states else {}
-        async for some in in_slices(list(states.items())):
+        failed: dict[TopicPartition, Exception] = {}
+        async for chunk in in_slices(partitions):
+            for partition in chunk:
+                state = self._context.partitions[partition]
+                online = self._online(partition, state)
+                if online:
+                    first = election.first_state(state.replicas, online, self._context.epoch)
+                    states[partition] = replace(first, adding=state.adding, removing=state.removing)
+                else:
+                    failed[partition] = StateChangeFailed(f"none of the replicas {state.replicas} is online")
+        if states:
+            failed |= await self._store.create_partition_states(states)
+        async for some in in_slices(states.items()):
             for partition, state in some:
-                error = errors.get(partition)
-                if error is not None:
-                    self._failed(partition, error)
-                    continue
-                self._context.put_partition(partition, state)
-                self._batch.add_leader_and_isr(state.isr, partition, state, is_new=True)
-                self._put_status(partition, PartitionStatus.ONLINE, state)
-
-    def _failed(self, partition: TopicPartition, error: Exception) -> None:
-        status = self._context.partition_status(partition)
-        self._log.partition_failed(partition, status, PartitionStatus.ONLINE, error)
+                if partition not in failed:
+                    self._context.put_partition(partition, state)
+                    self._batch.add_leader_and_isr(state.isr, partition, state, is_new=True)
+                    self._put_status(partition, PartitionStatus.ONLINE, state)
+        self._log.partitions_failed(failed, PartitionStatus.ONLINE)
 
     def _online(
         self, partition: TopicPartition, state: PartitionState, *, include_shutting_down: bool = False
@@ -203,9 +200,8 @@ class PartitionStateMachine:
         while states:
             retriable = await self._try_to_elect(states, strategy, results)
             states = await self._read_again(retriable, results)
-        for partition, result in results.items():
-            if isinstance(result, Exception):
-                self._failed(partition, result)
+        failed = {partition: result for partition, result in results.items() if isinstance(result, Exception)}
+        self._log.partitions_failed(failed, PartitionStatus.ONLINE)
         return results
 
     async def _try_to_elect(
@@ -217,7 +213,7 @@ class PartitionStateMachine:
         """Add the results of one attempt; returns the partitions that need another one."""
         unclean = await self._unclean_topics(states, strategy)
         elected: dict[TopicPartition, PartitionState] = {}
-        async for some in in_slices(list(states.items())):
+        async for some in in_slices(states.items()):
             for partition, state in some:
                 leader = self._elected(partition, state, strategy, unclean)
                 if leader is None:
@@ -228,7 +224,7 @@ class PartitionStateMachine:
             return []
         outcome = await self._store.update_partition_states(elected)
         results.update(outcome.failed)
-        async for written in in_slices(list(outcome.updated.items())):
+        async for written in in_slices(outcome.updated.items()):
             for partition, state in written:
                 self._led(partition, state, strategy)
                 results[partition] = state

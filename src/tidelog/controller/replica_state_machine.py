@@ -20,12 +20,12 @@ from dataclasses import replace
 from tidelog.controller import election
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.request_batch import ControllerBrokerRequestBatch
-from tidelog.controller.slices import in_slices
 from tidelog.controller.state_change_log import StateChangeLog, leadership_text
 from tidelog.controller.state_store import StateStore
 from tidelog.controller.states import PartitionAndReplica, ReplicaStatus, StateChangeFailed
 from tidelog.metadata.state import PartitionState
 from tidelog.partitions import TopicPartition
+from tidelog.slices import in_slices
 
 
 class ReplicaStateMachine:

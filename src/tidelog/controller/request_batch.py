@@ -17,7 +17,6 @@ from typing import Final, TypeAlias
 from tidelog.controller.channel_manager import ControllerChannelManager, Outcome
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.metadata_request import broker_states, topic_states
-from tidelog.controller.slices import in_slices
 from tidelog.controller.state_change_log import StateChangeLog
 from tidelog.errors import KafkaError
 from tidelog.metadata.state import PartitionState
@@ -26,6 +25,7 @@ from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest, Leader
 from tidelog.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from tidelog.protocol.wire import ZERO_UUID
+from tidelog.slices import in_slices
 
 # Kafka's brokers do not negotiate versions among each other: these are those of Kafka 3.4 and later.
 LEADER_AND_ISR_VERSION: Final = 7

@@ -8,11 +8,16 @@ partitions inside requests at DEBUG, which costs nothing while it is off.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Final
 
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.states import PartitionAndReplica, PartitionStatus, ReplicaStatus
 from tidelog.metadata.state import PartitionState
 from tidelog.partitions import TopicPartition
+
+MAX_NAMES: Final = 20
+"""How many partitions a line names."""
 
 _log = logging.getLogger("tidelog.state.change")
 
@@ -67,12 +72,20 @@ class StateChangeLog:
         """A change that the present status of the partition does not allow."""
         self.error("partition %s cannot move from %s to %s", partition, before.value, after.value)
 
-    def partition_failed(
-        self, partition: TopicPartition, before: PartitionStatus, after: PartitionStatus, error: Exception
-    ) -> None:
-        self.error(
-            "partition %s failed to move from %s to %s: %s", partition, before.value, after.value, error
-        )
+    def partitions_failed(self, errors: Mapping[TopicPartition, Exception], target: PartitionStatus) -> None:
+        """Partitions that could not be moved, in one line for each reason: there may be thousands."""
+        by_reason: dict[str, list[str]] = {}
+        for partition, error in errors.items():
+            by_reason.setdefault(str(error), []).append(str(partition))
+        for reason, names in by_reason.items():
+            more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+            self.error(
+                "partitions cannot move to %s: %s: %s%s",
+                target.value,
+                reason,
+                ", ".join(names[:MAX_NAMES]),
+                more,
+            )
 
     # --- replicas
 

@@ -25,15 +25,12 @@ from tidelog.errors import KafkaError, ReassignmentInProgress, TopicAlreadyExist
 from tidelog.metadata.cluster_store import NO_TOPIC_ID
 from tidelog.metadata.state import (
     INTERNAL_TOPICS,
-    NO_LEADER,
-    NO_STATE_NODE,
     BrokerRegistration,
-    PartitionState,
     TopicState,
 )
 from tidelog.metadata.tree import NodeExists, TreeError
 from tidelog.partitions import TopicPartition
-from tidelog.slices import finished
+from tidelog.slices import in_turns
 
 
 class ContextTopics(Mapping[str, TopicState]):
@@ -98,19 +95,11 @@ class TopicAdmin:
         return Planner(ContextView(self._context), deleting, parts.settings, parts.rules, parts.rng)
 
     async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool) -> list[TopicResult]:
-        results, made = await finished(self._planner().topics(topics))
+        results, made = await in_turns(self._planner().topics(topics))
         if validate_only or not made:
             return results
         refused = await self._term.store.create_topics(made)
-        created = [
-            replace(
-                topic,
-                partitions={index: _without_leader(state) for index, state in topic.partitions.items()},
-            )
-            for topic in made
-            if topic.name not in refused
-        ]
-        await self._topics.add_created_topics(created)
+        await self._topics.add_created_topics([topic for topic in made if topic.name not in refused])
         return [
             TopicResult(result.name, error=_creation_error(result.name, refused[result.name]))
             if result.name in refused
@@ -121,7 +110,7 @@ class TopicAdmin:
     async def create_partitions(
         self, topics: Sequence[NewPartitions], *, validate_only: bool
     ) -> list[PartitionsResult]:
-        results, grown = await finished(self._planner().growth(topics))
+        results, grown = await in_turns(self._planner().growth(topics))
         errors: dict[str, KafkaError] = {
             topic.name: ReassignmentInProgress(
                 f"A partition reassignment is in progress for the topic '{topic.name}'."
@@ -140,28 +129,23 @@ class TopicAdmin:
     async def _grow(self, topics: Sequence[TopicState]) -> dict[str, KafkaError]:
         refused = await self._term.store.set_assignments({topic.name: topic for topic in topics})
         added = {
-            TopicPartition(topic.name, index): _without_leader(state)
+            TopicPartition(topic.name, index): state
             for topic in topics
             if topic.name not in refused
             for index, state in topic.partitions.items()
             if TopicPartition(topic.name, index) not in self._context.partitions
         }
         if added:
-            await self._topics.add_partitions(added)
+            await self._topics.add_planned_partitions(added)
         return {name: UnknownServerError(f"The topic cannot be written: {e}") for name, e in refused.items()}
 
     async def delete_topics(self, topics: Sequence[TopicToDelete]) -> list[DeletedTopic]:
-        results, doomed = await finished(self._planner().deletions(topics))
+        results, doomed = await in_turns(self._planner().deletions(topics))
         names = [topic.name for topic in doomed]
         if names:
             await self._term.store.mark_for_deletion(names)
             await self._term.deletion.enqueue_topics(names)
         return results
-
-
-def _without_leader(state: PartitionState) -> PartitionState:
-    """A planned partition as it is before its first leader is written."""
-    return PartitionState(state.replicas, NO_LEADER, -1, [], NO_STATE_NODE, 0, state.adding, state.removing)
 
 
 def _creation_error(name: str, error: TreeError) -> KafkaError:

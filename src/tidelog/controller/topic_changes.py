@@ -7,11 +7,10 @@ controller learns of it by its watches.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tidelog.controller.event_manager import ControllerState
-from tidelog.controller.slices import in_slices
 from tidelog.controller.term import ControllerTerm
 from tidelog.controller.watches import ChangeWatch
 from tidelog.metadata.cluster_store import NO_TOPIC_ID
@@ -19,6 +18,7 @@ from tidelog.metadata.nodes import random_id
 from tidelog.metadata.state import PartitionState, TopicState
 from tidelog.metadata.tree import EventType, WatchEvent
 from tidelog.partitions import TopicPartition
+from tidelog.slices import in_slices
 
 _log = logging.getLogger("tidelog.controller")
 
@@ -69,13 +69,18 @@ class TopicChanges:
 
     async def _add(self, topics: Mapping[str, TopicState]) -> list[TopicPartition]:
         """Put topics into the context; returns their partitions."""
+        for topic in topics.values():
+            self._context.put_topic_id(topic.name, topic.topic_id)
+        return await self._add_partitions(_partitions_of(topics.values()))
+
+    async def _add_partitions(
+        self, partitions: Iterable[tuple[TopicPartition, PartitionState]]
+    ) -> list[TopicPartition]:
         added: list[TopicPartition] = []
-        async for some in in_slices(list(topics.values())):
-            for topic in some:
-                self._context.put_topic_id(topic.name, topic.topic_id)
-                for index, state in topic.partitions.items():
-                    self._put(TopicPartition(topic.name, index), state)
-                    added.append(TopicPartition(topic.name, index))
+        async for some in in_slices(partitions):
+            for partition, state in some:
+                self._put(partition, state)
+                added.append(partition)
         return added
 
     def _put(self, partition: TopicPartition, state: PartitionState) -> None:
@@ -103,12 +108,12 @@ class TopicChanges:
         await self._term.create_partitions(partitions)
 
     async def add_created_topics(self, topics: Sequence[TopicState]) -> None:
-        """Take over topics that this controller has created, whose partitions have no states yet."""
-        await self._add({topic.name: topic for topic in topics})
+        """Take over topics that this controller has created, whose partitions have no state nodes yet."""
+        for topic in topics:
+            self._context.put_topic_id(topic.name, topic.topic_id)
+        partitions = await self._add_planned(_partitions_of(topics))
         _log.info("new topics: %s", ", ".join(topic.name for topic in topics))
-        await self._term.create_partitions(
-            [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
-        )
+        await self._term.create_partitions(partitions)
         found = await self._term.cluster.read_assignments(
             [topic.name for topic in topics], self._partitions_changed
         )
@@ -135,14 +140,24 @@ class TopicChanges:
             _log.error("partitions %s of topic %s are not created: it is being deleted", [*added], topic)
             await self._restore_assignment(found)
             return
-        await self.add_partitions(added)
-
-    async def add_partitions(self, added: Mapping[TopicPartition, PartitionState]) -> None:
-        """Give partitions that are new in the tree leaders."""
-        for partition, state in added.items():
-            self._put(partition, state)
         _log.info("new partitions: %s", ", ".join(map(str, added)))
-        await self._term.create_partitions(list(added))
+        await self._term.create_partitions(await self._add_partitions(added.items()))
+
+    async def add_planned_partitions(self, planned: Mapping[TopicPartition, PartitionState]) -> None:
+        """Take over partitions that this controller has added, which have no state nodes yet."""
+        _log.info("new partitions: %s", ", ".join(map(str, planned)))
+        await self._term.create_partitions(await self._add_planned(planned.items()))
+
+    async def _add_planned(
+        self, planned: Iterable[tuple[TopicPartition, PartitionState]]
+    ) -> list[TopicPartition]:
+        """Put partitions into the context without the leaders of their plan: the state machine elects."""
+        added: list[TopicPartition] = []
+        async for some in in_slices(planned):
+            for partition, state in some:
+                self._context.put_assignment(partition, state.replicas, state.adding, state.removing)
+                added.append(partition)
+        return added
 
     async def _restore_assignment(self, topic: TopicState) -> None:
         known = {
@@ -166,3 +181,9 @@ class TopicChanges:
             _log.info("there are no topics %s to delete", ", ".join(missing))
             await self._term.store.remove_deletion_marks(missing)
         return [name for name in marked if name in known]
+
+
+def _partitions_of(topics: Iterable[TopicState]) -> Iterator[tuple[TopicPartition, PartitionState]]:
+    for topic in topics:
+        for index, state in topic.partitions.items():
+            yield TopicPartition(topic.name, index), state

@@ -31,6 +31,7 @@ from tidelog.metadata.tree import (
 )
 from tidelog.metadata.tree_writes import Step, write_steps
 from tidelog.partitions import TopicPartition
+from tidelog.slices import in_slices
 
 T = TypeVar("T")
 
@@ -225,14 +226,15 @@ class ClusterStore:
         ]
         found = await self.tree.get_all(wanted)
         topics: dict[str, TopicState] = {}
-        for name, node in assignments.items():
-            partitions = {
-                index: operations.partition_state(
-                    name, index, node, found.get(paths.partition_state(name, index))
-                )
-                for index in node.partitions
-            }
-            topics[name] = operations.topic_state(name, node.topic_id or NO_TOPIC_ID, partitions, {})
+        async for some in in_slices(assignments.items()):
+            for name, node in some:
+                partitions = {
+                    index: operations.partition_state(
+                        name, index, node, found.get(paths.partition_state(name, index))
+                    )
+                    for index in node.partitions
+                }
+                topics[name] = operations.topic_state(name, node.topic_id or NO_TOPIC_ID, partitions, {})
         return topics
 
     async def read_assignments(
@@ -244,9 +246,11 @@ class ClusterStore:
             found = await self.tree.get_all(by_path)
         else:
             found = await self._get_all_watched(list(by_path), watch)
-        return {
-            by_path[path]: decode(path, nodes.TopicNode.decode, data) for path, (data, _) in found.items()
-        }
+        assignments: dict[str, nodes.TopicNode] = {}
+        async for some in in_slices(found.items()):
+            for path, (data, _) in some:
+                assignments[by_path[path]] = decode(path, nodes.TopicNode.decode, data)
+        return assignments
 
     async def _get_all_watched(self, wanted: Sequence[str], watch: Watch) -> dict[str, tuple[bytes, Stat]]:
         async def get(path: str) -> tuple[bytes, Stat] | None:
@@ -255,7 +259,9 @@ class ClusterStore:
             except NoNode:
                 return None
 
-        found = await asyncio.gather(*map(get, wanted))
+        found: list[tuple[bytes, Stat] | None] = []
+        async for some in in_slices(wanted):
+            found += await asyncio.gather(*map(get, some))
         return {path: node for path, node in zip(wanted, found, strict=True) if node is not None}
 
     async def topics_to_delete(self, watch: Watch | None = None) -> list[str]:

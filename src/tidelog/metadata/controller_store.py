@@ -29,6 +29,7 @@ from tidelog.metadata.tree import (
 )
 from tidelog.metadata.tree_writes import Step, write_steps
 from tidelog.partitions import TopicPartition
+from tidelog.slices import in_slices
 
 K = TypeVar("K")
 
@@ -48,14 +49,14 @@ class ControllerStore:
 
         The states of the partitions are written when they get leaders.
         """
-        refused = await self._write([_creation(topic, has_config=False) for topic in topics])
+        refused = await self._write(_creation(topic, has_config=False) for topic in topics)
         # A deletion by an older Kafka can leave settings without a topic.
         leftover = [
             topic for topic in topics if topic.name in refused and not _is_topic(refused[topic.name].path)
         ]
         for topic in leftover:
             del refused[topic.name]
-        return refused | await self._write([_creation(topic, has_config=True) for topic in leftover])
+        return refused | await self._write(_creation(topic, has_config=True) for topic in leftover)
 
     async def set_assignments(self, topics: Mapping[str, TopicState]) -> dict[str, TreeError]:
         """Write the replicas of the partitions of topics; returns the errors of those not written."""
@@ -75,11 +76,11 @@ class ControllerStore:
 
     async def mark_for_deletion(self, topics: Iterable[str]) -> None:
         """Mark topics for deletion: from now on they will be deleted, whoever is the controller."""
-        await self._write([Step.of(name, Create(paths.deleted_topic(name))) for name in topics])
+        await self._write(Step.of(name, Create(paths.deleted_topic(name))) for name in topics)
 
     async def remove_deletion_marks(self, topics: Sequence[str]) -> None:
         """Delete the nodes that ask for the deletion of topics, and keep the topics."""
-        await self._write([Step.of(name, Delete(paths.deleted_topic(name))) for name in topics])
+        await self._write(Step.of(name, Delete(paths.deleted_topic(name))) for name in topics)
 
     async def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete the nodes of topics: partitions, assignment and settings, and at last their deletion marks.
@@ -87,12 +88,12 @@ class ControllerStore:
         Missing nodes are no error: an earlier controller may have begun the deletion.
         """
         while doomed := await self._below([paths.topic(name) for name in topics]):
-            refused = await self._write([Step.of(path, Delete(path)) for path in reversed(doomed)])
+            refused = await self._write(Step.of(path, Delete(path)) for path in reversed(doomed))
             for error in refused.values():
                 if not isinstance(error, (NoNode, NotEmpty)):
                     raise error
         configs = [paths.entity_config(paths.entity_path("topics", name)) for name in topics]
-        await self._write([Step.of(path, Delete(path)) for path in configs])
+        await self._write(Step.of(path, Delete(path)) for path in configs)
         await self.remove_deletion_marks(topics)
 
     async def _below(self, level: list[str]) -> list[str]:
@@ -112,10 +113,9 @@ class ControllerStore:
         """Create the nodes of new partitions, with missing parents; returns the errors of the failed ones."""
         parents = {paths.partitions(topic): topic for topic, _ in states}
         found = await self._tree.children_of_all(parents)
-        missing = [Step.of(path, Create(path)) for path in parents if path not in found]
-        await self._write(missing)
+        await self._write(Step.of(path, Create(path)) for path in parents if path not in found)
         known = {(parents[path], name) for path, names in found.items() for name in names}
-        steps = [_partition_creation(partition, state, known) for partition, state in states.items()]
+        steps = (_partition_creation(partition, state, known) for partition, state in states.items())
         return {**await self._write(steps)}
 
     async def read_partition_states(
@@ -128,23 +128,23 @@ class ControllerStore:
         by_path = {paths.partition_state(*partition): partition for partition in known}
         found = await self._tree.get_all(by_path)
         states: dict[TopicPartition, PartitionState] = {}
-        for path, node in found.items():
-            partition = by_path[path]
-            states[partition] = operations.with_leadership(path, known[partition], node)
+        async for some in in_slices(found.items()):
+            for path, node in some:
+                partition = by_path[path]
+                states[partition] = operations.with_leadership(path, known[partition], node)
         return states
 
     async def update_partition_states(self, states: Mapping[TopicPartition, PartitionState]) -> StateUpdates:
         """Replace states. The node of each must have the `partition_epoch` of its state as its version."""
-        steps = [
+        refused = await self._write(
             Step.of(partition, operations.set_partition_state(*partition, state))
             for partition, state in states.items()
-        ]
-        refused = await self._write(steps)
-        updated = {
-            partition: replace(state, partition_epoch=state.partition_epoch + 1)
-            for partition, state in states.items()
-            if partition not in refused
-        }
+        )
+        updated: dict[TopicPartition, PartitionState] = {}
+        async for some in in_slices(states.items()):
+            for partition, state in some:
+                if partition not in refused:
+                    updated[partition] = replace(state, partition_epoch=state.partition_epoch + 1)
         retriable = [partition for partition, error in refused.items() if isinstance(error, BadVersion)]
         failed: dict[TopicPartition, Exception] = {
             partition: error for partition, error in refused.items() if not isinstance(error, BadVersion)
@@ -159,9 +159,9 @@ class ControllerStore:
 
     async def delete_nodes(self, doomed: Iterable[str]) -> None:
         """Delete notifications or requests that are handled. Missing nodes are no error."""
-        await self._write([Step.of(path, Delete(path)) for path in doomed])
+        await self._write(Step.of(path, Delete(path)) for path in doomed)
 
-    async def _write(self, steps: Sequence[Step[K]]) -> dict[K, TreeError]:
+    async def _write(self, steps: Iterable[Step[K]]) -> dict[K, TreeError]:
         return await write_steps(self._tree, steps, self.epoch)
 
 

@@ -34,8 +34,8 @@ K = TypeVar("K")
 MAX_MULTI_BYTES = 512 * 1024
 """Half of ZooKeeper's jute.maxbuffer: an encoded operation is longer than its path and data."""
 
-MAX_MULTI_OPERATIONS = 600
-"""A multi of this size is encoded within a few milliseconds."""
+MAX_MULTI_OPERATIONS = 300
+"""A multi of this size is made, encoded and sent within a few milliseconds."""
 
 OPERATION_OVERHEAD = 64
 """Bytes of an encoded operation beside its path and data, at most: header, lengths, flags, access list."""
@@ -87,9 +87,11 @@ def grouped(steps: Iterable[Step[K]]) -> Iterator[list[Step[K]]]:
 
 
 async def write_steps(
-    tree: AsyncTree, steps: Sequence[Step[K]], epoch: ControllerEpoch | None = None
+    tree: AsyncTree, steps: Iterable[Step[K]], epoch: ControllerEpoch | None = None
 ) -> dict[K, TreeError]:
     """Make all steps; returns the errors of those that were refused.
+
+    A generator of steps is drawn group by group, so that other tasks run while many steps are made.
 
     Each multi checks the controller epoch, if one is given. Raises Fenced if another controller was elected,
     SessionExpired if the session ends; some steps may be made then.
