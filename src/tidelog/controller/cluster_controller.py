@@ -37,6 +37,7 @@ from tidelog.controller.interface import (
     TopicToDelete,
 )
 from tidelog.controller.leader_elections import ElectionType
+from tidelog.controller.partition_state_machine import ElectionStats
 from tidelog.controller.planning import ControllerSettings
 from tidelog.controller.term import ControllerParts
 from tidelog.controller.watches import ChangeWatch
@@ -113,6 +114,11 @@ class ClusterController:
     def context(self) -> ControllerContext:
         """What the active controller knows; empty if it is not active."""
         return self._idle_context if self._active is None else self._active.term.context
+
+    @property
+    def stats(self) -> ElectionStats:
+        """The elections that this controller has made, in all of its terms."""
+        return self._parts.stats
 
     @property
     def settings(self) -> ControllerSettings:

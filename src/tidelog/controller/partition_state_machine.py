@@ -13,7 +13,7 @@ requests of the batch are not sent then, and the controller resigns or starts an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
@@ -45,6 +45,14 @@ ElectionResults: TypeAlias = dict[TopicPartition, PartitionState | Exception]
 """For each partition its elected state, or why there is none (mostly StateChangeFailed)."""
 
 
+@dataclass(slots=True)
+class ElectionStats:
+    """The elected leaders, and those among them that may lack records of the former leader."""
+
+    elections: int = 0
+    unclean_elections: int = 0
+
+
 class PartitionStateMachine:
     def __init__(
         self,
@@ -53,12 +61,14 @@ class PartitionStateMachine:
         batch: ControllerBrokerRequestBatch,
         log: StateChangeLog,
         settings: ControllerSettings,
+        stats: ElectionStats | None = None,
     ) -> None:
         self._context = context
         self._store = store
         self._batch = batch
         self._log = log
         self._settings = settings
+        self._stats = stats or ElectionStats()
 
     async def startup(self) -> ElectionResults:
         """Set the status of every partition of the context, and elect leaders for those without one.
@@ -273,6 +283,8 @@ class PartitionStateMachine:
 
     def _led(self, partition: TopicPartition, state: PartitionState, strategy: ElectionStrategy) -> None:
         """Tell the replicas of a partition about its new leader."""
+        self._stats.elections += 1
+        self._stats.unclean_elections += state.leader not in self._context.partitions[partition].isr
         self._context.put_partition(partition, state)
         if strategy is ElectionStrategy.REASSIGNMENT:
             recipients = election.target_replicas(state)

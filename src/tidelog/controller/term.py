@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidelog.cluster.transport import Transport
 from tidelog.controller.channel_manager import ChannelSettings, ControllerChannelManager
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.event_manager import ControllerState
 from tidelog.controller.interface import ConfigRules
-from tidelog.controller.partition_state_machine import ElectionStrategy, PartitionStateMachine
+from tidelog.controller.partition_state_machine import ElectionStats, ElectionStrategy, PartitionStateMachine
 from tidelog.controller.planning import ControllerSettings
 from tidelog.controller.replica_state_machine import ReplicaStateMachine
 from tidelog.controller.request_batch import BatchNotEmpty, ControllerBrokerRequestBatch, ResponseListener
@@ -46,6 +46,7 @@ class ControllerParts:
     channels: ChannelSettings
     inter_broker_listener: str
     rng: random.Random
+    stats: ElectionStats = field(default_factory=ElectionStats)
 
 
 class ControllerTerm:
@@ -71,7 +72,7 @@ class ControllerTerm:
         )
         self.replicas = ReplicaStateMachine(self.context, self.store, self.batch, self.log)
         self.partitions = PartitionStateMachine(
-            self.context, self.store, self.batch, self.log, parts.settings
+            self.context, self.store, self.batch, self.log, parts.settings, parts.stats
         )
         self.deletion = TopicDeletionManager(
             self.context, self.store, self.partitions, self.replicas, self.batch, parts.settings

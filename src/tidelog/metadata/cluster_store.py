@@ -23,7 +23,6 @@ from tidelog.metadata.tree import (
     Delete,
     NodeExists,
     NoNode,
-    SetData,
     Stat,
     Watch,
     child_of,
@@ -404,9 +403,13 @@ class ClusterStore:
         while True:
             data, stat = await self._create_once(paths.PRODUCER_IDS, b"")
             block = operations.next_producer_ids(data, broker_id)
-            write = SetData(paths.PRODUCER_IDS, block.encode(), stat.version)
-            if not await write_steps(self.tree, [Step.of(block.first, write)]):
-                return range(block.first, block.last + 1)
+            try:
+                await self.tree.set(paths.PRODUCER_IDS, block.encode(), stat.version)
+            except (BadVersion, ConnectionLost):
+                # Another broker was quicker, or the outcome is not known. A controller that was replaced may
+                # have written the same block for the same broker, so the node does not tell whose it is.
+                continue
+            return range(block.first, block.last + 1)
 
     async def _children(self, path: str, watch: Watch | None = None) -> list[str]:
         try:
