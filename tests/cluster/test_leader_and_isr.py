@@ -56,8 +56,8 @@ def broker(tmp_path: Path) -> Iterator[Controlled]:
         (6, 0, NONE, True),  # a newer leader epoch counts, whatever the partition epoch is
         (6, 9, NONE, True),
         (5, 4, NONE, True),  # the same leader with other replicas in sync
-        (5, 3, NONE, False),  # a repeated request
-        (5, 2, NONE, False),
+        (5, 3, STALE_CONTROLLER_EPOCH, False),  # a repeated request
+        (5, 2, STALE_CONTROLLER_EPOCH, False),
         (4, 9, STALE_CONTROLLER_EPOCH, False),
         (0, 0, STALE_CONTROLLER_EPOCH, False),
     ],
@@ -98,10 +98,10 @@ def test_requests_of_an_older_controller_are_refused_as_a_whole(broker: Controll
 
 @pytest.mark.parametrize(
     ("leader_epoch", "code"),
-    [(-2, NONE), (-1, NONE), (6, NONE), (5, FENCED_LEADER_EPOCH), (4, FENCED_LEADER_EPOCH)],
+    [(-2, NONE), (-1, NONE), (6, NONE), (5, NONE), (4, FENCED_LEADER_EPOCH), (0, FENCED_LEADER_EPOCH)],
 )
 @pytest.mark.parametrize("delete", [False, True])
-def test_a_replica_is_stopped_by_a_newer_epoch_or_by_the_epoch_of_a_deletion(
+def test_a_replica_is_not_stopped_by_an_older_epoch(
     broker: Controlled, leader_epoch: int, code: int, delete: bool
 ) -> None:
     broker.lead(leader_epoch=5)
@@ -135,7 +135,7 @@ def test_becoming_leader_again_with_the_same_epoch_changes_nothing(broker: Contr
     partition = broker.hosted()
     assert broker.produce(partition).offset == 0
     epochs = partition.leader_log().end_offset_for_epoch(5)
-    assert broker.lead(leader_epoch=5) == NONE
+    assert broker.lead(leader_epoch=5) == STALE_CONTROLLER_EPOCH
     assert broker.hosted() is partition
     assert broker.produce(partition).offset == 1
     assert partition.leader_log().end_offset_for_epoch(5) == (5, epochs[1] + 1)

@@ -38,6 +38,7 @@ from tidelog.server.cluster_services import ClusterServices
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.group import overrides_of
 from tidelog.server.dynamic_config import DynamicConfig
+from tidelog.server.forwarding import ForwardingManager
 from tidelog.server.services import Services
 from tidelog.storage.disk import RealDisk
 from tidelog.storage.log_manager import LogManager
@@ -162,6 +163,7 @@ class ClusterBroker:
                 controller=self.controller,
                 states=self.states,
                 overrides=overrides,
+                forwarding=cast("ForwardingManager", SimpleNamespace(is_needed=False)),
                 broker_epoch=lambda: self.broker_epoch,
                 listeners=frozenset((BROKERS, CONTROL)),
             ),

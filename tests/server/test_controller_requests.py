@@ -399,7 +399,7 @@ def test_a_partition_answers_for_itself(broker: ClusterBroker) -> None:
     codes = [[error.error_code for error in topic.partition_errors] for topic in answer.topics]
     expected = [ErrorCode.STALE_CONTROLLER_EPOCH, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert codes == [expected, [0]]
-    stop = stop_replica("t", 0, leader_epoch=5)
+    stop = stop_replica("t", 0, leader_epoch=4)
     stop.topic_states += stop_replica("t", 1).topic_states + stop_replica("gone", 3).topic_states
     stopped = connection.ask(stop, StopReplicaResponse, 4)
     assert [(e.topic_name, e.partition_index, e.error_code) for e in stopped.partition_errors] == [

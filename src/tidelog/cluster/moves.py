@@ -97,14 +97,17 @@ class ReplicaMoves:
     # -- life
 
     def start(self) -> None:
-        """Continue the moves that the last broker did not complete, when all partitions are hosted."""
+        """Continue the moves that the last broker did not complete.
+
+        A broker of a cluster hosts no partition yet: `partition_hosted` continues the move of each.
+        """
+        metadata = self._replicas.metadata
         for future in self._logs.futures.all():
-            try:
-                partition = self._replicas.partition(*future.key)
-            except (UnknownTopicOrPartition, NotLeaderOrFollower):
-                self._give_up(future)
-            else:
+            partition = self._replicas.find_partition(*future.key)
+            if partition is not None:
                 self._continue(partition, future)
+            elif metadata is None or metadata.is_initialized:
+                self._give_up(future)
         self._take_up()
 
     def partition_hosted(self, partition: Partition) -> None:

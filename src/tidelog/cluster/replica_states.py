@@ -65,35 +65,35 @@ class PartitionChange:
 
 def check_leader_and_isr(
     current: Partition | None, log_id: bytes | None, change: PartitionChange, me: int
-) -> bool:
-    """Whether a LeaderAndIsr changes a partition; `log_id` is the topic id of its log, if there is one.
+) -> None:
+    """KafkaError unless a LeaderAndIsr may change a partition; `log_id` is the topic id of its log.
 
-    Raises the KafkaError of the answer if it is refused.
+    As in Kafka, the error of a state that is not newer is STALE_CONTROLLER_EPOCH. The controller does nothing
+    about it: it repeats a request whose answer was lost.
     """
     state = change.state
     ids = (log_id or NO_TOPIC_ID, current.topic_id if current is not None else NO_TOPIC_ID)
     for known in ids:
         if NO_TOPIC_ID not in (known, change.topic_id) and known != change.topic_id:
             raise InconsistentTopicId(f"the topic id is {known.hex()} here, not {change.topic_id.hex()}")
-    if current is not None and state.leader_epoch < current.leader_epoch:
-        raise StaleControllerEpoch(
-            f"leader epoch {state.leader_epoch} is older than the present {current.leader_epoch}"
-        )
+    if current is not None:
+        present = (current.leader_epoch, current.partition_epoch)
+        if (state.leader_epoch, state.partition_epoch) <= present:
+            raise StaleControllerEpoch(
+                f"leader epoch {state.leader_epoch}, partition epoch {state.partition_epoch} are not newer "
+                f"than {present[0]} and {present[1]}"
+            )
     if me not in state.replicas:
         raise UnknownTopicOrPartition(f"broker {me} is none of the replicas {state.replicas}")
-    if current is None or state.leader_epoch > current.leader_epoch:
-        return True
-    # The controller repeats a request whose answer was lost.
-    return state.partition_epoch > current.partition_epoch
 
 
 def check_stop_replica(current: Partition | None, leader_epoch: int) -> None:
     """KafkaError unless a StopReplica with this leader epoch may stop a partition."""
     if current is None or leader_epoch in (NO_EPOCH, EPOCH_DURING_DELETE):
         return
-    if leader_epoch <= current.leader_epoch:
+    if leader_epoch < current.leader_epoch:
         raise FencedLeaderEpoch(
-            f"leader epoch {leader_epoch} is not newer than the present {current.leader_epoch}"
+            f"leader epoch {leader_epoch} is older than the present {current.leader_epoch}"
         )
 
 
@@ -203,7 +203,7 @@ class ReplicaStates:
     async def _accepted(
         self, request: LeaderAndIsrRequest, outcomes: dict[PartitionKey, int]
     ) -> list[PartitionChange]:
-        """The changes to make; `outcomes` gets the error codes of all partitions so far."""
+        """The changes to make; `outcomes` gets the error codes of the others."""
         changes = []
         for topic in request.topic_states:
             for wanted in topic.partition_states:
@@ -211,24 +211,22 @@ class ReplicaStates:
                     topic.topic_name, topic.topic_id, wanted.partition_index, _state(wanted), wanted.is_new
                 )
                 try:
-                    is_accepted = self._check(change)
+                    self._check(change)
+                    changes.append(change)
                 except KafkaError as error:
-                    log.warning("the controller's state of %s-%d is refused: %s", *change.key, error)
+                    level = logging.INFO if isinstance(error, StaleControllerEpoch) else logging.WARNING
+                    log.log(level, "the controller's state of %s-%d is refused: %s", *change.key, error)
                     outcomes[change.key] = error.code
-                else:
-                    outcomes[change.key] = 0
-                    if is_accepted:
-                        changes.append(change)
                 await self._give_way()
         return changes
 
-    def _check(self, change: PartitionChange) -> bool:
+    def _check(self, change: PartitionChange) -> None:
         current = self._replicas.find_partition(*change.key)
         found = self._logs.get(*change.key)
         if current is not None and current.offline and change.key in self._logs.failed:
             raise KafkaStorageError(self._logs.failed[change.key])
         log_id = None if found is None else found.topic_id
-        return check_leader_and_isr(current, log_id, change, self._replicas.broker_id)
+        check_leader_and_isr(current, log_id, change, self._replicas.broker_id)
 
     async def _make_logs(self, changes: list[PartitionChange]) -> None:
         """Create the missing logs durably, off the loop. `_apply` meets the errors."""

@@ -153,6 +153,8 @@ class Broker(LogManagerListener):
                 services.replicas, self._loop, cleaner, move_settings(self.config)
             )
             self._moves.start()
+            if services.cluster is not None:
+                services.cluster.states.on_hosted = self._moves.partition_hosted
             self._follow_settings(membership, server, cleaner, self._moves)
             if metrics_server is not None:
                 metrics_server.start()

@@ -337,6 +337,23 @@ def test_a_stop_on_the_way_is_no_end() -> None:
     assert again.names(B) == ["t-0"]
 
 
+def test_a_move_in_a_cluster_goes_on_when_the_controller_has_the_broker_lead() -> None:
+    world = filled(settings=MoveSettings(io_max_bytes_per_second=20_000))
+    world.moves.alter(KEY, B)
+    world.advance(0.05)
+    assert world.folder() == A
+    world.disk.locks.clear()
+    again = Moving(world.disk, is_hosted=False)
+    again.advance(1)
+    assert again.logs.futures.get(KEY) is not None
+    assert again.folder() == A
+    again.partition = again.lead(1)
+    again.moves.partition_hosted(again.partition)
+    again.advance(1)
+    assert again.folder() == B
+    assert offsets(records(again.log)) == list(range(60))
+
+
 def test_what_an_earlier_try_left_is_used_as_far_as_it_is_right() -> None:
     world = filled(settings=MoveSettings(io_max_bytes_per_second=20_000))
     world.moves.alter(KEY, B)

@@ -6,6 +6,7 @@ from tests.cluster.world import OfflinePartitions
 from tests.storage.helpers import NOW, batch
 from tests.support.simdisk import SimulatedDisk
 from tidelog.clock import ManualClock, SimulatedScheduler
+from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.moves import MoveSettings, ReplicaMoves
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import AppendOutcome, ReplicaManager
@@ -33,8 +34,10 @@ class Moving:
         step_bytes: int = 400,
         near_bytes: int = 0,
         settings: MoveSettings | None = None,
+        is_hosted: bool = True,
         **config: object,
     ) -> None:
+        """Unless `is_hosted`, the broker belongs to a cluster: a test has it lead the partition."""
         self.disk = disk or SimulatedDisk()
         self.scheduler = SimulatedScheduler(ManualClock(NOW))
         defaults: dict[str, object] = {"segment_bytes": 1000, "index_interval_bytes": 200, **config}
@@ -48,7 +51,10 @@ class Moving:
         worker = InlineWorker(self.scheduler)
         self.replicas = ReplicaManager(0, self.logs, self.scheduler, worker, AllTopicMetrics(Registry()))
         self.logs.listen(OfflinePartitions(self.replicas))
-        self.partition = self.lead(epoch)
+        if is_hosted:
+            self.partition = self.lead(epoch)
+        else:
+            self.replicas.metadata = MetadataCache("cluster")
         self.cleaner = LogCleaner(self.logs, self.scheduler)
         self.cleaner.start()
         self.moves = ReplicaMoves(

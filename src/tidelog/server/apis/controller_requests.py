@@ -6,12 +6,12 @@
   earlier registration. -1 passes, and so does a newer one, which the controller may know first.
 - A controller epoch below the highest one seen is STALE_CONTROLLER_EPOCH. A KRaft controller is
   INVALID_REQUEST.
-- LeaderAndIsr: an older leader epoch is STALE_CONTROLLER_EPOCH for its partition, and another topic id
-  INCONSISTENT_TOPIC_ID; a state that is known already changes nothing. The answer comes when the logs are
-  durable and the partitions are led or followed. v5 answers by topic id. `type` has no meaning here: a
-  controller on ZooKeeper leaves it 0.
-- StopReplica: a leader epoch that is not newer is FENCED_LEADER_EPOCH; -1 and -2 (the topic is deleted) pass.
-  The answer comes when the deletions are durable.
+- LeaderAndIsr: a newer leader epoch is applied, and so is a newer partition epoch of the same leader epoch.
+  Any other state is STALE_CONTROLLER_EPOCH for its partition, and another topic id INCONSISTENT_TOPIC_ID. The
+  answer comes when the logs are durable and the partitions are led or followed. v5 answers by topic id.
+  `type` has no meaning here: a controller on ZooKeeper leaves it 0.
+- StopReplica: an older leader epoch is FENCED_LEADER_EPOCH; -1 and -2 (the topic is deleted) pass. The answer
+  comes when the deletions are durable. A leader that is stopped without a deletion leads no more.
 - UpdateMetadata has all live brokers, and the partitions that changed. The leader -2 deletes a partition.
 """
 
