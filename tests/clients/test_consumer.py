@@ -641,7 +641,7 @@ def test_what_interceptors_drop_does_not_hold_up_what_follows(bootstrap: str, si
 
 def test_a_poll_for_no_records_is_refused(bootstrap: str, single: str) -> None:
     with from_start(bootstrap, single) as consumer:
-        with pytest.raises(ValueError, match="max_records is 0; at least 1 is right"):
+        with pytest.raises(ValueError, match="max_records is 0; expected at least 1"):
             consumer.poll(1, max_records=0)
         with pytest.raises(ValueError, match="max_records is -1"):
             consumer.poll_arrow(1, max_records=-1)

@@ -309,7 +309,7 @@ def test_a_call_of_wrong_types_is_refused_with_what_is_right(bootstrap: str, top
         for headers in ({"shop": b"7"}, [(b"shop", b"7")], [("shop", 7)], [("shop", b"7", b"8")]):
             with pytest.raises(SerializationException, match="expected pairs of a name and bytes"):
                 producer.send(topic, b"value", headers=headers)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=r"partition '0' of topic .*: a number from 0 is right"):
+        with pytest.raises(ValueError, match=r"partition '0' of topic .*: expected a number from 0 on"):
             producer.send(topic, b"value", partition="0")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"timestamp 1\.5: whole milliseconds since 1970"):
             producer.send(topic, b"value", timestamp_ms=1.5)  # type: ignore[arg-type]

@@ -169,7 +169,7 @@ def test_what_cannot_be_sent_is_named(bootstrap: str, topic: str) -> None:
         ({"keys": [b"k"]}, {}, "column 'keys' would not be sent: did you mean 'key'?"),
         ({"colour": [1]}, {}, "column 'colour' would not be sent: columns are key, value, timestamp, topic"),
         ({"key": [b"k"], "id": [b"i"]}, {"key_column": "id"}, "column 'key' would not be sent"),
-        ({"partition": [-1]}, {}, "column 'partition' has partition -1: at least 0 is right"),
+        ({"partition": [-1]}, {}, "column 'partition' has partition -1: expected at least 0"),
         ({"topic": pa.array([None], "string")}, {"topic": None}, "column 'topic' has rows without a topic"),
         ({}, {"topic": None}, "no topic is given, and the table has no column 'topic'"),
         ({"headers": [[{"key": None, "value": b""}]]}, {}, "column 'headers' has a header without a name"),
@@ -190,7 +190,7 @@ def test_a_column_that_would_not_be_sent_is_an_error(
 @pytest.mark.parametrize(
     ("column", "problem"),
     [
-        ({"partition": ["1"]}, "column 'partition' is string; int32 is right"),
+        ({"partition": ["1"]}, "column 'partition' is string; expected int32"),
         ({"topic": [[1]]}, "column 'topic' is list"),
         ({"headers": ["a"]}, "column 'headers' is string; list"),
     ],

@@ -225,8 +225,8 @@ def test_a_torn_tail_is_named_and_cut_by_the_first_start(tmp_path: Path) -> None
     shutil.move(unpack("crashed", tmp_path), broker.data)
     with (broker.data / "v1-none-0" / f"{0:020d}.log").open("ab") as file:
         file.write(message(1, Record(40, 1, None, b"torn" * 9))[:-5])
-    told = run(broker.data).output.partition("of an incomplete message")[0]
-    assert "v1-none-0" in told.rpartition("Conv")[2]
+    output = run(broker.data).output
+    assert "v1-none-0" in output.partition("of an incomplete message")[0].rpartition("Conv")[2]
     with broker:
         assert read_with_fetch(broker.bootstrap, ("v1-none", 0)) == expected()["v1-none", 0]
 

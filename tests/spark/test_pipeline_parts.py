@@ -109,7 +109,7 @@ def test_settings_come_from_properties_and_toml(tmp_path: Path) -> None:
     assert read_settings(tmp_path / "a.properties") == {"window_seconds": "90", "a.share": "0.1"}
     assert read_settings(tmp_path / "a.toml") == {"window_seconds": 90, "a.share": 0.1}
     (tmp_path / "bad.toml").write_text("window_seconds = \n")
-    with pytest.raises(ConfigError, match=r"bad\.toml: no TOML"):
+    with pytest.raises(ConfigError, match=r"bad\.toml: not TOML"):
         read_settings(tmp_path / "bad.toml")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_settings(tmp_path / "none.toml")

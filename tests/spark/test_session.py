@@ -154,6 +154,5 @@ def test_a_plain_session_reads_after_it_is_registered_whatever_python_is_in_the_
 
 def test_a_python_without_the_package_is_named(foreign_python: Path) -> None:
     context = SimpleNamespace(master="spark://host:7077", pythonExec=str(foreign_python))
-    named = f"Spark runs {foreign_python}, which has no tidelog: before the session"
-    with pytest.raises(SparkMissing, match=named):
+    with pytest.raises(SparkMissing, match=f"Spark runs {foreign_python}, which has no tidelog: before"):
         register(SimpleNamespace(sparkContext=context))  # type: ignore[arg-type]

@@ -428,7 +428,7 @@ def limit_of(max_records: int | None, otherwise: int) -> int:
     if max_records is None:
         return otherwise
     if max_records < 1:
-        raise ValueError(f"max_records is {max_records}; at least 1 is right")
+        raise ValueError(f"max_records is {max_records}; expected at least 1")
     return max_records
 
 

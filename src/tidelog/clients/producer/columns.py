@@ -115,7 +115,7 @@ class ColumnSender:
 
     def __init__(self, core: ProducerCore, sources: RowSources) -> None:
         if sources.partition is not None and sources.partition < 0:
-            raise ValueError(f"partition {sources.partition} of topic {sources.topic!r}: at least 0 is right")
+            raise ValueError(f"partition {sources.partition} of topic {sources.topic!r}: expected at least 0")
         self._core = core
         self._sources = sources
         self._headers = encoded_headers(sources.headers or ())
@@ -254,10 +254,10 @@ def rows_by_place(
     if names.partition is not None:
         numbers = batch.column(names.partition)
         if not pa.types.is_integer(numbers.type):
-            raise TypeError(f"column {names.partition!r} is {numbers.type}; int32 is right")
+            raise TypeError(f"column {names.partition!r} is {numbers.type}; expected int32")
         least = pc.min(numbers).as_py()
         if least is not None and least < 0:
-            raise ValueError(f"column {names.partition!r} has partition {least}: at least 0 is right")
+            raise ValueError(f"column {names.partition!r} has partition {least}: expected at least 0")
         codes = pc.add(codes, pc.add(pc.fill_null(numbers.cast(pa.int64()), NO_PARTITION), 1))
     for number, partition, rows in rows_by_code(batch, codes):
         yield topics[number], sources.partition if names.partition is None else partition, rows
@@ -273,7 +273,7 @@ def _topic_codes(column: pa.Array, name: str) -> tuple[list[str], pa.Int64Array]
     try:
         encoded = column.cast(pa.string()).dictionary_encode()
     except pa.ArrowException:
-        raise TypeError(f"column {name!r} is {column.type}; string is right") from None
+        raise TypeError(f"column {name!r} is {column.type}; expected string") from None
     shifted = pc.shift_left(encoded.indices.cast(pa.int64()), pa.scalar(32, pa.int64()))
     return encoded.dictionary.to_pylist(), shifted
 
@@ -315,7 +315,7 @@ def _row_headers(column: pa.Array, name: str) -> ArrowColumn | None:
     try:
         column = column.cast(kind)
     except pa.ArrowException:
-        raise TypeError(f"column {name!r} is {column.type}; {kind} is right") from None
+        raise TypeError(f"column {name!r} is {column.type}; expected {kind}") from None
     if not pc.sum(pc.list_value_length(column)).as_py():
         return None
     cells: list[bytes | None] = []
@@ -356,7 +356,7 @@ def _binary(column: pa.Array, name: str) -> ArrowColumn:
         try:
             column = column.cast(pa.large_binary())
         except pa.ArrowException:
-            raise TypeError(f"column {name!r} is {kind}; binary or string is right") from None
+            raise TypeError(f"column {name!r} is {kind}; expected binary or string") from None
         kind = column.type
     validity, offsets, content = column.buffers()
     return ArrowColumn(offsets, content, validity, column.offset, len(column), _is_wide(kind))
@@ -381,11 +381,11 @@ def _milliseconds(column: pa.Array, name: str) -> pa.Array:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     if not pa.types.is_integer(column.type):
-        raise TypeError(f"column {name!r} is {column.type}; a timestamp, or milliseconds as int64, is right")
+        raise TypeError(f"column {name!r} is {column.type}; expected a timestamp, or milliseconds as int64")
     column = column.cast(pa.int64())
     if column.null_count:
         column = pc.fill_null(column, time.time_ns() // 1_000_000)
     earliest = pc.min(column).as_py()
     if earliest < 0:
-        raise ValueError(f"column {name!r} has timestamp {earliest}: milliseconds since 1970 are right")
+        raise ValueError(f"column {name!r} has timestamp {earliest}: expected milliseconds since 1970")
     return column

@@ -328,7 +328,7 @@ class ProducerCore:
         """The partition that a user-defined partitioner returns."""
         partition = choose(topic, key, key_bytes, value, value_bytes, self.client.view)
         if not isinstance(partition, int) or partition < 0:
-            raise ValueError(f"the partitioner chose {partition!r} for topic {topic!r}; at least 0 is right")
+            raise ValueError(f"the partitioner chose {partition!r} for topic {topic!r}; expected at least 0")
         return partition
 
     def _bytes(
@@ -527,9 +527,9 @@ def _check(record: ProducerRecord) -> None:
         raise ValueError(f"topic {record.topic!r}: a name is needed")
     partition, timestamp = record.partition, record.timestamp_ms
     if partition is not None and not (isinstance(partition, SupportsIndex) and partition >= 0):
-        raise ValueError(f"partition {partition!r} of topic {record.topic!r}: a number from 0 is right")
+        raise ValueError(f"partition {partition!r} of topic {record.topic!r}: expected a number from 0 on")
     if timestamp is not None and not (isinstance(timestamp, SupportsIndex) and 0 <= timestamp < 1 << 63):
-        raise ValueError(f"timestamp {timestamp!r}: whole milliseconds since 1970 are right")
+        raise ValueError(f"timestamp {timestamp!r}: expected whole milliseconds since 1970")
 
 
 def encoded_headers(headers: Headers) -> EncodedHeaders:
