@@ -187,29 +187,39 @@ def _filled(kind: type[S], values: dict[str, object], given: frozenset[str]) -> 
     return settings
 
 
-def _values(
-    definition: ConfigDef, config: Mapping[str, object] | None, named: Mapping[str, object]
-) -> tuple[dict[str, object], frozenset[str]]:
-    """Every setting by its attribute name, and Kafka's names of the given ones."""
+def with_keywords(config: Mapping[str, object] | None, named: Mapping[str, object]) -> dict[str, object]:
+    """The given settings under Kafka's names. Raises ConfigError for a setting that is given twice."""
     given = {name.replace("_", "."): value for name, value in (config or {}).items()}
     for name, value in named.items():
         dotted = name.replace("_", ".")
         if dotted in given:
             raise ConfigError(dotted, None, f"given twice: in the dict, and as {name}=")
         given[dotted] = value
+    return given
+
+
+def setting_values(definition: ConfigDef, given: Mapping[str, object]) -> dict[str, object]:
+    """Every setting by its attribute name. Logs a warning about names that the definition does not have."""
     values: dict[str, object] = {}
     for key in definition.values():
         if key.name in given:
-            values[key.attribute] = _value(key, given.pop(key.name))
+            values[key.attribute] = _value(key, given[key.name])
             if not key.served:
                 log.warning("%s is accepted and changes nothing: %s", key.name, key.reason)
         else:
             values[key.attribute] = key.parse(key.default)
     for name in given:
-        log.warning("%s", _unknown(name, definition))
-    names = {key.attribute for key in definition.values()}
-    present = {name.replace("_", ".") for name in (*(config or {}), *named)}
-    return values, frozenset(name for name in present if name.replace(".", "_") in names)
+        if name not in definition:
+            log.warning("%s", _unknown(name, definition))
+    return values
+
+
+def _values(
+    definition: ConfigDef, config: Mapping[str, object] | None, named: Mapping[str, object]
+) -> tuple[dict[str, object], frozenset[str]]:
+    """Every setting by its attribute name, and Kafka's names of the given ones."""
+    given = with_keywords(config, named)
+    return setting_values(definition, given), frozenset(name for name in given if name in definition)
 
 
 def _unknown(name: str, definition: Iterable[str]) -> str:
