@@ -201,7 +201,8 @@ class Session:
             if connection is not None:
                 connection.abort()
             raise
-        if connection.closed:
+        if connection.closed and response.timeout_ms > 0:
+            # After the answer that the session has expired, a server closes the connection at once.
             raise ConnectionResetError("the server closed the connection")
         return connection, response
 
