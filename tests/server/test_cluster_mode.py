@@ -75,8 +75,13 @@ def produce(bootstrap: str, topic: str, values: Sequence[bytes] = VALUES) -> Non
 
 def consume(bootstrap: str, topic: str, count: int, group: str) -> set[bytes]:
     found: set[bytes] = set()
-    settings = {"bootstrap_servers": bootstrap, "group_id": group, "auto_offset_reset": "earliest"}
-    with Consumer(topic, settings) as consumer:
+    with Consumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    ) as consumer:
 
         def enough() -> bool:
             found.update(record.value or b"" for record in consumer.poll(0.2))
@@ -133,6 +138,32 @@ def test_producer_ids_are_different_on_all_brokers(cluster: ClusterOfBrokers) ->
             found.append(eventually(given, "a producer id"))
     assert len(set(found)) == len(found)
     assert len({number // 1000 for number in found}) == 2, "each broker has a block"
+
+
+def test_transactions_span_partitions_offsets_and_coordinators_on_all_brokers(
+    cluster: ClusterOfBrokers,
+) -> None:
+    create(cluster.bootstrap, "sink", 4)
+    committed: set[bytes] = set()
+    for number in range(8):  # ids with coordinators on both brokers
+        values = [b"%d-%d" % (number, index) for index in range(40)]
+        with Producer(bootstrap_servers=cluster.bootstrap, transactional_id=f"writer-{number}") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for value in values:
+                producer.send("sink", value, value)
+            producer.send_offsets_to_transaction({("sink", 0): number + 1}, f"group-{number}")
+            if number % 2:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+                committed.update(values)
+    assert consume(cluster.bootstrap, "sink", len(committed), "readers") == committed
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        for number in range(8):
+            (found,) = admin.list_consumer_group_offsets([f"group-{number}"]).values()
+            offsets = [position.offset for position in found.values()]
+            assert offsets == ([] if number % 2 else [number + 1]), number
 
 
 # Settings

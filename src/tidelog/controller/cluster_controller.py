@@ -115,6 +115,13 @@ class ClusterController:
         """What the active controller knows; empty if it is not active."""
         return self._idle_context if self._active is None else self._active.term.context
 
+    def queue_sizes(self) -> dict[int, int]:
+        """The unanswered requests to each broker; empty if this controller is not active."""
+        if self._active is None:
+            return {}
+        channels = self._active.term.channels
+        return {broker_id: channels.queue_size(broker_id) for broker_id in channels.broker_ids}
+
     @property
     def stats(self) -> ElectionStats:
         """The elections that this controller has made, in all of its terms."""

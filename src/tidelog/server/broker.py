@@ -107,6 +107,7 @@ class Broker(LogManagerListener):
         self._transactions: TransactionCoordinator | None = None
         self._server: SocketServer | None = None
         self._router: Router | None = None
+        self._producer_ids: ProducerIds | None = None
         self._topic_creation: AutoTopicCreation | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._identities: list[MetaProperties] = []
@@ -218,11 +219,23 @@ class Broker(LogManagerListener):
         metadata.features = {name: high for name, (_, high) in SUPPORTED_FEATURES.items()}
         settings = GroupSettings(self.config.__getitem__, overrides_of(metadata))
         self._groups = groups = GroupCoordinator(replicas, metadata, self._loop, settings)
-        producer_ids = ProducerIds(membership.requests.allocate_producer_ids)
-        self._transactions = transactions = self._make_transactions(
-            replicas, metadata, groups, producer_ids, membership
+        self._producer_ids = producer_ids = ProducerIds(membership.requests.allocate_producer_ids)
+        transaction_settings = TransactionSettings(self.config.__getitem__)
+        local = LocalMarkers(
+            replicas,
+            self._loop,
+            lambda: groups.runtime,
+            lambda: transaction_settings.append_timeout_ms,
         )
-        verification = TransactionVerification(transactions, replicas, membership.remote_verification())
+        self._transactions = transactions = TransactionCoordinator(
+            replicas,
+            metadata,
+            self._loop,
+            transaction_settings,
+            producer_ids,
+            membership.markers(local, self._loop),
+        )
+        verification = TransactionVerification(transactions, replicas, membership.remote_verification)
         groups.offsets.check_transaction = verification.check_offsets
         self._topic_creation = topic_creation = AutoTopicCreation(membership.requests)
         sessions = FetchSessionCache(
@@ -256,19 +269,6 @@ class Broker(LogManagerListener):
         services.respond = self._router.respond
         services.failed = self._router.failed
         return services
-
-    def _make_transactions(
-        self,
-        replicas: ReplicaManager,
-        metadata: MetadataCache,
-        groups: GroupCoordinator,
-        producer_ids: ProducerIds,
-        membership: Membership,
-    ) -> TransactionCoordinator:
-        settings = TransactionSettings(self.config.__getitem__)
-        local = LocalMarkers(replicas, self._loop, lambda: groups.runtime, lambda: settings.append_timeout_ms)
-        markers = membership.marker_channel(local, self._loop)
-        return TransactionCoordinator(replicas, metadata, self._loop, settings, producer_ids, markers)
 
     def _apis(self) -> dict[int, Api]:
         """The served APIs; if two-phase commits are enabled, with their version of InitProducerId."""
@@ -437,6 +437,8 @@ class Broker(LogManagerListener):
             self._replicas.end_waits()
         if self._server is not None:
             await self._server.close()
+        if self._producer_ids is not None:
+            self._producer_ids.close()
         if self._membership is not None:
             self._membership.disconnect()
         if self._router is not None:

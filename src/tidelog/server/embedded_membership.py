@@ -87,15 +87,16 @@ class EmbeddedMembership:
     async def load(self, metadata: MetadataCache, logs: LogManager) -> ClusterState:
         return await self.controller.load()
 
+    @property
+    def remote_verification(self) -> None:
+        return None
+
+    def markers(self, local: MarkerChannel, scheduler: Scheduler) -> MarkerChannel:
+        return local
+
     def overrides_of(self, topic: str) -> dict[str, str]:
         found = self.controller.state.topics.get(topic)
         return {} if found is None else found.configs
-
-    def marker_channel(self, local: MarkerChannel, scheduler: Scheduler) -> MarkerChannel:
-        return local
-
-    def remote_verification(self) -> None:
-        return None
 
     def check_folders(self, logs: LogManager) -> None:
         assert self._tree is not None

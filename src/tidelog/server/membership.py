@@ -65,14 +65,15 @@ class Membership(Protocol):
     def requests(self) -> ControllerRequests:
         """Available after `load`."""
 
+    @property
+    def remote_verification(self) -> RemoteVerification | None:
+        """Asks coordinators of transactions on other brokers; available after `load`."""
+
+    def markers(self, local: MarkerChannel, scheduler: Scheduler) -> MarkerChannel:
+        """Writes transaction markers on any broker; `local` writes those of this broker's partitions."""
+
     def overrides_of(self, topic: str) -> Mapping[str, str]:
         """The settings that a topic overrides; available after `load` for topics with logs here."""
-
-    def marker_channel(self, local: MarkerChannel, scheduler: Scheduler) -> MarkerChannel:
-        """Where the transaction coordinator writes markers; `local` writes to the partitions led here."""
-
-    def remote_verification(self) -> RemoteVerification | None:
-        """Asks coordinators on other brokers about transactions; None if there are no other brokers."""
 
     def check_folders(self, logs: LogManager) -> None:
         """Raise StaleTree if another cluster used the log folders; before logs are loaded."""
@@ -96,7 +97,7 @@ class Membership(Protocol):
         """Give up leaderships before the broker stops to answer; a failed start does not call this."""
 
     def disconnect(self) -> None:
-        """Fail the requests to other brokers, so that no answer to a client waits for them."""
+        """Fail the requests to the controller, so that no answer to a client waits for them."""
 
     async def resign(self) -> None:
         """Complete the running change of the controller and stop it, after the last request is answered."""

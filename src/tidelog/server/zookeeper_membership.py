@@ -20,7 +20,6 @@ from tidelog.controller.interface import ConfigEntity, ConfigKind
 from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC
 from tidelog.coordinator.transaction.coordinator import TOPIC as TRANSACTIONS_TOPIC
 from tidelog.coordinator.transaction.markers import MarkerChannel
-from tidelog.coordinator.transaction.remote_markers import RemoteMarkers
 from tidelog.coordinator.transaction.remote_verification import RemoteVerification
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
@@ -42,6 +41,7 @@ from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config_change_listener import ConfigChangeListener
 from tidelog.server.controller_channel import ControllerChannel, ControllerNode
 from tidelog.server.controller_client import ControllerClient
+from tidelog.server.controller_metrics import register_controller_metrics
 from tidelog.server.dynamic_config import DynamicConfig
 from tidelog.server.forwarding import ForwardingManager
 from tidelog.server.membership import Identity, known_broker_id, known_cluster_id
@@ -49,12 +49,14 @@ from tidelog.server.part_settings import controller_settings
 from tidelog.server.platform import Platform
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
+from tidelog.server.transaction_links import TransactionLinks
 from tidelog.storage.checkpoints import MetaProperties
 from tidelog.storage.log_manager import LogManager
 from tidelog.storage.partition_folders import parse_partition
 
 log = logging.getLogger("tidelog.server")
 
+UNCLEAN_ELECTIONS = "unclean.leader.election.enable"
 SESSION_MARGIN = 1.5
 """ZooKeeper ends the session of a dead process within this multiple of its time-out."""
 
@@ -84,8 +86,7 @@ class ZooKeeperMembership:
         self._listener: ConfigChangeListener | None = None
         self._controller: ClusterController | None = None
         self._channel: ControllerChannel | None = None
-        self._markers: RemoteMarkers | None = None
-        self._verification: RemoteVerification | None = None
+        self._links: TransactionLinks | None = None
         self._services: ClusterServices | None = None
         self._has_joined = False
 
@@ -118,6 +119,7 @@ class ZooKeeperMembership:
         self._overrides = TopicOverrides(self._store.topic_configs)
         await self._overrides.load(_topics_with_logs(logs))
         self._make_controller(metadata, listener)
+        self._links = TransactionLinks(self._config, self._broker_id, metadata)
         return state
 
     def _make_controller(self, metadata: MetadataCache, listener: ConfigChangeListener) -> None:
@@ -136,9 +138,8 @@ class ZooKeeperMembership:
             clock=self._clock,
             rng=self._rng,
         )
-        self._to_brokers = transport_to(config, listener_of_brokers, str(self._broker_id))
         self._channel = ControllerChannel(
-            self._to_brokers,
+            transport_to(config, listener_of_brokers, str(self._broker_id)),
             self._controller_node,
             timeout=cluster.controller_socket_timeout_ms / 1000,
             retry_timeout=cluster.request_timeout_ms / 1000,
@@ -153,15 +154,10 @@ class ZooKeeperMembership:
 
     def _controller_node(self) -> ControllerNode | None:
         assert self._metadata is not None
-        controller_id = self._metadata.snapshot.controller_id
-        endpoint = self._endpoint_of(controller_id)
-        return None if endpoint is None else ControllerNode(controller_id, endpoint)
-
-    def _endpoint_of(self, broker_id: int) -> Endpoint | None:
-        """The address of a live broker for other brokers."""
-        assert self._metadata is not None
-        broker = self._metadata.snapshot.brokers.get(broker_id)
-        return None if broker is None else broker.endpoint(self._config.inter_broker_listener)
+        state = self._metadata.snapshot
+        broker = state.brokers.get(state.controller_id)
+        endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
+        return None if endpoint is None else ControllerNode(state.controller_id, endpoint)
 
     @property
     def controller(self) -> AdminManager:
@@ -171,28 +167,17 @@ class ZooKeeperMembership:
     def requests(self) -> ControllerClient:
         return self._requests
 
+    @property
+    def remote_verification(self) -> RemoteVerification:
+        assert self._links is not None
+        return self._links.verification
+
+    def markers(self, local: MarkerChannel, scheduler: Scheduler) -> MarkerChannel:
+        assert self._links is not None
+        return self._links.markers(local, scheduler)
+
     def overrides_of(self, topic: str) -> Mapping[str, str]:
         return self._overrides.of(topic)
-
-    def marker_channel(self, local: MarkerChannel, scheduler: Scheduler) -> MarkerChannel:
-        assert self._metadata is not None
-        self._markers = RemoteMarkers(
-            self._broker_id,
-            local,
-            self._metadata,
-            scheduler,
-            self._to_brokers,
-            self._endpoint_of,
-            lambda: self._cluster.request_timeout_ms,
-        )
-        return self._markers
-
-    def remote_verification(self) -> RemoteVerification:
-        assert self._metadata is not None
-        self._verification = RemoteVerification(
-            self._metadata, self._to_brokers, self._endpoint_of, lambda: self._cluster.request_timeout_ms
-        )
-        return self._verification
 
     def check_folders(self, logs: LogManager) -> None:
         """The tree cannot be older than the folders: all brokers share it."""
@@ -222,6 +207,7 @@ class ZooKeeperMembership:
             lambda: self._broker_epoch,
             frozenset(filter(None, (self._config.inter_broker_listener, control))),
         )
+        register_controller_metrics(services.metrics.registry, controller)
         self._listener.start(self)
         self._endpoints = endpoints
         try:
@@ -253,9 +239,12 @@ class ZooKeeperMembership:
     def entity_changed(self, entity_path: str, configs: dict[str, str]) -> None:
         assert self._metadata is not None
         assert self._services is not None
+        assert self._controller is not None
         kind, _, name = entity_path.partition("/")
         if kind == ConfigKind.TOPIC:
             self._services.states.topic_config_changed(name, configs)
+            if configs.get(UNCLEAN_ELECTIONS, "").lower() == "true":
+                self._controller.unclean_election_enabled(name)
             return
         self._metadata.set_entity_configs(entity_path, configs)
         if kind == ConfigKind.BROKER and name in (DEFAULT_ENTITY, str(self._broker_id)):
@@ -271,7 +260,11 @@ class ZooKeeperMembership:
     def settings_changed(self) -> None:
         assert self._controller is not None
         assert self._services is not None
-        self._controller.update_settings(controller_settings(self._config))
+        before, settings = self._controller.settings, controller_settings(self._config)
+        is_enabled = settings.unclean_leader_election_enable and not before.unclean_leader_election_enable
+        self._controller.update_settings(settings)
+        if is_enabled:
+            self._controller.unclean_election_enabled()
         self._services.states.broker_settings_changed()
 
     # --- failures
@@ -317,9 +310,10 @@ class ZooKeeperMembership:
         return True
 
     def disconnect(self) -> None:
-        for part in (self._channel, self._markers, self._verification):
-            if part is not None:
-                part.close()
+        if self._channel is not None:
+            self._channel.close()
+        if self._links is not None:
+            self._links.close()
 
     async def resign(self) -> None:
         if self._services is not None:
