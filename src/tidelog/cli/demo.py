@@ -8,15 +8,13 @@ done, 1 if the broker cannot start or ends, or if the pipelines fail with --exit
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +23,13 @@ from types import TracebackType
 import click
 
 from tidelog.cli.output import failing
+from tidelog.server.child_process import end_with_parent, tool_command
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 15.0
 PIPELINES_STOP_SECONDS = 5.0
 TURN_SECONDS = 0.05
 PARTITIONS = 4
-PR_SET_PDEATHSIG = 1
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -160,10 +158,10 @@ class Process:
     def __init__(self, arguments: Sequence[str], stop_seconds: float) -> None:
         self._stop_seconds = stop_seconds
         self._popen = subprocess.Popen(
-            [*_tool(), *arguments],
+            [*tool_command(), *arguments],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_end_with_parent(),
+            preexec_fn=end_with_parent(),
         )
 
     def __enter__(self) -> Process:
@@ -245,12 +243,6 @@ class BrokerProcess(Process):
         self._folder.cleanup()
 
 
-def _tool() -> list[str]:
-    """The command of this installation's `tidelog`."""
-    script = Path(sys.executable).with_name("tidelog")
-    return [str(script)] if script.exists() else [sys.executable, "-m", "tidelog"]
-
-
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
     """Let Ctrl-C, SIGTERM and a closed terminal end the program cleanly."""
@@ -269,15 +261,3 @@ def signals_interrupt() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """A function that a child calls at its start: on Linux it gets a signal when this process is killed."""
-    if sys.platform != "linux":
-        return None
-    library = ctypes.CDLL(None, use_errno=True)
-
-    def ask() -> None:
-        library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-    return ask

@@ -19,6 +19,9 @@ class Tool(NamedTuple):
 
 TOOLS: dict[str, Tool] = {
     "start": Tool("tidelog.cli.start", "start", "Run a broker."),
+    "cluster": Tool(
+        "tidelog.cli.cluster", "cluster", "Run several brokers, and show the state of a cluster."
+    ),
     "demo": Tool("tidelog.cli.demo", "demo", "Run a broker with events, and all pipelines on them."),
     "console-producer": Tool(
         "tidelog.cli.console_producer", "console_producer", "Write the lines of standard input to a topic."

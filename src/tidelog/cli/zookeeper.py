@@ -5,22 +5,15 @@ Exit codes: 0 after Ctrl-C or SIGTERM, 1 if ZooKeeper cannot start or ends by it
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.stop_signals import StopAsked, ignore_stop_signals, stop_signals
+
 if TYPE_CHECKING:
     from tidelog.server.zookeeper_process import ZooKeeperProcess
-
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class _StopAsked(Exception):
-    """A signal asked to stop."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -50,10 +43,10 @@ def start(data: Path, port: int, host: str) -> None:
 
     process = ZooKeeperProcess(data, port, host)
     try:
-        with _signals():
+        with stop_signals():
             code = _run(process)
         raise ZooKeeperFailed(f"ZooKeeper ended with code {code}: see {process.log_file}")
-    except _StopAsked:
+    except StopAsked:
         _stop(process)
     except ZooKeeperFailed as error:
         _stop(process)
@@ -69,21 +62,5 @@ def _run(process: ZooKeeperProcess) -> int | None:
 
 def _stop(process: ZooKeeperProcess) -> None:
     """Stop it; another signal changes nothing."""
-    for number in STOPS:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_stop_signals()
     process.stop()
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """Raise _StopAsked at a signal."""
-
-    def ask(number: int, _frame: object) -> None:
-        raise _StopAsked(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, ask) for number in STOPS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import importlib.util
 import os
@@ -10,12 +9,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from tidelog.server.child_process import end_with_parent
 
 DEFAULT_PORT = 2181
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -37,7 +37,6 @@ PROBE_SECONDS = 2.0
 POLL_SECONDS = 0.02
 STOP_SECONDS = 10.0
 LOG_FILE, CONFIG_FILE, LOCK_FILE = "zookeeper.log", "zoo.cfg", ".lock"
-_PR_SET_PDEATHSIG = 1
 
 
 class ZooKeeperFailed(Exception):
@@ -99,7 +98,7 @@ class ZooKeeperProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent(),
+                preexec_fn=end_with_parent(),
                 pass_fds=(lock.fileno(),),
             )
 
@@ -227,11 +226,3 @@ def class_path() -> str:
     if all(found.values()):
         return ":".join(str(jar) for jars in found.values() for jar in jars)
     return f"{folder}/*"  # this PySpark names its jars differently
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """A function for the child that lets it end with this process; None where the system cannot do that."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None).prctl
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,28 @@
+"""Child processes: the command of this installation's tools, and children that end with their parent."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+def tool_command() -> list[str]:
+    """The command of this installation's `tidelog`."""
+    script = Path(sys.executable).with_name("tidelog")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "tidelog"]
+
+
+def end_with_parent() -> Callable[[], None] | None:
+    """A function that a child calls at its start: it gets SIGTERM when this process is killed.
+
+    None where the system cannot do that.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
