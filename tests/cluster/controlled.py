@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tests.cluster.world import SELF, World
 from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.metadata_update import PARTIAL_UPDATE
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_states import ReplicaStates
 from tidelog.cluster.topic_overrides import TopicOverrides
@@ -145,10 +146,12 @@ def update_metadata(
     *topics: TopicState,
     brokers: Sequence[UpdateMetadataRequest.UpdateMetadataBroker] | None = None,
     controller_epoch: int = 1,
+    type: int = PARTIAL_UPDATE,
 ) -> UpdateMetadataRequest:
     return UpdateMetadataRequest(
         controller_id=OTHER,
         controller_epoch=controller_epoch,
+        type=type,
         topic_states=list(topics),
         live_brokers=[live_broker(SELF), live_broker(OTHER)] if brokers is None else list(brokers),
     )

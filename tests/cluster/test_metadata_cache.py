@@ -23,6 +23,7 @@ from tests.cluster.controlled import (
 )
 from tests.cluster.world import SELF
 from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.metadata_update import FULL_UPDATE
 from tidelog.endpoints import Endpoint
 from tidelog.errors import StaleControllerEpoch
 from tidelog.metadata.state import LEADER_DURING_DELETE, ClusterState, PartitionState
@@ -158,14 +159,22 @@ def test_an_internal_topic_is_known_by_its_name(cache: Cache) -> None:
     assert [topic.is_internal for topic in cache.snapshot.topics.values()] == [True, False]
 
 
-def test_after_a_lost_session_the_next_update_replaces_all_topics(cache: Cache) -> None:
+def test_a_full_update_replaces_all_topics(cache: Cache) -> None:
     cache.take(topic_state("gone"), topic_state("stays", OTHER_ID))
-    cache.expect_full_update()
-    cache.take(topic_state("stays", OTHER_ID))
+    cache.take(topic_state("stays", OTHER_ID), type=FULL_UPDATE)
     assert list(cache.snapshot.topics) == ["stays"]
     assert cache.deleted == [("gone", TOPIC_ID)]
     cache.take(topic_state("new", b"C" * 16))
     assert sorted(cache.snapshot.topics) == ["new", "stays"]
+
+
+def test_an_update_without_topics_deletes_none_unless_it_is_full(cache: Cache) -> None:
+    """A new controller begins with an update about the brokers alone, if it is Kafka's."""
+    cache.take(topic_state("stays"))
+    cache.take()
+    assert list(cache.snapshot.topics) == ["stays"]
+    cache.take(type=FULL_UPDATE)
+    assert cache.deleted == [("stays", TOPIC_ID)]
 
 
 def test_the_settings_of_entities_stay(cache: Cache) -> None:

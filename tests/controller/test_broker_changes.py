@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.controller.controllers import Cluster, Node, simulated
+from tidelog.cluster.metadata_update import FULL_UPDATE
 from tidelog.controller.interface import NewTopic
 from tidelog.controller.leader_elections import ElectionType
 from tidelog.endpoints import Endpoint
@@ -54,6 +55,7 @@ def test_a_new_broker_is_told_everything_before_it_leads_anything() -> None:
             await cluster.until(lambda: len(node.broker.leaders) == 2, "the partitions at broker 3")
             first = node.broker.received[0]
             assert isinstance(first, UpdateMetadataRequest)
+            assert first.type == FULL_UPDATE
             assert {broker.id for broker in first.live_brokers} == {1, 2, 3}
             await cluster.settle()
             for other in cluster.nodes.values():
@@ -288,6 +290,11 @@ def test_the_next_controller_tells_all_brokers_about_all_partitions() -> None:
                 ]
                 kinds = [type(request) for request in requests]
                 assert kinds.index(UpdateMetadataRequest) < kinds.index(LeaderAndIsrRequest)
+                # A broker that missed a deletion learns of it. One without topics would lose its offsets.
+                told = requests[kinds.index(UpdateMetadataRequest)]
+                assert isinstance(told, UpdateMetadataRequest)
+                assert told.type == FULL_UPDATE
+                assert [len(topic.partition_states) for topic in told.topic_states] == [3]
                 assert first.broker_id not in node.broker.leaders.values()
                 assert len(node.broker.leaders) == 3
 

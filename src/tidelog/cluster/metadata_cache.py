@@ -34,7 +34,6 @@ class MetadataCache:
         # Rises with every change of the finalized features; clients keep those with the highest epoch.
         self.features_epoch = 0
         self.topics_deleted: TopicsDeleted | None = None
-        self._expects_full_update = False
 
     def update(self, state: ClusterState) -> None:
         """Publish a snapshot of the whole cluster."""
@@ -47,21 +46,13 @@ class MetadataCache:
         from tidelog.cluster.metadata_update import listeners_differ, updated
 
         before = self.snapshot
-        update = await finished(updated(before, request, is_full=self._expects_full_update))
-        self._expects_full_update = False
+        update = await finished(updated(before, request))
         state = update.state
         # Settings may have changed in the other tasks.
         state.entity_configs = self.snapshot.entity_configs
         if state.brokers is not before.brokers and (listeners := listeners_differ(state.brokers)):
             log.error("the brokers have different listeners: %s", listeners)
         self._publish(state, update.deleted)
-
-    def expect_full_update(self) -> None:
-        """This broker has a new session: the next update has all topics, and replaces the snapshot.
-
-        The controller may have deleted topics while it did not know this broker.
-        """
-        self._expects_full_update = True
 
     def set_entity_configs(self, entity_path: str, configs: dict[str, str]) -> None:
         """Replace the settings of an entity other than a topic (ClusterState.entity_configs)."""

@@ -25,6 +25,15 @@ from tidelog.slices import Slices
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Kafka's security protocols; the id of each on the wire is its position."""
 
+PARTIAL_UPDATE: Final = 0
+"""The type of an update with the partitions that changed. Kafka's controllers on ZooKeeper know no other."""
+
+FULL_UPDATE: Final = 2
+"""The type of an update with all partitions: topics that it does not name are deleted.
+
+Kafka's brokers take it for a partial one, unless it comes from a KRaft controller.
+"""
+
 _NONE: Final[list[int]] = []  # shared: published states are never changed
 
 
@@ -36,10 +45,9 @@ class MetadataUpdate:
     deleted: list[tuple[str, bytes]] = field(default_factory=list)
 
 
-def updated(
-    state: ClusterState, request: UpdateMetadataRequest, *, is_full: bool = False
-) -> Slices[MetadataUpdate]:
+def updated(state: ClusterState, request: UpdateMetadataRequest) -> Slices[MetadataUpdate]:
     """The snapshot after an update. A full update has all topics: the others are deleted."""
+    is_full = request.type == FULL_UPDATE
     topics = {} if is_full else state.topics
     changed: list[TopicState] = []
     removed: dict[str, None] = {}

@@ -47,8 +47,9 @@ class ActiveController:
             len(term.context.partitions),
             len(term.context.topics_to_be_deleted),
         )
-        # Before any LeaderAndIsr, so that brokers know each other's addresses when they become followers.
-        await term.send_update_metadata()
+        # Before any LeaderAndIsr, so that brokers know each other's addresses when they become followers. A
+        # broker may have missed deletions while there was no controller.
+        await term.send_full_metadata()
         await term.replicas.startup()
         await term.partitions.startup()
         await term.deletion.try_deletion()

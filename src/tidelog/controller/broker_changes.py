@@ -109,7 +109,7 @@ class BrokerChanges:
         # The others learn the addresses of the new brokers; those learn everything before they are asked to
         # lead or follow anything.
         await self._term.send_update_metadata(others)
-        await self._term.send_update_metadata(broker_ids, self._context.partitions_with_leadership())
+        await self._term.send_full_metadata(broker_ids)
         replicas = self._context.replicas_on_brokers(broker_ids)
         await self._term.replicas.handle_state_changes(replicas, ReplicaStatus.ONLINE)
         await self._term.partitions.trigger_online_state_change()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from tidelog.cluster.metadata_update import FULL_UPDATE, PARTIAL_UPDATE
 from tidelog.controller.channel_manager import ControllerChannelManager, Outcome
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.metadata_request import broker_states, topic_states
@@ -167,10 +168,13 @@ class ControllerBrokerRequestBatch:
 
     # --- sending
 
-    async def send_requests(self) -> None:
-        """Queue the requests of the batch at the brokers' channels, and empty the batch."""
+    async def send_requests(self, *, full_metadata: bool = False) -> None:
+        """Queue the requests of the batch at the brokers' channels, and empty the batch.
+
+        `full_metadata` says that the batch has all partitions of the cluster.
+        """
         await self._send_leader_and_isr()
-        await self._send_update_metadata()
+        await self._send_update_metadata(is_full=full_metadata)
         await self._send_stop_replica()
 
     async def _send_leader_and_isr(self) -> None:
@@ -235,7 +239,7 @@ class ControllerBrokerRequestBatch:
                 )
         return live
 
-    async def _send_update_metadata(self) -> None:
+    async def _send_update_metadata(self, *, is_full: bool) -> None:
         brokers = self._context.live_or_shutting_down_brokers
         targets = [broker_id for broker_id in self._metadata_brokers if broker_id in brokers]
         partitions = list(self._metadata_partitions)
@@ -249,6 +253,7 @@ class ControllerBrokerRequestBatch:
                 controller_id=self._controller_id,
                 controller_epoch=self._context.epoch,
                 broker_epoch=self._context.broker_epoch(broker_id),
+                type=FULL_UPDATE if is_full else PARTIAL_UPDATE,
                 topic_states=states,
                 live_brokers=live,
             )

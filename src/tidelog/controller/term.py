@@ -96,6 +96,13 @@ class ControllerTerm:
         self.batch.add_update_metadata(targets, partitions)
         await self.batch.send_requests()
 
+    async def send_full_metadata(self, broker_ids: Iterable[int] | None = None) -> None:
+        """Tell brokers, by default all, about everything: they forget the topics that are deleted by now."""
+        self.batch.new_batch()
+        targets = self.context.live_or_shutting_down_brokers if broker_ids is None else broker_ids
+        self.batch.add_update_metadata(targets, self.context.partitions_with_leadership())
+        await self.batch.send_requests(full_metadata=True)
+
     async def create_partitions(self, partitions: Sequence[TopicPartition]) -> None:
         """Give partitions that are new in the context their first leaders, and tell the brokers."""
         replicas = self.context.replicas_of_partitions(partitions)

@@ -221,8 +221,6 @@ class ZooKeeperMembership:
 
     async def _register(self) -> None:
         """Register at the start, and again after each session that expired."""
-        assert self._metadata is not None
-        self._metadata.expect_full_update()
         node = BrokerNode(list(self._endpoints), self._clock.ms(), self._config.broker_rack)
         registration = await self._store.register_broker(
             self._broker_id,
