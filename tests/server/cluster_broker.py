@@ -13,6 +13,7 @@ from tests.support.raw import RawConnection
 from tidelog.cluster.fetch import Fetcher
 from tidelog.cluster.fetch_session import FetchSessionCache
 from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.cluster.moves import ReplicaMoves
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.replica_states import ReplicaStates
 from tidelog.cluster.topic_metrics import AllTopicMetrics
@@ -21,6 +22,7 @@ from tidelog.cluster.worker import ThreadWorker
 from tidelog.controller.interface import NewTopic, TopicResult
 from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
+from tidelog.coordinator.transaction.markers import LocalMarkers
 from tidelog.endpoints import Endpoint
 from tidelog.errors import NotController, StaleBrokerEpoch
 from tidelog.metadata.tree import TreeUnavailable
@@ -157,6 +159,10 @@ class ClusterBroker:
             metadata=metadata,
             controller=self.controller,
             groups=groups,
+            transactions=SimpleNamespace(
+                local_markers=LocalMarkers(replicas, loop, lambda: groups.runtime, lambda: 1000)
+            ),
+            moves=ReplicaMoves(replicas, loop, None),
             apis=served_apis(cluster=True),
             supported_features={},
             cluster=ClusterServices(

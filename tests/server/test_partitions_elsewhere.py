@@ -16,6 +16,10 @@ from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
 from tidelog.protocol.message import Message
+from tidelog.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+)
 from tidelog.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from tidelog.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -35,6 +39,7 @@ from tidelog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
 )
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
+from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tidelog.records.partitioning import partition_for_id
 
 HERE, ELSEWHERE, LEADERLESS, UNKNOWN = 0, 1, 2, 3
@@ -125,6 +130,15 @@ def describe_producers(client: RawConnection, topic: str, index: int) -> int:
     return client.ask(request, DescribeProducersResponse, 0).topics[0].partitions[0].error_code
 
 
+def write_txn_markers(client: RawConnection, topic: str, index: int) -> int:
+    topics = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=topic, partition_indexes=[index])]
+    marker = WriteTxnMarkersRequest.WritableTxnMarker(
+        producer_id=1, producer_epoch=0, transaction_result=True, topics=topics
+    )
+    answer = client.ask(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse, 1)
+    return answer.markers[0].topics[0].partitions[0].error_code
+
+
 APIS: list[Callable[[RawConnection, str, int], int]] = [
     produce,
     fetch,
@@ -132,6 +146,7 @@ APIS: list[Callable[[RawConnection, str, int], int]] = [
     offset_for_leader_epoch,
     delete_records,
     describe_producers,
+    write_txn_markers,
 ]
 
 
@@ -159,6 +174,30 @@ def test_a_partition_that_moved_away_is_not_served(
     request = leader_and_isr("t", HERE, leader_epoch=EPOCH + 1, leader=OTHER, replicas=(SELF, OTHER))
     assert broker.connect().ask(request, LeaderAndIsrResponse, 7).error_code == 0
     assert api(client, "t", HERE) == NOT_LEADER
+
+
+@pytest.mark.parametrize(
+    ("index", "code"),
+    [(HERE, 0), (ELSEWHERE, ErrorCode.REPLICA_NOT_AVAILABLE), (UNKNOWN, UNKNOWN_PARTITION)],
+)
+def test_a_replica_of_another_broker_does_not_move_between_folders(
+    broker: ClusterBroker, client: RawConnection, index: int, code: int
+) -> None:
+    topics = [AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name="t", partitions=[index])]
+    (folder,) = [log_dir.path for log_dir in broker.replicas.logs.log_dirs]
+    dirs = [AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=folder, topics=topics)]
+    answer = client.ask(AlterReplicaLogDirsRequest(dirs=dirs), AlterReplicaLogDirsResponse, 2)
+    assert answer.results[0].partitions[0].error_code == code
+
+
+def test_a_refused_batch_has_no_offsets(broker: ClusterBroker, client: RawConnection) -> None:
+    broker.connect().call(
+        leader_and_isr("t", HERE, leader_epoch=EPOCH + 1, leader=OTHER, replicas=(SELF, OTHER)), 7
+    )
+    answer = produced(client, "t", HERE, 9).responses[0].partition_responses[0]
+    assert (answer.base_offset, answer.log_start_offset, answer.error_message) == (-1, -1, None)
+    read = fetched(client, "t", HERE, 12).responses[0].partitions[0]
+    assert (read.high_watermark, read.last_stable_offset, read.log_start_offset) == (-1, -1, -1)
 
 
 @pytest.mark.parametrize(

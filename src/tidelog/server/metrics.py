@@ -86,20 +86,23 @@ class BrokerMetrics:
         gauge("kafka.server", kind, "PartitionCount", lambda: sum(1 for _ in replicas.partitions()))
         gauge("kafka.server", kind, "LeaderCount", count(lambda p: p.is_leader and not p.offline))
         gauge(
-            "kafka.server", kind, "UnderReplicatedPartitions", count(lambda p: len(p.isr) < len(p.replicas))
+            "kafka.server",
+            kind,
+            "UnderReplicatedPartitions",
+            count(lambda p: p.is_leader and len(p.isr) < len(p.replicas)),
         )
         gauge("kafka.server", kind, "OfflineReplicaCount", count(lambda p: p.offline))
         gauge(
             "kafka.server",
             kind,
             "UnderMinIsrPartitionCount",
-            count(lambda p: p.log is not None and len(p.isr) < p.min_isr),
+            count(lambda p: p.is_leader and p.log is not None and len(p.isr) < p.min_isr),
         )
         gauge(
             "kafka.server",
             kind,
             "AtMinIsrPartitionCount",
-            count(lambda p: p.log is not None and len(p.isr) == p.min_isr),
+            count(lambda p: p.is_leader and p.log is not None and len(p.isr) == p.min_isr),
         )
 
     def _controller_gauges(self) -> None:

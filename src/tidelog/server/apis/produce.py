@@ -36,6 +36,7 @@ from tidelog.errors import (
     KafkaError,
     KafkaStorageError,
     MessageTooLarge,
+    NotLeaderOrFollower,
     RecordLevelError,
     TransactionalIdAuthorizationFailed,
     UnknownServerError,
@@ -65,6 +66,7 @@ PRODUCER, _PRODUCER = 43, struct.Struct(">qhi")
 ADMIN_CLIENT_ID = "__admin_client"
 # These errors occur before the log is used: their answers have no log start offset.
 _BEFORE_THE_LOG = (
+    NotLeaderOrFollower,
     UnknownTopicOrPartition,
     UnknownTopicId,
     CorruptMessage,
