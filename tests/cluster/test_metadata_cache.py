@@ -72,9 +72,16 @@ def test_an_update_has_brokers_topics_and_the_controller(cache: Cache) -> None:
     assert cache.find_partition("t", 2) is None
 
 
-def test_a_cache_speaks_for_the_cluster_from_the_first_update_on(cache: Cache) -> None:
+@pytest.mark.parametrize("update", [{"type": FULL_UPDATE}, {"topics": [topic_state("t")]}])
+def test_a_cache_speaks_for_the_cluster_from_the_first_update_about_topics_on(
+    cache: Cache, update: dict[str, object]
+) -> None:
     assert not cache.is_initialized
-    cache.take()
+    cache.take()  # about the brokers alone
+    assert not cache.is_initialized
+    topics = update.pop("topics", [])
+    assert isinstance(topics, list)
+    cache.take(*topics, **update)
     assert cache.is_initialized
     single = MetadataCache("cluster")
     single.update(ClusterState("cluster"))

@@ -27,8 +27,8 @@ class MetadataCache:
 
     def __init__(self, cluster_id: str) -> None:
         self.snapshot = ClusterState(cluster_id)
-        # Whether the snapshot came from a controller. Before that, a missing topic may well exist: nobody
-        # may act on its absence.
+        # Whether the snapshot has the topics of the cluster. Before that, a missing topic may well exist:
+        # nobody may act on its absence.
         self.is_initialized = False
         self.features: dict[str, int] = {}
         # Rises with every change of the finalized features; clients keep those with the highest epoch.
@@ -39,11 +39,12 @@ class MetadataCache:
         """Publish a snapshot of the whole cluster."""
         before = self.snapshot
         gone = before.names_by_id.keys() - state.names_by_id.keys()
+        self.is_initialized = True
         self._publish(state, [(before.names_by_id[topic_id], topic_id) for topic_id in gone])
 
     async def apply(self, request: UpdateMetadataRequest) -> None:
         """Publish the snapshot after an update of the controller; other tasks run while it is made."""
-        from tidelog.cluster.metadata_update import listeners_differ, updated
+        from tidelog.cluster.metadata_update import FULL_UPDATE, listeners_differ, updated
 
         before = self.snapshot
         update = await finished(updated(before, request))
@@ -52,6 +53,9 @@ class MetadataCache:
         state.entity_configs = self.snapshot.entity_configs
         if state.brokers is not before.brokers and (listeners := listeners_differ(state.brokers)):
             log.error("the brokers have different listeners: %s", listeners)
+        # A controller of Kafka that was just elected begins with an update about the brokers alone.
+        if request.type == FULL_UPDATE or request.topic_states:
+            self.is_initialized = True
         self._publish(state, update.deleted)
 
     def set_entity_configs(self, entity_path: str, configs: dict[str, str]) -> None:
@@ -66,6 +70,5 @@ class MetadataCache:
 
     def _publish(self, state: ClusterState, deleted: list[tuple[str, bytes]]) -> None:
         self.snapshot = state
-        self.is_initialized = True
         if deleted and self.topics_deleted is not None:
             self.topics_deleted(deleted)
