@@ -71,9 +71,7 @@ def join(members: int) -> Join:
         world.server.on_commit = note
         await world.member(f"c{members:02d}", rebalance_max_retries=20).read({"clicks": 1})
         await world.until_owners(expected_owners(members + 1))
-        rebalanced = sum(
-            member.fetchers.starts > start for member, start in zip(before, starts, strict=True)
-        )
+        rebalanced = sum(member.fetchers.starts > start for member, start in zip(before, starts, strict=True))
         operations = sum((member.tree.counts for member in world.members), Counter[str]())
         owners = [path for path in released if "/owners/" in path]
         costs.append(Join(members, rebalanced, len(owners), operations))

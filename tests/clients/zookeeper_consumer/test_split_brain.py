@@ -1,7 +1,7 @@
 """The split brain: members that see different trees at one moment decide differently.
 
 Nobody is in charge, so nobody notices. Claims that collide are tried again after rebalance.backoff.ms, and
-partitions have no owner meanwhile. A member that is cut off from ZooKeeper goes on reading beside its successor.
+partitions have no owner meanwhile. A member that is cut off from ZooKeeper reads on beside its successor.
 """
 
 from __future__ import annotations

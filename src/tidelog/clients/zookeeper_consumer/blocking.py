@@ -59,12 +59,8 @@ class ConsumerConnector:
     """
 
     def __init__(self, config: Mapping[str, object] | None = None, /, **settings: object) -> None:
-        self._thread = LoopThread("consumer on ZooKeeper")
-        try:
-            self._inner = self._thread.run(_made(config, settings))
-        except BaseException:
-            self._thread.close()
-            raise
+        self._inner = AsyncConsumerConnector(with_keywords(config, settings))
+        self._thread = LoopThread(f"consumer {self._inner.consumer_id}")
 
     @property
     def consumer_id(self) -> str:
@@ -114,7 +110,3 @@ class ConsumerConnector:
             self._thread.run(self._inner.shutdown())
         finally:
             self._thread.close()
-
-
-async def _made(config: Mapping[str, object] | None, named: Mapping[str, object]) -> AsyncConsumerConnector:
-    return AsyncConsumerConnector(with_keywords(config, named))

@@ -127,9 +127,7 @@ class GroupNodes:
         """The committed offsets. Partitions without one are left out."""
         by_path = {paths.consumer_offset(self._group, *partition): partition for partition in partitions}
         found = await self._tree.get_all(by_path)
-        return {
-            by_path[path]: decode(path, nodes.decode_number, data) for path, (data, _) in found.items()
-        }
+        return {by_path[path]: decode(path, nodes.decode_number, data) for path, (data, _) in found.items()}
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write offsets. Nothing checks that this consumer still owns the partitions."""
