@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
@@ -41,6 +41,24 @@ ONLY_WITH: dict[str, tuple[str, ...]] = {
     "topic_id": ("describe",),
     "partition_size_limit_per_response": ("describe",),
 }
+# Before Kafka 3.0 the tool altered settings of topics, too.
+ON_ZOOKEEPER_ONLY_WITH: dict[str, tuple[str, ...]] = {
+    "config": ("create", "alter"),
+    "delete_config": ("alter",),
+}
+
+
+class NamedTopic(Protocol):
+    """A topic that `select` selects by its name."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_internal(self) -> bool: ...
+
+
+T = TypeVar("T", bound=NamedTopic)
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,6 +71,7 @@ class Options:
     alter: bool
     delete: bool
     bootstrap_server: str
+    zookeeper: str | None
     command_config: str | None
     topic: str | None
     topic_id: str | None
@@ -101,6 +120,11 @@ class Options:
 
 @click.command(cls=KafkaStyleCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @bootstrap_server
+@valued(
+    "--zookeeper",
+    "HOST:PORT[,...][/CHROOT]",
+    "DEPRECATED: change and read topics in ZooKeeper itself, without a broker.",
+)
 @valued("--command-config", "FILE", "A properties file with settings of the connection.")
 @click.option("--list", "listing", is_flag=True, help="Print the names of the topics.")
 @switch("--describe", "Print topics with their partitions and settings.")
@@ -136,6 +160,9 @@ def topics(ctx: click.Context, /, **flags: object) -> None:
     """Create, list, describe, alter and delete topics."""
     options = Options(**flags)  # type: ignore[arg-type]  # click has made values of the declared types
     action = check(options, ctx)
+    if options.zookeeper is not None:
+        run_on_zookeeper(action, options, ctx)
+        return
     try:
         with connected_admin(options.bootstrap_server, options.command_config) as admin:
             run(action, admin, options)
@@ -152,14 +179,16 @@ def check(options: Options, ctx: click.Context) -> str:
     (action,) = actions
     if options.output == "json" and action not in ("list", "describe"):
         raise WrongUsage(f"--output json goes with --list and --describe, not with --{action}", ctx)
-    for name, fitting in ONLY_WITH.items():
+    on_zookeeper = options.zookeeper is not None
+    for name, fitting in (ONLY_WITH | (ON_ZOOKEEPER_ONLY_WITH if on_zookeeper else {})).items():
         if options.given(name) and action not in fitting:
             raise WrongUsage(f"--{name.replace('_', '-')} does not go with --{action}", ctx)
-    if options.delete_config:
+    alters_config = on_zookeeper and bool(options.config or options.delete_config)
+    if options.delete_config and not on_zookeeper:
         raise WrongUsage("--delete-config is not served: use tidelog configs --alter", ctx)
     if action in ("create", "delete", "alter") and not options.topic:
         raise WrongUsage(f"--{action} needs --topic", ctx)
-    if action == "alter" and options.partitions is None:
+    if action == "alter" and options.partitions is None and not alters_config:
         raise WrongUsage("--alter needs --partitions", ctx)
     if (
         action == "create"
@@ -174,6 +203,22 @@ def check(options: Options, ctx: click.Context) -> str:
             "--topics-with-overrides shows topics, not partitions; leave out the other filters", ctx
         )
     return action
+
+
+def run_on_zookeeper(action: str, options: Options, ctx: click.Context) -> None:
+    import asyncio
+
+    from tidelog.cli import topics_zookeeper
+    from tidelog.metadata.tree import TreeError
+
+    topics_zookeeper.check(action, options, ctx)
+    if action == "create":
+        warn_of_collisions(options.topic or "")
+    try:
+        asyncio.run(topics_zookeeper.run(action, options))
+    except (KafkaError, ValueError, TreeError) as error:
+        click.echo(f"Error while executing topic command : {error}")
+        ctx.exit(1)
 
 
 def run(action: str, admin: Admin, options: Options) -> None:
@@ -238,6 +283,14 @@ def create_topic(admin: Admin, options: Options) -> None:
         click.echo(f"Created topic {name}.")
 
 
+def warn_of_collisions(name: str) -> None:
+    if "." in name or "_" in name:
+        click.echo(
+            f"WARNING: '.' and '_' are the same in the names of metrics: no topic should differ from {name} "
+            "in these alone."
+        )
+
+
 def alter_topics(admin: Admin, options: Options) -> None:
     from tidelog.clients.admin.topics import NewPartitions
 
@@ -277,7 +330,7 @@ def matching_id(admin: Admin, options: Options) -> list[TopicListing]:
     return found
 
 
-def select(listed: Iterable[TopicListing], pattern: str | None, exclude_internal: bool) -> list[TopicListing]:
+def select(listed: Iterable[T], pattern: str | None, exclude_internal: bool) -> list[T]:
     """The topics whose whole name matches one of the patterns; commas or bars separate patterns."""
     if pattern is None:
         fits = re.compile("", re.DOTALL)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TypeVar
 
-from tidelog.metadata import nodes, operations, paths
+from tidelog.metadata import operations, paths, topic_writes
 from tidelog.metadata.cluster_store import ClusterStore
-from tidelog.metadata.operations import ControllerEpoch, decode
+from tidelog.metadata.operations import ControllerEpoch
 from tidelog.metadata.state import PartitionState, StateUpdates, TopicState
 from tidelog.metadata.tree import (
     BadVersion,
@@ -23,7 +23,6 @@ from tidelog.metadata.tree import (
     NoNode,
     NotEmpty,
     Operation,
-    SetData,
     TreeError,
     child_of,
 )
@@ -49,34 +48,15 @@ class ControllerStore:
 
         The states of the partitions are written when they get leaders.
         """
-        refused = await self._write(_creation(topic, has_config=False) for topic in topics)
-        # A deletion by an older Kafka can leave settings without a topic.
-        leftover = [
-            topic for topic in topics if topic.name in refused and not _is_topic(refused[topic.name].path)
-        ]
-        for topic in leftover:
-            del refused[topic.name]
-        return refused | await self._write(_creation(topic, has_config=True) for topic in leftover)
+        return await topic_writes.create_topics(self._tree, topics, self.epoch)
 
     async def set_assignments(self, topics: Mapping[str, TopicState]) -> dict[str, TreeError]:
         """Write the replicas of the partitions of topics; returns the errors of those not written."""
-        found = await self._tree.get_all([paths.topic(name) for name in topics])
-        steps: list[Step[str]] = []
-        refused: dict[str, TreeError] = {}
-        for name, topic in topics.items():
-            path = paths.topic(name)
-            if path not in found:
-                refused[name] = NoNode(path)
-                continue
-            data, stat = found[path]
-            node = operations.topic_node(topic)
-            node.other_fields = decode(path, nodes.TopicNode.decode, data).other_fields
-            steps.append(Step.of(name, SetData(path, node.encode(), stat.version)))
-        return refused | await self._write(steps)
+        return await topic_writes.set_assignments(self._tree, topics, self.epoch)
 
     async def mark_for_deletion(self, topics: Iterable[str]) -> None:
         """Mark topics for deletion: from now on they will be deleted, whoever is the controller."""
-        await self._write(Step.of(name, Create(paths.deleted_topic(name))) for name in topics)
+        await topic_writes.mark_for_deletion(self._tree, topics, self.epoch)
 
     async def remove_deletion_marks(self, topics: Sequence[str]) -> None:
         """Delete the nodes that ask for the deletion of topics, and keep the topics."""
@@ -163,17 +143,6 @@ class ControllerStore:
 
     async def _write(self, steps: Iterable[Step[K]]) -> dict[K, TreeError]:
         return await write_steps(self._tree, steps, self.epoch)
-
-
-def _creation(topic: TopicState, *, has_config: bool) -> Step[str]:
-    config = operations.put_config(paths.entity_path("topics", topic.name), topic.configs, exists=has_config)
-    node = Create(paths.topic(topic.name), operations.topic_node(topic).encode())
-    # The topic's id makes its node unlike one of any other writer.
-    return Step(topic.name, [config, node, Create(paths.partitions(topic.name))], node)
-
-
-def _is_topic(path: str) -> bool:
-    return path.startswith(paths.TOPICS)
 
 
 def _partition_creation(

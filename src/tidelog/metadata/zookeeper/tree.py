@@ -50,22 +50,28 @@ class ZooKeeperTree:
 
     @classmethod
     async def connect(
-        cls, connect: str, settings: ZooKeeperSettings | None = None, *, rng: random.Random
+        cls,
+        connect: str,
+        settings: ZooKeeperSettings | None = None,
+        *,
+        rng: random.Random,
+        create_chroot: bool = True,
     ) -> ZooKeeperTree:
-        """Connect, and create a missing chroot.
+        """Connect, and create a missing chroot unless `create_chroot` is False.
 
         Raises TreeUnavailable if no server answers within `connect_timeout`, AuthenticationFailed, and
         ValueError if `connect` is malformed.
         """
         tree = cls(ConnectString.parse(connect), settings or ZooKeeperSettings(), rng)
-        await tree._start()
+        await tree._start(create_chroot=create_chroot)
         return tree
 
-    async def _start(self) -> None:
+    async def _start(self, *, create_chroot: bool = True) -> None:
         chroot, self._chroot = self._chroot, ""
         try:
             await self._session.start()
-            await ensure_path(self, chroot or "/")
+            if create_chroot:
+                await ensure_path(self, chroot or "/")
         except BaseException:
             await self.close()
             raise
