@@ -15,7 +15,7 @@ import pytest
 from tests.behaviour.compare import Differences
 from tests.behaviour.deviations import CASES, DETAILS, deviation, unexplained
 from tests.behaviour.player import Case, Played, Player, load_cases
-from tests.support.broker import Broker
+from tests.support.own_cluster import any_broker
 from tidelog.protocol.json import Json
 
 SETTINGS = {"broker.id": "1", "group.initial.rebalance.delay.ms": "0"}
@@ -40,7 +40,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Played]]:
         yield play_to(OTHER_BROKER)
         return
     folder: Path = tmp_path_factory.mktemp("behaviour")
-    with Broker(folder, SETTINGS) as broker:
+    with any_broker(folder, SETTINGS) as broker:
         yield play_to(broker.bootstrap)
 
 

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kafka import KafkaConsumer
-from tests.support.broker import Broker
 from tests.support.fixtures import given_broker
 from tests.support.group_members import Members
+from tests.support.own_cluster import any_broker
 from tests.support.wait import eventually
 from tidelog.cli.consumer_groups_reset import exported, parse_datetime, parse_duration, parse_plans
 from tidelog.cli.main import main
@@ -37,7 +37,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield given
         return
     settings = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "5"}
-    with Broker(tmp_path_factory.mktemp("broker"), settings) as broker:
+    with any_broker(tmp_path_factory.mktemp("broker"), settings) as broker:
         yield broker.bootstrap
 
 

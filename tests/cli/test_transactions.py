@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from tests.support.broker import Broker
 from tests.support.fixtures import given_broker
 from tests.support.group_members import Members
+from tests.support.own_cluster import any_broker
 from tests.support.wait import eventually
 from tidelog.cli import transactions as tool_module
 from tidelog.cli.main import main
@@ -31,7 +31,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield given
         return
     settings = {"transaction.state.log.num.partitions": "5", "offsets.topic.num.partitions": "5"}
-    with Broker(tmp_path_factory.mktemp("broker"), settings) as broker:
+    with any_broker(tmp_path_factory.mktemp("broker"), settings) as broker:
         yield broker.bootstrap
 
 

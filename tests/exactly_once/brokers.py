@@ -14,6 +14,7 @@ from typing import Protocol
 
 from tests.faults.client import surprises
 from tests.support.broker import Broker
+from tests.support.own_cluster import OwnCluster, broker_count
 
 SETTINGS = {
     "transaction.state.log.num.partitions": "3",
@@ -84,6 +85,32 @@ class Ours:
         return self._surprises + surprises(self._broker.log())
 
 
+class OursInTurn:
+    """A cluster of ours: each fault meets another broker."""
+
+    has_two_phase = True
+
+    def __init__(self, cluster: OwnCluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def bootstrap(self) -> str:
+        # Each broker is down at times, so clients know all of them.
+        return ",".join(broker.bootstrap for broker in self._cluster.brokers.values())
+
+    def restart(self, *, kill: bool) -> None:
+        self._cluster.restart_next(kill=kill)
+
+    def pause(self) -> None:
+        self._cluster.pause_next()
+
+    def resume(self) -> None:
+        self._cluster.resume()
+
+    def surprises(self) -> list[str]:
+        return self._cluster.surprises()
+
+
 @contextmanager
 def running_broker(
     folder: Path, settings: Mapping[str, str] | None = None, *, planted: str = ""
@@ -94,6 +121,10 @@ def running_broker(
 
         with running_kafka(folder, wanted) as kafka:
             yield kafka
+        return
+    if broker_count() > 1 and not planted:
+        with OwnCluster(folder, wanted) as cluster:
+            yield OursInTurn(cluster)
         return
     broker = Broker(folder, wanted)
     if planted:

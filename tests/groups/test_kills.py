@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.client import surprises
-from tests.groups.brokers import QUICK_GROUPS
+from tests.groups.brokers import Running, running_broker
 from tests.groups.outside import Group, find_coordinator
 from tests.groups.raw_members import ClassicMember, ConsumerMember, RawMember, Register, wait_for_rounds
-from tests.support.broker import Broker
 from tests.support.raw import RawConnection
 from tests.support.scale import scale
 from tests.support.wait import eventually
@@ -26,13 +24,13 @@ PARTITIONS = 6
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(tmp_path, QUICK_GROUPS) as running:
+def broker(tmp_path: Path) -> Iterator[Running]:
+    with running_broker(tmp_path) as running:
         yield running
 
 
 @pytest.mark.parametrize("kind", [ClassicMember, ConsumerMember])
-def test_committed_offsets_survive_kills_amid_rebalances(broker: Broker, kind: type[RawMember]) -> None:
+def test_committed_offsets_survive_kills_amid_rebalances(broker: Running, kind: type[RawMember]) -> None:
     chance = random.Random(kind.__name__)
     group = Group(broker.bootstrap, "g")
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
@@ -49,7 +47,7 @@ def test_committed_offsets_survive_kills_amid_rebalances(broker: Broker, kind: t
         broker.kill()
         for member in members:
             member.join()
-        broker.start()
+        broker.restart(kill=False)
         found = eventually(group.committed, "the committed offsets", 20)
         for partition in range(PARTITIONS):
             offset = found.get(("t", partition), 0)
@@ -59,5 +57,5 @@ def test_committed_offsets_survive_kills_amid_rebalances(broker: Broker, kind: t
             )
             register.acknowledged[partition] = offset
             register.unsure[partition].clear()
-        assert surprises(broker.log()) == []
+        assert broker.surprises() == []
     assert all(register.acknowledged[partition] for partition in range(PARTITIONS))

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from tests.groups.brokers import QUICK_GROUPS
 from tests.groups.outside import find_coordinator
 from tests.interop.clients import Confluent, Message
-from tests.support.broker import Broker
+from tests.support.own_cluster import any_broker
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
@@ -41,7 +41,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given:
         yield given
         return
-    with Broker(tmp_path_factory.mktemp("broker"), QUICK_GROUPS) as broker:
+    with any_broker(tmp_path_factory.mktemp("broker"), QUICK_GROUPS) as broker:
         yield broker.bootstrap
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.interop.clients import CODECS, AioKafka, Confluent, KafkaPython, Message
 from tests.support.broker import Broker
+from tests.support.own_cluster import AnyBroker, any_broker
 from tests.support.scale import scale
 from tests.support.topics import topic_configs
 from tests.support.wait import eventually
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(tmp_path / "broker") as broker:
+def broker(tmp_path: Path) -> Iterator[AnyBroker]:
+    with any_broker(tmp_path / "broker") as broker:
         yield broker
 
 
@@ -77,7 +78,7 @@ class SteadyProducer:
         assert self._producer.flush(60) == 0
 
 
-def test_kills_lose_nothing_that_was_acknowledged_and_flushed(broker: Broker) -> None:
+def test_kills_lose_nothing_that_was_acknowledged_and_flushed(broker: AnyBroker) -> None:
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topics(
             [NewTopic("durable", 1, configs={"flush.messages": "1", "segment.bytes": "1048576"})]
@@ -98,7 +99,7 @@ def test_kills_lose_nothing_that_was_acknowledged_and_flushed(broker: Broker) ->
         assert list(admin.list_topics()) == ["durable"]
 
 
-def test_a_clean_stop_keeps_everything_and_producers_go_on(broker: Broker) -> None:
+def test_a_clean_stop_keeps_everything_and_producers_go_on(broker: AnyBroker) -> None:
     messages = [Message(b"k%d" % i, b"v" * i, (("n", b"%d" % i),), 1000 + i) for i in range(200)]
     for codec in CODECS:
         Confluent().produce(broker.bootstrap, f"codec-{codec}", messages, codec=codec)
@@ -106,7 +107,7 @@ def test_a_clean_stop_keeps_everything_and_producers_go_on(broker: Broker) -> No
     producer.send(100)
     producer.wait_for_more(100)
     assert broker.terminate() == 0
-    broker.start()
+    broker.restart()
     producer.send(100)
     producer.flush()
     for reader in (Confluent(), KafkaPython(), AioKafka()):
@@ -117,7 +118,7 @@ def test_a_clean_stop_keeps_everything_and_producers_go_on(broker: Broker) -> No
     assert values == [b"%d" % number for number in range(200)]
 
 
-def test_topics_and_their_ids_survive_a_kill(broker: Broker) -> None:
+def test_topics_and_their_ids_survive_a_kill(broker: AnyBroker) -> None:
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         for number in range(5):
             admin.create_topics(
@@ -136,7 +137,7 @@ def test_topics_and_their_ids_survive_a_kill(broker: Broker) -> None:
 
 
 def test_a_second_broker_on_the_same_folder_is_refused_with_the_reason(
-    broker: Broker, tmp_path: Path
+    broker: AnyBroker, tmp_path: Path
 ) -> None:
     second = Broker(tmp_path / "second", {"log.dirs": str(broker.data)})
     try:

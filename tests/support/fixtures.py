@@ -1,7 +1,8 @@
 """Fixtures for tests that need some running broker and do not mind which, as long as names do not clash.
 
 TIDELOG_TEST_BOOTSTRAP=host:port names another broker to use instead of one of ours; brokers that tests start
-for themselves are of the kind that TIDELOG_TEST_BROKER names.
+for themselves are of the kind that TIDELOG_TEST_BROKER names. TIDELOG_TEST_BROKERS=3 starts three brokers in
+place of one.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import Broker
 from tests.support.own_broker import OwnBroker, OwnBrokers
 from tests.support.own_broker import own_broker as start_own_broker
+from tests.support.own_cluster import any_broker
 
 
 def given_broker() -> str | None:
@@ -32,7 +33,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     # It outlives the five minutes between two looks for old records, and tests write records of 1970.
     settings = {"log.retention.check.interval.ms": str(24 * 3600 * 1000)}
-    with Broker(tmp_path_factory.mktemp("broker"), settings) as broker:
+    with any_broker(tmp_path_factory.mktemp("broker"), settings) as broker:
         yield broker.bootstrap
 
 

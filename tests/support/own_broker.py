@@ -1,5 +1,6 @@
 """A broker that a test may kill and start again: ours, or the Apache Kafka that TIDELOG_TEST_BROKER names
 (kafka3 for 3.9 with its ZooKeeper, kafka4 for 4.3), so that whatever a test expects can be asked of Kafka.
+TIDELOG_TEST_BROKERS=3 makes it a cluster of three brokers that are killed and started together.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from tests.faults.client import surprises
 from tests.support.broker import Broker
+from tests.support.own_cluster import OwnCluster, broker_count
 
 KAFKAS = ("kafka3", "kafka4")
 
@@ -68,7 +70,9 @@ def kafka_kind() -> str | None:
 def own_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[OwnBroker]:
     kind = kafka_kind()
     with ExitStack() as stack:
-        if kind is None:
+        if kind is None and broker_count() > 1:
+            yield stack.enter_context(OwnCluster(folder, settings))
+        elif kind is None:
             yield Ours(stack.enter_context(Broker(folder, settings)))
         else:
             from tests.kafka.servers import new_kafka

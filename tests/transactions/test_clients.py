@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka import KafkaProducer
-from tests.support.broker import Broker
+from tests.support.own_cluster import AnyBroker, any_broker
 from tests.support.raw import RawConnection
 from tests.support.wait import eventually
 from tests.transactions.by_hand import described, end, open_transaction, write_prepared
@@ -31,23 +31,23 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("transactions"), SETTINGS) as broker:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
+    with any_broker(tmp_path_factory.mktemp("transactions"), SETTINGS) as broker:
         yield broker
 
 
 @pytest.fixture
-def topic(running: Broker, request: pytest.FixtureRequest) -> str:
+def topic(running: AnyBroker, request: pytest.FixtureRequest) -> str:
     return make_topic(running, request.node.name.replace("[", "-").replace("]", ""))
 
 
-def make_topic(broker: Broker, name: str) -> str:
+def make_topic(broker: AnyBroker, name: str) -> str:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result()
     return name
 
 
-def producer(broker: Broker, transactional_id: str, **settings: object) -> Producer:
+def producer(broker: AnyBroker, transactional_id: str, **settings: object) -> Producer:
     made = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": transactional_id, **settings})
     made.init_transactions(30)
     return made
@@ -56,7 +56,9 @@ def producer(broker: Broker, transactional_id: str, **settings: object) -> Produ
 # -- ends
 
 
-def test_what_confluent_kafka_commits_is_read_and_what_it_aborts_is_not(running: Broker, topic: str) -> None:
+def test_what_confluent_kafka_commits_is_read_and_what_it_aborts_is_not(
+    running: AnyBroker, topic: str
+) -> None:
     writer = producer(running, topic)
     for number in range(6):
         writer.begin_transaction()
@@ -69,7 +71,7 @@ def test_what_confluent_kafka_commits_is_read_and_what_it_aborts_is_not(running:
     assert read(running.bootstrap, topic, PARTITIONS) == [[b"0", b"2", b"4"]] * PARTITIONS
 
 
-def test_what_kafka_python_commits_is_read_and_what_it_aborts_is_not(running: Broker, topic: str) -> None:
+def test_what_kafka_python_commits_is_read_and_what_it_aborts_is_not(running: AnyBroker, topic: str) -> None:
     writer = KafkaProducer(bootstrap_servers=running.bootstrap, transactional_id=topic)
     writer.init_transactions()
     for number in range(4):
@@ -85,7 +87,7 @@ def test_what_kafka_python_commits_is_read_and_what_it_aborts_is_not(running: Br
 
 
 def test_an_open_transaction_holds_back_readers_of_committed_records_alone(
-    running: Broker, topic: str
+    running: AnyBroker, topic: str
 ) -> None:
     writer = producer(running, topic)
     writer.begin_transaction()
@@ -102,7 +104,7 @@ def test_an_open_transaction_holds_back_readers_of_committed_records_alone(
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_groups_offsets_move_with_the_transaction_or_not_at_all(
-    running: Broker, topic: str, commit: bool
+    running: AnyBroker, topic: str, commit: bool
 ) -> None:
     consumer = Consumer({"bootstrap.servers": running.bootstrap, "group.id": topic})
     before = [TopicPartition(topic, 0, 1)]
@@ -124,7 +126,7 @@ def test_a_groups_offsets_move_with_the_transaction_or_not_at_all(
 # -- producers that fail
 
 
-def test_a_producer_that_is_replaced_is_fenced(running: Broker, topic: str) -> None:
+def test_a_producer_that_is_replaced_is_fenced(running: AnyBroker, topic: str) -> None:
     old = producer(running, topic)
     old.begin_transaction()
     old.produce(topic, b"old", partition=0)
@@ -157,7 +159,7 @@ except KafkaException as error:
 """
 
 
-def test_a_producer_that_was_stopped_meanwhile_is_fenced(running: Broker, topic: str) -> None:
+def test_a_producer_that_was_stopped_meanwhile_is_fenced(running: AnyBroker, topic: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", STOPPED, running.bootstrap, topic],
         stdin=subprocess.PIPE,
@@ -181,7 +183,7 @@ def test_a_producer_that_was_stopped_meanwhile_is_fenced(running: Broker, topic:
     assert read(running.bootstrap, topic) == [[b"other"]]
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(running: Broker, topic: str) -> None:
+def test_a_transaction_that_takes_too_long_is_aborted(running: AnyBroker, topic: str) -> None:
     writer = producer(running, topic, **{"transaction.timeout.ms": 1000})
     writer.begin_transaction()
     writer.produce(topic, b"slow", partition=0)
@@ -197,7 +199,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(running: Broker, topic: st
 
 
 def test_a_broker_that_was_killed_keeps_what_was_committed_and_what_is_open(tmp_path: Path) -> None:
-    with Broker(tmp_path, SETTINGS) as broker:
+    with any_broker(tmp_path, SETTINGS) as broker:
         topic = make_topic(broker, "t")
         writer = producer(broker, "w")
         writer.begin_transaction()
@@ -218,7 +220,7 @@ def test_a_broker_that_was_killed_before_the_markers_writes_them_when_it_starts(
     tmp_path: Path, commit: bool
 ) -> None:
     """The record of the prepared end is the last thing that the coordinator wrote."""
-    with Broker(tmp_path, SETTINGS) as broker:
+    with any_broker(tmp_path, SETTINGS) as broker:
         topic = make_topic(broker, "t")
         with RawConnection(broker.address, client_id="__admin_client") as connection:
             open_transaction(connection, topic)
@@ -233,7 +235,7 @@ def test_a_broker_that_was_killed_before_the_markers_writes_them_when_it_starts(
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_prepared_transaction_is_decided_after_restarts_of_everyone(tmp_path: Path, commit: bool) -> None:
-    with Broker(tmp_path, SETTINGS) as broker:
+    with any_broker(tmp_path, SETTINGS) as broker:
         topic = make_topic(broker, "t")
         with RawConnection(broker.address) as connection:
             old = open_transaction(connection, topic, two_phase=True)
@@ -258,7 +260,7 @@ def test_two_phase_commits_are_announced_where_they_are_enabled(
     tmp_path: Path, enabled: str, newest: int
 ) -> None:
     settings = {"transaction.two.phase.commit.enable": enabled}
-    with Broker(tmp_path, settings) as broker, RawConnection(broker.address) as connection:
+    with any_broker(tmp_path, settings) as broker, RawConnection(broker.address) as connection:
         request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
         answer = connection.ask(request, ApiVersionsResponse, 4)
         versions = {api.api_key: api.max_version for api in answer.api_keys}
