@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.faults.faulty_disk import FaultyDisk, faulty_broker
 from tests.support.broker import Broker
 from tests.support.cluster import ClusterOfBrokers
 from tests.support.small_client import Client
 from tests.support.wait import eventually
-from tests.support.zookeeper import zookeeper_server
+from tests.support.zookeeper import free_port, zookeeper_server
 from tidelog import Admin, Consumer, NewTopic, Producer
+from tidelog.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from tidelog.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -229,6 +234,15 @@ def test_settings_of_all_brokers_reach_all_without_a_restart(cluster: ClusterOfB
     assert alter(two, BROKER, "1", "message.max.bytes", "1") == 42, "each broker has settings of its own"
 
 
+def test_copies_of_partitions_are_refused_as_nobody_makes_them(cluster: ClusterOfBrokers) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        with pytest.raises(InvalidReplicationFactor, match="not replicated"):
+            admin.create_topics([NewTopic("copied", 1, 2)])
+        with pytest.raises(InvalidReplicaAssignment, match="not replicated"):
+            admin.create_topics([NewTopic("copied", replica_assignments={0: [1, 2]})])
+        assert "copied" not in set(admin.list_topics())
+
+
 # Starts and stops
 
 
@@ -344,3 +358,83 @@ def test_brokers_without_ids_get_different_ones(tmp_path: Path, zookeeper: ZooKe
         assert sorted(found) == [1001, 1002]
         two.restart()
         eventually(lambda: [b.node_id for b in metadata(two).brokers] == [1001, 1002], "the ids stay")
+
+
+def test_the_controllers_requests_come_over_their_own_listener(
+    tmp_path: Path, zookeeper: ZooKeeperProcess
+) -> None:
+    control, client = free_port(), free_port()
+    settings = {
+        "broker.id": "1",
+        "zookeeper.connect": f"{zookeeper.address}/control",
+        "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROL://127.0.0.1:{control}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT",
+        "control.plane.listener.name": "CONTROL",
+        "tidelog.log.levels": "request:DEBUG",
+    }
+    with Broker(tmp_path, settings) as broker:
+        create(broker.bootstrap, "t", 1)
+        lines = [line for line in broker.log().splitlines() if "api=LeaderAndIsr" in line]
+        assert lines
+        assert all("listener=CONTROL" in line for line in lines)
+
+
+def test_partitions_of_a_failed_log_folder_have_no_leader(
+    tmp_path: Path, zookeeper: ZooKeeperProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    settings = {
+        "broker.id": "1",
+        "zookeeper.connect": f"{zookeeper.address}/folders",
+        "log.dirs": ",".join(map(str, folders)),
+    }
+    disk = FaultyDisk()
+    with faulty_broker(monkeypatch, disk, settings) as running, Client(running.address) as client:
+        request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
+
+        def now_leading() -> list[int]:
+            (found,) = client.raw.ask(request, MetadataResponse, 9).topics
+            return [partition.leader_id for partition in found.partitions]
+
+        eventually(lambda: client.create("t", 4) in (0, 36), "a controller creates the topic")
+        eventually(lambda: now_leading() == [1, 1, 1, 1], "it leads all")
+        disk.fail(folders[1], errno.EIO)
+        for index in range(4):
+            client.produce("t", index, b"x")
+        eventually(lambda: now_leading().count(-1) == 2, "the controller knows which replicas are lost")
+
+
+def test_a_broker_alone_imports_nothing_of_a_cluster(tmp_path: Path) -> None:
+    script = """
+import asyncio, sys
+from tidelog.network.loop import BrokerLoop
+from tidelog.server.broker import Broker
+from tidelog.server.config.broker import BrokerConfig
+loop = BrokerLoop(1)
+asyncio.set_event_loop(loop)
+settings = {"log.dirs": sys.argv[1], "listeners": "PLAINTEXT://127.0.0.1:0"}
+broker = Broker(BrokerConfig.load(None, settings), loop)
+async def life():
+    await broker.start()
+    await broker.stop()
+loop.run_until_complete(life())
+print("\\n".join(name for name in sys.modules if name.startswith("tidelog.")))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(ran.stdout.split())
+    assert "tidelog.server.embedded_membership" in loaded
+    of_a_cluster = (
+        "tidelog.clients",
+        "tidelog.metadata.zookeeper",
+        "tidelog.metadata.cluster_store",
+        "tidelog.controller.cluster_controller",
+        "tidelog.coordinator.transaction.remote",
+        "tidelog.cluster.replica_states",
+        "tidelog.server.zookeeper",
+        "tidelog.server.config.cluster",
+        "tidelog.server.controller_",
+        "tidelog.server.forwarding",
+    )
+    assert sorted(name for name in loaded if name.startswith(of_a_cluster)) == []

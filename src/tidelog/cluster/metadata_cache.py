@@ -34,6 +34,8 @@ class MetadataCache:
         # Rises with every change of the finalized features; clients keep those with the highest epoch.
         self.features_epoch = 0
         self.topics_deleted: TopicsDeleted | None = None
+        # Called after an update of the controller with other live brokers.
+        self.brokers_changed: Callable[[], None] | None = None
 
     def update(self, state: ClusterState) -> None:
         """Publish a snapshot of the whole cluster."""
@@ -57,6 +59,8 @@ class MetadataCache:
         if request.type == FULL_UPDATE or request.topic_states:
             self.is_initialized = True
         self._publish(state, update.deleted)
+        if state.brokers is not before.brokers and self.brokers_changed is not None:
+            self.brokers_changed()
 
     def set_entity_configs(self, entity_path: str, configs: dict[str, str]) -> None:
         """Replace the settings of an entity other than a topic (ClusterState.entity_configs)."""

@@ -186,6 +186,8 @@ class BrokerNode:
     rack: str | None = None
     jmx_port: int = -1
     version: int = 5
+    features: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The lowest and highest version of each supported feature."""
 
     def encode(self) -> bytes:
         # Host and port, of the plaintext listener if any, are for readers older than listeners.
@@ -193,7 +195,10 @@ class BrokerNode:
         protocols = {point.listener: point.security_protocol for point in self.endpoints}
         urls = [f"{point.listener}://{bracketed(point.host)}:{point.port}" for point in self.endpoints]
         value: dict[str, object] = {
-            "features": {},
+            "features": {
+                name: {"min_version": low, "max_version": high}
+                for name, (low, high) in self.features.items()
+            },
             "listener_security_protocol_map": protocols,
             "endpoints": urls,
         }
@@ -217,10 +222,14 @@ class BrokerNode:
             endpoints = [Endpoint("PLAINTEXT", "PLAINTEXT", fields.text("host"), fields.integer("port"))]
         rack = fields.text("rack") if "rack" in fields else None
         jmx_port = fields.integer("jmx_port", -1)
-        return cls(endpoints, fields.integer("timestamp", -1), rack, jmx_port, version)
+        features = {}
+        for name, range_of in fields.object("features").items():
+            versions = Fields(_as_object(range_of))
+            features[name] = (versions.integer("min_version"), versions.integer("max_version"))
+        return cls(endpoints, fields.integer("timestamp", -1), rack, jmx_port, version, features)
 
     def state(self, broker_id: int, epoch: int) -> BrokerRegistration:
-        return BrokerRegistration(broker_id, self.endpoints, self.rack, epoch)
+        return BrokerRegistration(broker_id, self.endpoints, self.rack, epoch, self.features)
 
 
 def bracketed(host: str) -> str:

@@ -85,12 +85,16 @@ class TopicState:
 
 @dataclass(slots=True)
 class BrokerRegistration:
-    """A live broker. `epoch` is different for each registration of an id."""
+    """A live broker. `epoch` is different for each registration of an id.
+
+    `features` has the lowest and highest version of each feature that the broker supports.
+    """
 
     broker_id: int
     endpoints: list[Endpoint]
     rack: str | None = None
     epoch: int = -1
+    features: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def endpoint(self, listener: str) -> Endpoint | None:
         for endpoint in self.endpoints:

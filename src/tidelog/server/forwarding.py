@@ -1,8 +1,8 @@
 """ForwardingManager: passes the requests of clients that only the controller answers on to it.
 
 The request travels in an Envelope with the client's principal and address, and its answer comes back as the
-controller made it. A controller that has no Envelope is a Kafka broker: its clients get NOT_CONTROLLER, and
-ask the controller themselves.
+controller made it. Kafka 3.9 announces Envelope and closes the connection that uses it: if it is the
+controller, clients get NOT_CONTROLLER, and ask the controller themselves.
 """
 
 from __future__ import annotations
@@ -35,17 +35,20 @@ PRINCIPAL_VERSION = 0
 
 
 class ForwardingManager:
-    """`is_active` says whether this broker is the controller."""
+    """`is_active`: this broker is the controller. `is_possible`: the controller is one of our brokers."""
 
-    def __init__(self, channel: ControllerChannel, is_active: Callable[[], bool]) -> None:
+    def __init__(
+        self, channel: ControllerChannel, is_active: Callable[[], bool], is_possible: Callable[[], bool]
+    ) -> None:
         self._channel = channel
         self._is_active = is_active
+        self._is_possible = is_possible
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def is_needed(self) -> bool:
-        """Whether another broker is the controller."""
-        return not self._is_active()
+        """Whether another of our brokers is the controller."""
+        return not self._is_active() and self._is_possible()
 
     def forward(self, request: Request, handle_here: Handler, failed: Failed) -> None:
         """Answer a request with the controller's answer.

@@ -36,6 +36,7 @@ from tidelog.protocol.messages.controlled_shutdown import (
 )
 from tidelog.server.admin_manager import AdminManager
 from tidelog.server.broker_transport import transport_to
+from tidelog.server.cluster_features import ClusterFeatures, Features
 from tidelog.server.cluster_services import ClusterServices
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config_change_listener import ConfigChangeListener
@@ -81,6 +82,8 @@ class ZooKeeperMembership:
         self._broker_id = -1
         self._broker_epoch = -1
         self._endpoints: Sequence[Endpoint] = ()
+        self._supported_features: Features = {}
+        self._features: ClusterFeatures | None = None
         self._tree: AsyncTree | None = None
         self._metadata: MetadataCache | None = None
         self._listener: ConfigChangeListener | None = None
@@ -203,25 +206,50 @@ class ZooKeeperMembership:
             controller,
             states,
             self._overrides,
-            ForwardingManager(self._channel, lambda: controller.is_active),
+            ForwardingManager(self._channel, lambda: controller.is_active, self._has_our_controller),
             lambda: self._broker_epoch,
             frozenset(filter(None, (self._config.inter_broker_listener, control))),
         )
         register_controller_metrics(services.metrics.registry, controller)
         self._listener.start(self)
         self._endpoints = endpoints
+        self._supported_features = services.supported_features
         try:
             await self._register()
         except NodeExists as error:
             raise StartFailed(
                 f"broker id {self._broker_id} is taken: {error}; stop that broker, or set another broker.id"
             ) from None
+        await self._follow_features(services)
         controller.start()
         self._has_joined = True
 
+    def _has_our_controller(self) -> bool:
+        assert self._metadata is not None
+        controller_id = self._metadata.snapshot.controller_id
+        return self._features is None or not self._features.is_kafka(controller_id)
+
+    async def _follow_features(self, services: Services) -> None:
+        def changed(levels: Mapping[str, int]) -> None:
+            services.groups.settings.group_version = levels.get("group.version", 0)
+            services.transactions.settings.transaction_version = levels.get("transaction.version", 0)
+
+        services.metadata.features = {}
+        changed({})
+        self._features = features = ClusterFeatures(
+            self._store, services.metadata, services.supported_features, changed
+        )
+        await features.load()
+        services.metadata.brokers_changed = features.brokers_changed
+
     async def _register(self) -> None:
         """Register at the start, and again after each session that expired."""
-        node = BrokerNode(list(self._endpoints), self._clock.ms(), self._config.broker_rack)
+        node = BrokerNode(
+            list(self._endpoints),
+            self._clock.ms(),
+            self._config.broker_rack,
+            features=_announced(self._supported_features),
+        )
         registration = await self._store.register_broker(
             self._broker_id,
             node,
@@ -320,6 +348,8 @@ class ZooKeeperMembership:
             await self._controller.close()
         if self._listener is not None:
             await self._listener.close()
+        if self._features is not None:
+            await self._features.close()
 
     def note_stop(self) -> int:
         return self._broker_epoch
@@ -327,6 +357,11 @@ class ZooKeeperMembership:
     async def close(self) -> None:
         if self._tree is not None:
             await self._tree.close()
+
+
+def _announced(features: Features) -> dict[str, tuple[int, int]]:
+    """The features in the registration. Version 0 means off, and Kafka's ranges begin at 1."""
+    return {name: (max(1, low), high) for name, (low, high) in features.items()}
 
 
 def _topics_with_logs(logs: LogManager) -> list[str]:

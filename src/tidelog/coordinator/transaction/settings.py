@@ -14,13 +14,16 @@ class TransactionSettings:
     reads records without tagged fields.
     """
 
-    __slots__ = ("_value_of", "transaction_version", "value_version")
+    __slots__ = ("_value_of", "transaction_version")
 
     def __init__(self, value_of: Callable[[str], ConfigValue], transaction_version: int = 2) -> None:
         self._value_of = value_of
         self.transaction_version = transaction_version
-        # The version of TransactionLogValue.
-        self.value_version = min(transaction_version, 1)
+
+    @property
+    def value_version(self) -> int:
+        """The version of TransactionLogValue."""
+        return min(self.transaction_version, 1)
 
     def _int(self, name: str) -> int:
         value = self._value_of(name)
