@@ -150,5 +150,3 @@ class Loading(Generic[S]):
             log.error("%s cannot be loaded", self._hosted.partition.name, exc_info=error)
             self._runtime.resigned(self._hosted.partition.index)
         self._runtime.load_ended()
-
-

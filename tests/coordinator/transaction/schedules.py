@@ -12,11 +12,15 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from tests.cluster.world import World
 from tests.coordinator.transaction.stage import DATA, Answer, TransactionStage
+from tests.coordinator.two_brokers import TwoBrokers
 from tidelog.coordinator.transaction.coordinator import Initialized
 from tidelog.coordinator.transaction.markers import Marker, MarkerChannel, MarkerDone
-from tidelog.coordinator.transaction.state import CLASSIC, EPOCH_BUMP, ProducerIdAndEpoch, State
+from tidelog.coordinator.transaction.shard import TransactionShard
+from tidelog.coordinator.transaction.state import CLASSIC, EPOCH_BUMP, Metadata, ProducerIdAndEpoch, State
 from tidelog.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
@@ -24,6 +28,7 @@ from tidelog.errors import (
     NotCoordinator,
     NotEnoughReplicas,
     NotLeaderOrFollower,
+    RequestTimedOut,
 )
 from tidelog.partitions import PartitionKey
 
@@ -33,6 +38,8 @@ RETRIABLE = (
     CoordinatorNotAvailable,
     NotCoordinator,
     NotEnoughReplicas,
+    NotLeaderOrFollower,
+    RequestTimedOut,
 )
 PARTITIONS = 3
 TIMEOUT_MS = 5_000
@@ -238,12 +245,69 @@ class Producer:
         self._ask(send, ended, repeats=self.is_new)
 
 
+class Stage(Protocol):
+    """What a schedule needs of the stage it plays on: one broker or several."""
+
+    @property
+    def world(self) -> World | TwoBrokers: ...
+
+    @property
+    def shard(self) -> TransactionShard: ...
+
+    def init(
+        self,
+        transactional_id: str = "id",
+        *,
+        timeout_ms: int = 60_000,
+        expected: tuple[int, int] | None = None,
+        two_phase: bool = False,
+        keep: bool = False,
+    ) -> Answer: ...
+
+    def add(
+        self,
+        producer: tuple[int, int],
+        indexes: Iterable[int] = (0,),
+        *,
+        transactional_id: str = "id",
+        version: int = 0,
+    ) -> Answer: ...
+
+    def end(
+        self,
+        producer: tuple[int, int],
+        *,
+        commit: bool = True,
+        transactional_id: str = "id",
+        version: int = 0,
+    ) -> Answer: ...
+
+    def produce(
+        self,
+        producer: tuple[int, int],
+        value: bytes = b"v",
+        *,
+        index: int = 0,
+        sequence: int = 0,
+        transactional_id: str = "id",
+        version: int = 11,
+    ) -> Answer: ...
+
+    def restart(self) -> None: ...
+
+    def loaded_anew(self) -> dict[str, Metadata]: ...
+
+    def committed(self, index: int = 0) -> list[bytes]: ...
+
+    def is_stable(self, index: int) -> bool: ...
+
+    def close(self) -> None: ...
+
+
 class Schedule:
     def __init__(self, folder: Path, seed: int, *, ids: int = 4, seconds: float = 40.0) -> None:
         self.random = random.Random(seed)
-        self.stage = TransactionStage(
-            folder, partitions=PARTITIONS, channel=lambda inner: UnreliableMarkers(self, inner)
-        )
+        self.stage = self.make_stage(folder, seed)
         self.intents: list[Intent] = []
         self._ids = ids
         # What producers of two-phase commits have decided to commit, by the epoch they wrote with.
@@ -256,6 +320,11 @@ class Schedule:
         self.stage.world.advance()
         for number in range(ids):
             self._new_producer(f"id-{number}")
+
+    def make_stage(self, folder: Path, seed: int) -> Stage:
+        return TransactionStage(
+            folder, partitions=PARTITIONS, channel=lambda inner: UnreliableMarkers(self, inner)
+        )
 
     def later(self, seconds: float, callback: Callable[[], object]) -> None:
         self.stage.world.scheduler.schedule(
@@ -278,6 +347,7 @@ class Schedule:
             step = self.random.uniform(0.1, 3.0)
             self.stage.world.advance(step)
             passed += step
+            self.observe()
             chance = self.random.random()
             if chance < 0.25:
                 self.check_replay()
@@ -285,8 +355,14 @@ class Schedule:
             elif chance < 0.35:
                 self._new_producer(f"id-{self.random.randrange(self._ids)}")  # beside the one that is there
         self.is_over = True
-        self.stage.world.advance(60.0)
+        self.become_quiet()
         self._decide_what_is_left()
+
+    def observe(self) -> None:
+        """Called after each step."""
+
+    def become_quiet(self) -> None:
+        self.stage.world.advance(60.0)
 
     def _decide_what_is_left(self) -> None:
         """Nobody but its owner ends a prepared transaction: the last owner comes, with no fault any more."""

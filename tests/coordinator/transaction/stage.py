@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.cluster.world import SELF, World, want
+from tests.cluster.world import SELF, Fetched, World, want
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import AppendOutcome
@@ -21,6 +21,7 @@ from tidelog.metadata.state import ClusterState, PartitionState, TopicState
 from tidelog.partitions import PartitionKey
 from tidelog.records.batch import Record, build_batch, iter_batches, read_records
 from tidelog.storage.append import AppendOrigin
+from tidelog.storage.log import Log
 from tidelog.storage.producer_state_manager import Verification
 
 DATA = "t"
@@ -141,22 +142,7 @@ class TransactionStage:
 
     def loaded_anew(self) -> dict[str, Metadata]:
         """What a coordinator that loads the log now has of every id."""
-        log = self.log_partition.leader_log()
-        shard = TransactionShard(0, self.leader_epoch, lambda _: None)
-        found = log.read(log.log_start_offset, 1 << 30)
-        data = b"" if found.slice is None else found.slice.read()
-        for position, header in iter_batches(data):
-            for record in read_records(data, position, header=header):
-                assert record.key is not None
-                shard.replay(
-                    record.key,
-                    record.value,
-                    offset=record.offset,
-                    timestamp=record.timestamp,
-                    producer_id=-1,
-                    producer_epoch=-1,
-                )
-        return {name: known.metadata for name, known in shard.transactions.items()}
+        return loaded_from(self.log_partition.leader_log())
 
     def close(self) -> None:
         self.coordinator.close()
@@ -247,14 +233,7 @@ class TransactionStage:
         """A transactional batch on its whole way: verified (or added, from version 12 on), then appended."""
         answer = Answer()
         partition = self.data[index]
-        record = Record(0, self.world.scheduler.clock.ms(), None, value)
-        data = build_batch(
-            [record],
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=sequence,
-            transactional=True,
-        )
+        data = transactional_batch(producer, value, sequence, self.world.scheduler.clock.ms())
 
         def appended(outcomes: list[AppendOutcome]) -> None:
             error = outcomes[0].error
@@ -283,26 +262,62 @@ class TransactionStage:
 
     def committed(self, index: int = 0) -> list[bytes]:
         """The values that a read_committed consumer gets, by the rules that consumers follow."""
-        (answer,) = self.world.fetch([want(DATA, index)], isolation_level=1, max_wait_ms=0).answers or []
-        if answer.records is None:
-            return []
-        aborted_from = sorted(answer.aborted or [], key=lambda pair: pair[1])
-        aborting: set[int] = set()
-        values: list[bytes] = []
-        data = answer.records.read()
-        for position, header in iter_batches(data):
-            while aborted_from and aborted_from[0][1] <= header.last_offset:
-                aborting.add(aborted_from.pop(0)[0])
-            if header.is_control:
-                aborting.discard(header.producer_id)
-            elif not (header.is_transactional and header.producer_id in aborting):
-                values += [record.value or b"" for record in read_records(data, position, header=header)]
-        return values
+        return values_of(self.world.fetch([want(DATA, index)], isolation_level=1, max_wait_ms=0))
 
     def is_stable(self, index: int) -> bool:
         """Whether no transaction is open in a partition."""
         log = self.data[index].leader_log()
         return log.last_stable_offset == log.log_end_offset
+
+
+def loaded_from(log: Log) -> dict[str, Metadata]:
+    """The last record of each id in a log."""
+    shard = TransactionShard(0, 0, lambda _: None)
+    found = log.read(log.log_start_offset, 1 << 30, max_offset=log.log_end_offset)
+    data = b"" if found.slice is None else found.slice.read()
+    for position, header in iter_batches(data):
+        for record in read_records(data, position, header=header):
+            assert record.key is not None
+            shard.replay(
+                record.key,
+                record.value,
+                offset=record.offset,
+                timestamp=record.timestamp,
+                producer_id=-1,
+                producer_epoch=-1,
+            )
+    return {name: known.metadata for name, known in shard.transactions.items()}
+
+
+def transactional_batch(producer: tuple[int, int], value: bytes, sequence: int, now_ms: int) -> bytes:
+    return bytes(
+        build_batch(
+            [Record(0, now_ms, None, value)],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=sequence,
+            transactional=True,
+        )
+    )
+
+
+def values_of(fetched: Fetched) -> list[bytes]:
+    """The values that a read_committed consumer gets of one partition, by the rules of consumers."""
+    answer = fetched.only
+    if answer.records is None:
+        return []
+    aborted_from = sorted(answer.aborted or [], key=lambda pair: pair[1])
+    aborting: set[int] = set()
+    values: list[bytes] = []
+    data = answer.records.read()
+    for position, header in iter_batches(data):
+        while aborted_from and aborted_from[0][1] <= header.last_offset:
+            aborting.add(aborted_from.pop(0)[0])
+        if header.is_control:
+            aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            values += [record.value or b"" for record in read_records(data, position, header=header)]
+    return values
 
 
 __all__ = ["DATA", "TOPIC", "Answer", "PartitionKey", "TransactionStage"]

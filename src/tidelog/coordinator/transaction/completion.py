@@ -40,7 +40,8 @@ class Completion:
         self._coordinator = coordinator
         self.shard = shard
         self._transaction = transaction
-        self._left: set[PartitionKey] = set(transaction.metadata.partitions)
+        # Sorted, so that a simulation repeats itself.
+        self._left = dict.fromkeys(sorted(transaction.metadata.partitions))
         self._sent = 0  # markers that are being written
         self._timer: TimerHandle | None = None
         self._is_over = False
@@ -118,16 +119,16 @@ class Completion:
             known = topics.get(topic)
             if known is None or index not in known.partitions:
                 log.info("%s-%d is gone and gets no marker", topic, index)
-                self._left.discard((topic, index))
+                del self._left[topic, index]
 
     def _marker_done(self, key: PartitionKey, error: KafkaError | None) -> None:
         self._sent -= 1
         if error is None:
-            self._left.discard(key)
+            self._left.pop(key, None)
         elif isinstance(error, InvalidProducerEpoch):
             # A marker with a later epoch exists: the transaction has ended in this partition.
             log.warning("the marker of %s for %s-%d is not needed: %s", self._name, *key, error)
-            self._left.discard(key)
+            self._left.pop(key, None)
         elif isinstance(error, TransactionCoordinatorFenced):
             log.warning("another coordinator completes the transaction of %s: %s", self._name, error)
             self.cancel()
