@@ -96,13 +96,13 @@ def test_nothing_asked_is_nothing_done(delete: Delete) -> None:
 
 
 BAD = {
-    "not json": "no JSON",
-    "": "no JSON",
+    "not json": "not JSON",
+    "": "not JSON",
     "[]": "expected an object",
     '{"version": 1}': "no list `partitions`",
     '{"partitions": {"topic": "t"}}': "no list `partitions`",
-    '{"version": 2, "partitions": []}': "has version 2; 1 is known",
-    '{"version": "1", "partitions": []}': 'has version "1"; 1 is known',
+    '{"version": 2, "partitions": []}': "has version 2; expected 1",
+    '{"version": "1", "partitions": []}': 'has version "1"; expected 1',
     '{"partitions": [{"topic": "t", "partition": 0}]}': "expected an object with topic, partition and offset",
     '{"partitions": [{"topic": "t", "partition": "0", "offset": 1}]}': "expected an object with",
     '{"partitions": [{"topic": "t", "partition": true, "offset": 1}]}': "expected an object with",

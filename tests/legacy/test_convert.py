@@ -297,7 +297,7 @@ def damages() -> dict[str, tuple[dict[int, bytes], int | None, str]]:
     batch[-1] ^= 1
     return {
         "after a clean stop": ({0: good + bad}, None, "does not match its CRC"),
-        "cut after a clean stop": ({0: good + bad[:-3]}, None, "it is cut"),
+        "cut after a clean stop": ({0: good + bad[:-3]}, None, "it is truncated"),
         "a batch": ({0: good + batch}, None, "does not match its CRC"),
         "below the recovery point": ({0: good + bad, 5: b""}, 5, "does not match its CRC"),
         "in a wrapper": ({0: good + unpackable}, 0, "gzip data cannot be unpacked"),

@@ -229,7 +229,7 @@ def test_batches_are_not_taken_for_messages() -> None:
     data = build_batch(RECORDS, base_offset=70)
     with pytest.raises(CorruptMessage, match="has magic 2"):
         only(data)
-    with pytest.raises(CorruptMessage, match="is cut"):
+    with pytest.raises(CorruptMessage, match="is truncated"):
         read_message_set(message(1, RECORDS[0]), Entry(3, 70, 1000, 1))
 
 

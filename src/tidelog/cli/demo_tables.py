@@ -72,7 +72,8 @@ def summed_up(facts: Facts, records: Mapping[str, int]) -> str:
     only_found = sum(count for topic, count in records.items() if topic in (INVITES.topic, TASKS.topic))
     text = (
         f"{total:,} records were read: {kept:,} are in the first {len(EVENT_TABLES)} tables, {broken:,} "
-        f"broken ones are in quarantine, and {only_found:,} are invites and tasks, which have no table."
+        f"broken ones are in quarantine, and {only_found:,} are invites and tasks, the input of alerts and "
+        "of task_progress."
     )
     missing = total - kept - broken - only_found
     return text if missing == 0 else f"{text} {missing:,} are not accounted for."
