@@ -1,6 +1,6 @@
-"""Apache Kafka 4.3 from its published jars: one KRaft node with the JVM options of Kafka's own script.
+"""Apache Kafka from its published jars, with the JVM options of Kafka's own script.
 
-Its settings are the defaults, except that internal topics have one replica, as one node needs.
+Kafka 4.3 is one KRaft node. Kafka 3.9 is a broker on ZooKeeper, for clusters. Their settings are the defaults, except that internal topics have one replica, as one node needs.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ONE_NODE = {
 }
 
 
-def class_path() -> str:
+def class_path(kind: str = "kafka4") -> str:
     """The class path of the jars, which mvn fetches the first time."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kafka.jars", "kafka4"],
+        [sys.executable, "-m", "tests.kafka.jars", kind],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -43,7 +43,7 @@ def class_path() -> str:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     if done.returncode:
-        raise BrokerFailed("make bench-kafka needs Java 17 or newer, and mvn to fetch Kafka's jars")
+        raise BrokerFailed("Apache Kafka needs Java 17 or newer, and mvn to fetch Kafka's jars")
     return done.stdout.strip()
 
 
@@ -66,6 +66,17 @@ def kafka_source(folder: Path) -> Source:
 
     command = f"java {JVM} -cp {shlex.quote(jars)} kafka.Kafka {{dir}}/../server.properties"
     return Source(folder, command, prepare=prepare)
+
+
+def zookeeper_mode_command() -> str:
+    """The command that starts a broker of Kafka 3.9 on ZooKeeper. Its settings are overrides."""
+    one_replica = "".join(
+        f" --override {name}={value}" for name, value in ONE_NODE.items() if name.startswith(("offsets", "tra"))
+    )
+    return (
+        f"java {JVM} -cp {shlex.quote(class_path('kafka3'))} kafka.Kafka /dev/null --override log.dirs={{dir}}"
+        f" --override listeners=PLAINTEXT://127.0.0.1:{{port}}{one_replica}"
+    )
 
 
 def format_folder(jars: str, settings: Path) -> None:

@@ -9,7 +9,8 @@
  *   loadgen fetch    closed loop of Fetch requests, in order or at random offsets of [--from, --to)
  *   loadgen session  Fetch requests one after the other in one incremental fetch session of all partitions; each names
  *                    partition 0 at its next offset and gets one batch of it, nothing of the others
- *   loadgen latency  one Produce request at a time on one connection; --interval-us makes it an open loop
+ *   loadgen latency  one Produce request at a time on one connection; --interval-us makes it an open loop. SIGTERM ends it
+ *                    with the result so far
  *   loadgen idle     opens connections, sends one request on each, and holds them until stdin ends
  *
  * Prints one JSON object on stdout. Any error ends it with one line on stderr and status 1.
@@ -23,6 +24,7 @@
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -745,7 +747,16 @@ static void run_load(bool fetch) {
 
 /* ---- one request at a time ---------------------------------------------------------------------------------- */
 
+static volatile sig_atomic_t is_stopped;
+
+static void stop_latency(int number) {
+    (void)number;
+    is_stopped = 1;
+}
+
 static void run_latency(void) {
+    struct sigaction action = {.sa_handler = stop_latency, .sa_flags = SA_RESTART};
+    sigaction(SIGTERM, &action, NULL);
     struct request r = {0};
     struct connection c = {.fd = connect_to_broker(-1)};
     begin_producing(&c, 0);
@@ -757,7 +768,7 @@ static void run_latency(void) {
     memcpy(frame, r.head, r.head_size);
     memcpy(frame + r.head_size, r.batch, r.tail_size);
     int64_t begun = now_ns(), stop = begun + (int64_t)(opt.deadline * 1e9), done = 0;
-    for (int64_t i = -opt.warmup; !opt.requests || i < opt.requests; i++) {
+    for (int64_t i = -opt.warmup; !is_stopped && (!opt.requests || i < opt.requests); i++) {
         int64_t from = now_ns();
         if (i <= 0) begun = from;
         if (i >= 0 && opt.seconds && from - begun > (int64_t)(opt.seconds * 1e9)) break;

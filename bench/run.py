@@ -6,6 +6,7 @@
         python bench/run.py --quick                           a tenth of the work: a test that it runs
         python bench/run.py --against HOST:PORT --pid PID     a broker that is already running
         python bench/run.py --launch 'COMMAND {dir} {port}'   another broker, started by a command
+        python bench/run.py --kafka3 --only cluster-create    Apache Kafka 3.9 on ZooKeeper
 
 Brokers that are started here have their data in a temporary folder of --data, which is removed.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import machine
 import report
+from apache_kafka import zookeeper_mode_command
 from broker import TIDELOG, Broker, BrokerFailed, Source
 from load import LoadFailed
 from report import Figure
@@ -54,6 +56,9 @@ def arguments() -> argparse.Namespace:
         "HOST:PORT to the file {ready} when it answers. --override NAME=VALUE is added for each setting",
     )
     parser.add_argument(
+        "--kafka3", action="store_true", help="measure brokers of Apache Kafka 3.9: the cluster scenarios"
+    )
+    parser.add_argument(
         "--profile",
         action="store_true",
         help="one more round of each scenario under py-spy, shown by function",
@@ -70,6 +75,8 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if (options.against is None) != (options.pid is None):
         parser.error("--against and --pid go together")
+    if options.kafka3:
+        options.launch = zookeeper_mode_command()
     return options
 
 

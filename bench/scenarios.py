@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 import clients_consume
+import cluster_scenarios
 import cold
 import growth
 import load
@@ -242,6 +243,11 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "rebalance": groups.rebalance,
     "offsets": groups.offsets,
     "transactions": transactions.transactions,
+    "cluster-create": cluster_scenarios.create,
+    "cluster-failover": cluster_scenarios.failover,
+    "cluster-idle": cluster_scenarios.idle,
+    "cluster-start": cluster_scenarios.start,
+    "cluster-produce": cluster_scenarios.produce,
     "librdkafka": librdkafka,
     "clients": clients.clients,
     "consumers": clients_consume.consumers,

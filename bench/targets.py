@@ -68,6 +68,16 @@ TARGETS: dict[str, Target] = {
     ),
     "transactions of 8": Target("the same, eight producers", "1 / s", 1_500, at_least=True),
     "transactions bulk": Target("20 MB transactions beside an idempotent producer", "%", 90, at_least=True),
+    "create topics": Target("cluster of 3: 1,000 topics through one request", "s", 5),
+    "create topics beside": Target("one record beside it, one due every 5 ms, p99", "ms", 10),
+    "create partitions": Target("cluster of 3: one topic of 1,000 partitions", "s", 2),
+    "create partitions beside": Target("one record beside it, one due every 5 ms, p99", "ms", 10),
+    "failover": Target("cluster of 3: controller of 1,000 partitions, from its election", "s", 1),
+    "idle cluster": Target("cluster of 3 with 1,000 partitions, idle, all brokers", "% of a core", 3, "12.7"),
+    "idle cluster memory": Target("resident, largest broker of it", "MB", 80),
+    "cluster start": Target("cluster of 3: start of a broker to its first answer", "s", 0.5),
+    "cluster produce": Target("one-record produce, broker of a cluster to a single one", "times", 1.1),
+    "cluster fetch": Target("fetch of one batch, broker of a cluster to a single one", "times", 1.1),
     "librdkafka100": Target(
         "librdkafka, 100-byte records", "records/s", 2_500_000, "2.1-2.6 M", at_least=True
     ),

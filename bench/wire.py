@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 API_VERSIONS, LIST_OFFSETS, METADATA, LIST_GROUPS = 18, 2, 3, 16
 CREATE_TOPICS, DELETE_TOPICS, INCREMENTAL_ALTER_CONFIGS = 19, 20, 44
@@ -61,6 +62,15 @@ class _Answer:
             self.raw(self.varint())
 
 
+@dataclass(slots=True)
+class ClusterView:
+    """A cluster as one of its brokers describes it. The leader of a partition is -1 if it has none."""
+
+    controller: int
+    brokers: dict[int, tuple[str, int]]
+    leaders: dict[tuple[str, int], int]
+
+
 class Client:
     """One blocking connection."""
 
@@ -107,12 +117,25 @@ class Client:
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
         settings = configs or {}
-        body = struct.pack(">i", 1) + _text(name) + struct.pack(">ihi", partitions, 1, 0)
+        body = _text(name) + struct.pack(">ihi", partitions, 1, 0)
         body += struct.pack(">i", len(settings)) + b"".join(_text(k) + _text(v) for k, v in settings.items())
+        self._create([body])
+
+    def create_topics(self, names: Sequence[str]) -> None:
+        """Create topics of one partition with one request."""
+        self._create([_text(name) + struct.pack(">ihii", 1, 1, 0, 0) for name in names])
+
+    def create_topic_on(self, name: str, broker_id: int) -> None:
+        """Create a topic of one partition on this broker of a cluster."""
+        assignment = struct.pack(">iiii", 1, 0, 1, broker_id)
+        self._create([_text(name) + struct.pack(">ih", -1, -1) + assignment + struct.pack(">i", 0)])
+
+    def _create(self, topics: Sequence[bytes]) -> None:
+        body = struct.pack(">i", len(topics)) + b"".join(topics)
         answer = self._call(CREATE_TOPICS, 2, body + struct.pack(">i?", 60_000, False))
         answer.number("i")
         for _ in range(answer.count()):
-            answer.text()
+            name = answer.text()
             if error := answer.number("h"):
                 raise WireError(f"topic {name} was not created: error {error} {answer.text() or ''}")
             answer.text()
@@ -149,6 +172,28 @@ class Client:
             raise WireError(f"the id of topic {name} is not known: error {error}")
         answer.compact()
         return answer.raw(16)
+
+    def cluster(self, topics: Sequence[str] | None = None) -> ClusterView:
+        """The cluster as this broker knows it, with these topics; None for all."""
+        body = struct.pack(">i", -1 if topics is None else len(topics))
+        answer = self._call(METADATA, 1, body + b"".join(map(_text, topics or ())))
+        brokers: dict[int, tuple[str, int]] = {}
+        for _ in range(answer.count()):
+            broker_id = answer.number("i")
+            brokers[broker_id] = (answer.text() or "", answer.number("i"))
+            answer.text()
+        view = ClusterView(answer.number("i"), brokers, {})
+        for _ in range(answer.count()):
+            answer.number("h")
+            topic = answer.text() or ""
+            answer.number("B")
+            for _ in range(answer.count()):
+                answer.number("h")
+                partition = answer.number("i")
+                view.leaders[topic, partition] = answer.number("i")
+                for _ in range(2):
+                    answer.raw(4 * answer.count())
+        return view
 
     def groups(self) -> tuple[int, int]:
         """The error code, and the number of groups."""
