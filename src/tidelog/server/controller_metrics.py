@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidelog.controller.cluster_controller import ClusterController
-from tidelog.metrics.registry import Family, MetricName, Registry
+from tidelog.metrics.registry import Family, Meter, MetricName, Registry
 
 GROUP, KIND = "kafka.controller", "KafkaController"
 
@@ -29,10 +29,12 @@ def register_controller_metrics(registry: Registry, controller: ClusterControlle
     registry.gauge(
         GROUP, "ControllerChannelManager", "TotalQueueSize", lambda: sum(controller.queue_sizes().values())
     )
-    registry.collect(lambda: _queue_sizes(controller))
+    unclean = registry.meter(GROUP, "ControllerStats", "UncleanLeaderElectionsPerSec")
+    registry.collect(lambda: _families(controller, unclean))
 
 
-def _queue_sizes(controller: ClusterController) -> Iterator[Family]:
+def _families(controller: ClusterController, unclean: Meter) -> Iterator[Family]:
+    unclean.count = controller.stats.unclean_elections
     sizes = controller.queue_sizes()
     if sizes:
         samples: list[tuple[tuple[tuple[str, str], ...], float]] = [
