@@ -16,7 +16,7 @@ from tidelog.coordinator.group.consumer_service import ConsumerGroups
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.shard import GroupShard
 from tidelog.coordinator.runtime import CoordinatorRuntime, Done, NewRecord
-from tidelog.errors import KafkaError
+from tidelog.errors import KafkaError, NotCoordinator
 from tidelog.metadata.state import ClusterState, PartitionState, TopicState
 from tidelog.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -35,8 +35,16 @@ Assigned = dict[str, set[int]]
 """Partitions by topic name."""
 
 
+class NoAnswer(Exception):
+    """The answer waits for the replicas."""
+
+
 class MemoryRuntime(CoordinatorRuntime[GroupShard]):
-    """One partition whose log is a list. With `hold`, appends stay open until `finish`."""
+    """One partition whose log is a list. With `hold`, appends stay open until `finish`.
+
+    While it `is_stalled`, records are written and not committed until `replicate`; `lose` forgets them, as the
+    election of a follower does that has not fetched them.
+    """
 
     def __init__(self, scheduler: SimulatedScheduler) -> None:
         self._scheduler = scheduler
@@ -45,6 +53,9 @@ class MemoryRuntime(CoordinatorRuntime[GroupShard]):
         self.hold = False
         self.held: deque[tuple[Sequence[NewRecord], Done]] = deque()
         self.waiting: deque[Callable[[GroupShard], None]] = deque()
+        self.is_stalled = False
+        self.committed_end = 0
+        self.uncommitted: list[Done] = []
 
     def partition_for(self, key: str) -> int:
         return PARTITION
@@ -70,12 +81,40 @@ class MemoryRuntime(CoordinatorRuntime[GroupShard]):
         producer_id: int = -1,
         producer_epoch: int = -1,
     ) -> None:
+        if self.is_stalled:
+            self.log += records
+            replay(self.shard(PARTITION), records)
+            self.uncommitted.append(done)
+            return
         self.held.append((records, done))
         if not self.hold:
             self.finish()
 
     def when_committed(self, partition: int, done: Done) -> None:
-        done(None)
+        if self.is_stalled and self.committed_end < len(self.log):
+            self.uncommitted.append(done)
+        else:
+            done(None)
+
+    def stall(self) -> None:
+        self.is_stalled = True
+        self.committed_end = len(self.log)
+
+    def replicate(self) -> None:
+        """The followers have everything: the waiting requests are answered."""
+        self.is_stalled = False
+        self._answer(None)
+
+    def lose(self) -> None:
+        """The partition is led by a replica without the uncommitted records."""
+        self.is_stalled = False
+        del self.log[self.committed_end :]
+        self._answer(NotCoordinator("the leader moved"))
+
+    def _answer(self, error: KafkaError | None) -> None:
+        waiting, self.uncommitted = self.uncommitted, []
+        for done in waiting:
+            done(error)
 
     def finish(self, error: KafkaError | None = None) -> None:
         """Write the oldest append that is open, or fail it; those who waited for it go on."""
@@ -151,6 +190,8 @@ class ConsumerWorld:
     def restart(self) -> None:
         """Another coordinator takes over: it knows what is in the log, and nothing else."""
         self.shard.unload()
+        if self.runtime.is_stalled:
+            self.runtime.lose()
         self._start()
         replay(self.shard, self.runtime.log)
         self.shard.loaded()
@@ -229,7 +270,7 @@ class ConsumerWorld:
     ) -> ConsumerGroupHeartbeatResponse:
         answers: list[ConsumerGroupHeartbeatResponse] = []
         self.consumer.heartbeat(request, Client("client", "/127.0.0.1", version), answers.append)
-        return _only(answers)
+        return self._only(answers)
 
     def join(
         self,
@@ -277,7 +318,7 @@ class ConsumerWorld:
         )
         self.classic.join(request, Client("client", "/127.0.0.1", version), answers.append)
         self.advance(0)  # a first rebalance waits for others, if only until the next turn
-        return _only(answers)
+        return self._only(answers)
 
     def classic_sync(
         self, member: str, generation: int, assignments: dict[str, bytes] | None = None
@@ -295,7 +336,7 @@ class ConsumerWorld:
             ],
         )
         self.classic.sync(request, answers.append)
-        return _only(answers)
+        return self._only(answers)
 
     def classic_heartbeat(self, member: str, generation: int) -> int:
         request = HeartbeatRequest(group_id=GROUP, member_id=member, generation_id=generation)
@@ -311,6 +352,11 @@ class ConsumerWorld:
             for member, instance in members
         ]
         self.classic.leave(GROUP, leaving, answers.append)
+        return self._only(answers)
+
+    def _only(self, answers: list[A]) -> A:
+        if not answers and self.runtime.is_stalled:
+            raise NoAnswer
         return _only(answers)
 
 

@@ -109,7 +109,9 @@ class TwoBrokers:
         """The part of requests between the brokers that are lost, or whose answers are."""
         self.metadata_delay = 0.0
         self.nodes = [Node(self, broker_id, folder / str(broker_id)) for broker_id in BROKERS]
-        self.partitions = {(topic, index): _Replicated() for topic in topics for index in range(topics[topic])}
+        self.partitions = {
+            (topic, index): _Replicated() for topic, count in topics.items() for index in range(count)
+        }
         self._is_closed = False
         self._publish_to(self.nodes)
         self._replicate_on_time()
@@ -313,8 +315,10 @@ class _Connection:
     ) -> R:
         assert self._in_flight == 0, "two requests in flight"
         self._in_flight += 1
+        if version is None:
+            version = type(request).VERSIONS[1]
         try:
-            return await self._call(request, answer, type(request).VERSIONS[1] if version is None else version)
+            return await self._call(request, answer, version)
         finally:
             self._in_flight -= 1
 

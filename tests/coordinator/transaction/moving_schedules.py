@@ -3,12 +3,17 @@ are lost, metadata comes late, and the brokers' requests to each other get lost.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.coordinator.transaction.schedules import PARTITIONS, Schedule
-from tests.coordinator.transaction.two_broker_stage import TwoBrokerStage
-from tidelog.coordinator.transaction.state import Metadata
+from tests.coordinator.transaction.stage import DATA
+from tests.coordinator.transaction.two_broker_stage import LOG, TwoBrokerStage
+from tidelog.coordinator.transaction.records import decode_value
+from tidelog.coordinator.transaction.state import PREPARED, Metadata, State
 from tidelog.errors import KafkaError
+from tidelog.partitions import PartitionKey
+from tidelog.records.batch import BatchHeader, Record, iter_batches, read_control_record, read_records
 
 
 class MovingSchedule(Schedule):
@@ -21,7 +26,7 @@ class MovingSchedule(Schedule):
         self._observe_on_time()
 
     def make_stage(self, folder: Path, seed: int) -> TwoBrokerStage:
-        stage = TwoBrokerStage(folder, seed, partitions=PARTITIONS, settings={"request.timeout.ms": 2_000})
+        stage = TwoBrokerStage(folder, seed, partitions=PARTITIONS, settings={"request.timeout.ms": 500})
         stage.world.faults = 0.05
         stage.world.metadata_delay = 0.3
         return stage
@@ -59,4 +64,27 @@ class MovingSchedule(Schedule):
 
     def check(self) -> None:
         super().check()
+        self.check_markers()
         assert all(answer.is_there for answer in self.stage.answers), "a request was never answered"
+
+    def check_markers(self) -> None:
+        """Every marker carries out a decision that is in the log of the coordinators."""
+        decisions = {
+            (prepared.producer_id, prepared.producer_epoch, prepared.state is State.PREPARE_COMMIT)
+            for _, record in self._records(LOG)
+            if record.value is not None and (prepared := decode_value(record.value)).state in PREPARED
+        }
+        for index in range(PARTITIONS):
+            for header, record in self._records((DATA, index)):
+                marker = read_control_record(record) if header.is_control else None
+                if marker is not None:
+                    written = (header.producer_id, header.producer_epoch, marker.commit)
+                    assert written in decisions, f"nobody decided on the marker {written} in {DATA}-{index}"
+
+    def _records(self, key: PartitionKey) -> Iterator[tuple[BatchHeader, Record]]:
+        log = self.stage.world.leader(key).log(key)
+        found = log.read(0, 1 << 30, max_offset=log.log_end_offset)
+        data = b"" if found.slice is None else found.slice.read()
+        for position, header in iter_batches(data):
+            for record in read_records(data, position, header=header):
+                yield header, record

@@ -8,9 +8,16 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from tests.cluster.world import Fetched, want, without_session
-from tests.coordinator.transaction.stage import DATA, DEFAULTS, TOPIC, Answer, Ids
+from tests.coordinator.transaction.stage import (
+    DATA,
+    DEFAULTS,
+    TOPIC,
+    Answer,
+    Ids,
+    transactional_batch,
+    values_of,
+)
 from tests.coordinator.transaction.stage import loaded_from as metadata_in
-from tests.coordinator.transaction.stage import transactional_batch, values_of
 from tests.coordinator.two_brokers import Node, TwoBrokers
 from tidelog.cluster.fetch import FetchParams
 from tidelog.cluster.partition import Partition

@@ -81,7 +81,7 @@ class GroupShard:
     # -- committed state ---------------------------------------------------------------------------
 
     def note_group(self, group_id: str, before: Callable[[], Group | None]) -> None:
-        """A record is about to create, change or delete a group: keep what readers see until it is committed."""
+        """A record is about to change a group: keep what readers see until it is committed."""
         if self.journal.end and not self._committed_groups.has_noted(group_id):
             self._committed_groups.note(group_id, before())
 
