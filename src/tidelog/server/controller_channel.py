@@ -1,7 +1,8 @@
 """ControllerChannel: requests from this broker to the active controller.
 
 The requests wait in one queue and are sent one at a time. A request is sent again, after a back-off of 100 ms
-and to the controller that is known then, if its connection is lost or the broker is not the controller.
+and to the controller that is known then, if its connection is lost or the broker is not the controller. The
+same happens while it waits for a broker that stopped being the controller: one that hangs never answers.
 """
 
 from __future__ import annotations
@@ -35,6 +36,27 @@ class ControllerNode(NamedTuple):
 
 ControllerProvider: TypeAlias = Callable[[], ControllerNode | None]
 """The active controller as this broker knows it; None while there is none."""
+
+
+class _Repeated:
+    """Calls a function every so many seconds until `cancel`."""
+
+    __slots__ = ("_call", "_seconds", "_timer")
+
+    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._call = call
+        self._schedule()
+
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._run)
+
+    def _run(self) -> None:
+        self._schedule()
+        self._call()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
 
 
 class ControllerChannel:
@@ -80,6 +102,28 @@ class ControllerChannel:
 
     async def _attempt(self, request: Message, answer: type[R]) -> R | None:
         """The answer; None if the request is to be sent again."""
+        try:
+            async with asyncio.timeout(None) as waiting:
+                check = self._give_up_on_change(waiting)
+                try:
+                    return await self._exchange(request, answer)
+                finally:
+                    check.cancel()
+        except TimeoutError:
+            self._disconnect("another broker is the controller")
+            return None
+
+    def _give_up_on_change(self, waiting: asyncio.Timeout) -> _Repeated:
+        """End the wait once this broker learns of another controller."""
+        asked = self._controller()
+
+        def check() -> None:
+            if self._controller() != asked:
+                waiting.reschedule(asyncio.get_running_loop().time())
+
+        return _Repeated(self._backoff, check)
+
+    async def _exchange(self, request: Message, answer: type[R]) -> R | None:
         try:
             connection = await self._connected()
             if connection is None:
