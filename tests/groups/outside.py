@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
+from tests.support.routed import connect
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.consumer_group_describe import (
@@ -59,7 +60,7 @@ class Group:
     def seen(self) -> Seen | None:
         """None while the broker does not answer, or does not know the group."""
         try:
-            with RawConnection(self.bootstrap, timeout=5) as connection:
+            with connect(self.bootstrap, timeout=5) as connection:
                 return (
                     self._describe_new(connection) if self.consumer_protocol else self._describe(connection)
                 )
@@ -119,7 +120,7 @@ class Group:
             groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=self.name, topics=None)]
         )
         try:
-            with RawConnection(self.bootstrap, timeout=5) as connection:
+            with connect(self.bootstrap, timeout=5) as connection:
                 group = connection.ask(request, OffsetFetchResponse, 8).groups[0]
         except GONE:
             return None
@@ -134,7 +135,7 @@ class Group:
 
     def commit(self, offsets: Mapping[Partition, int], generation: int = -1, member: str = "") -> set[int]:
         """Commit by a plain request; the error codes of the partitions."""
-        with RawConnection(self.bootstrap) as connection:
+        with connect(self.bootstrap) as connection:
             return commit(connection, self.name, offsets, generation, member)
 
 
@@ -180,7 +181,7 @@ def log_ends(bootstrap: str, topic: str, partitions: int) -> dict[Partition, int
         ],
     )
     try:
-        with RawConnection(bootstrap, timeout=5) as connection:
+        with connect(bootstrap, timeout=5) as connection:
             found = connection.ask(request, ListOffsetsResponse, 7).topics[0].partitions
     except GONE:
         return None

@@ -10,6 +10,7 @@ from typing import cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from tests.support.raw import RawConnection
+from tests.support.routed import connect
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
@@ -58,7 +59,7 @@ def read_with_client(
         }
     )
     try:
-        with RawConnection(bootstrap) as connection:
+        with connect(bootstrap) as connection:
             found = {partition: _bounds(connection, partition) for partition in partitions}
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for topic, index in partitions])
         _read_to_end(consumer, found)
@@ -120,7 +121,7 @@ def produce(
 
 def read_with_fetch(address: str, partition: Partition, *, committed: bool = False) -> Contents:
     """The same from bare Fetch requests, aborted transactions left out as a client would do it."""
-    with RawConnection(address) as connection:
+    with connect(address) as connection:
         found = _bounds(connection, partition)
         position = found.low
         while True:
