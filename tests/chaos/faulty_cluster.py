@@ -1,0 +1,276 @@
+"""Three broker processes on a real ZooKeeper, each behind a proxy that cuts its connection.
+
+Faults: `kill`, `stop`, `start`, `pause` and `resume` of a broker, `cut` of its connection to ZooKeeper,
+`expire` of its session. `await_agreement` waits until every broker says what the tree says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from tests.chaos.views import View, cluster_view, tree_view
+from tests.chaos.watch_probes import WatchProbes, data_watches, missing_data_watches, topics_in_tree
+from tests.faults.client import surprises
+from tests.support.broker import Broker
+from tests.support.cluster import ClusterOfBrokers
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.wait import eventually
+from tests.support.zookeeper import zookeeper_server
+from tidelog.metadata.zookeeper import close_session
+
+T = TypeVar("T")
+
+BROKERS = (1, 2, 3)
+AGREE_SECONDS = 2.0
+EXPLAINED = (
+    "no replica may lead",  # partitions have one replica: they are offline while its broker is away
+    "refused UpdateMetadata with error 11",  # of a controller that has a successor already
+    "refused LeaderAndIsr with error 11",
+    "refused UpdateMetadata with error 77",  # a broker registered anew, and the controller hears of it next
+    "refused LeaderAndIsr with error 77",
+    "the ZooKeeper session has expired",
+)
+"""Parts of the errors in logs that the faults explain."""
+
+SETTINGS = {
+    "zookeeper.session.timeout.ms": "3000",
+    "offsets.topic.num.partitions": "6",
+    "transaction.state.log.num.partitions": "6",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "auto.create.topics.enable": "false",
+    "transaction.two.phase.commit.enable": "true",
+}
+
+
+def patience(seconds: float) -> float:
+    """A limit for an idle machine, longer as more processes want each of its cores."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+class _Loop:
+    """An asyncio loop in a thread, for the proxies."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def call(self, work: Callable[[], None]) -> None:
+        async def run() -> None:
+            work()
+
+        self.run(run())
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+class _ProxiedBrokers(ClusterOfBrokers):
+    """Each broker connects to ZooKeeper through its own proxy."""
+
+    def __init__(self, folder: Path, connects: Mapping[int, str], settings: Mapping[str, str]) -> None:
+        super().__init__(folder, len(connects), settings, zookeeper="unused:1")
+        self._connects = connects
+
+    def add(self, broker_id: int, settings: Mapping[str, str] | None = None) -> Broker:
+        connect = {"zookeeper.connect": self._connects[broker_id]}
+        return super().add(broker_id, {**connect, **(settings or {})})
+
+
+class FaultyCluster:
+    """`with FaultyCluster(tmp_path) as cluster` starts ZooKeeper, proxies and three brokers."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.server = zookeeper_server(folder / "zookeeper", {"4lw.commands.whitelist": "*"})
+        self.slowest_agreement = 0.0
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._loop = _Loop()
+        self._proxies: dict[int, TcpProxy] = {}
+        self._chance = random.Random(0)
+
+    def __enter__(self) -> Self:
+        self.server.__enter__()
+        for broker_id in BROKERS:
+            proxy = TcpProxy("127.0.0.1", self.server.port)
+            self._proxies[broker_id] = self._loop.run(proxy.__aenter__())
+        connects = {broker_id: proxy.address for broker_id, proxy in self._proxies.items()}
+        self.kazoo = KazooClient(self.server.address, timeout=30.0)
+        self.kazoo.start()
+        self._probes = WatchProbes(self.kazoo, AGREE_SECONDS)
+        self.brokers = _ProxiedBrokers(self.folder, connects, self._settings)
+        self.brokers.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for broker in self.brokers.running:
+            broker.process.send_signal(signal.SIGCONT)
+        self.brokers.close()
+        self.kazoo.stop()
+        self.kazoo.close()
+        for proxy in self._proxies.values():
+            self._loop.run(proxy.__aexit__())
+        self._loop.close()
+        self.server.stop()
+
+    def __getitem__(self, broker_id: int) -> Broker:
+        return self.brokers[broker_id]
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers, also of those that are down."""
+        return ",".join(self[broker_id].bootstrap for broker_id in BROKERS)
+
+    @property
+    def running(self) -> list[int]:
+        return [broker_id for broker_id in BROKERS if self[broker_id].running]
+
+    # --- faults
+
+    def kill(self, broker_id: int) -> None:
+        self[broker_id].kill()
+
+    def stop(self, broker_id: int) -> None:
+        assert self[broker_id].terminate(patience(30.0)) == 0, self[broker_id].log()[-3000:]
+
+    def start(self, broker_id: int) -> None:
+        self[broker_id].start()
+
+    def pause(self, broker_id: int) -> None:
+        self[broker_id].process.send_signal(signal.SIGSTOP)
+
+    def resume(self, broker_id: int) -> None:
+        self[broker_id].process.send_signal(signal.SIGCONT)
+
+    def cut(self, broker_id: int) -> None:
+        """Reset the connection to ZooKeeper, and wait until the broker has a new one."""
+        proxy = self._proxies[broker_id]
+        before = proxy.accepted
+        self._loop.call(proxy.cut)
+        eventually(lambda: proxy.accepted > before, f"broker {broker_id} connects again", patience(10.0))
+
+    def hold(self, broker_id: int) -> None:
+        """Let nothing pass between the broker and ZooKeeper until `release`."""
+        self._loop.call(self._proxies[broker_id].hold)
+
+    def release(self, broker_id: int) -> None:
+        self._loop.call(self._proxies[broker_id].release)
+
+    def expire(self, broker_id: int) -> None:
+        """End the session as ZooKeeper does when it times out, and wait until the broker has a new one."""
+        session_id, password = self._session(broker_id)
+
+        def expired() -> bool:
+            # The broker may win the connection back before the session is closed.
+            self._loop.run(close_session(self.server.address, session_id, password, rng=self._chance))
+            return self._session(broker_id)[0] != session_id
+
+        eventually(expired, f"broker {broker_id} has a new session", patience(10.0), 0.1)
+
+    def _session(self, broker_id: int) -> tuple[int, bytes]:
+        found = json.loads((self[broker_id].data / "__zookeeper-session.json").read_text())
+        return found["id"], bytes.fromhex(found["password"])
+
+    # --- what the tree says
+
+    def registered(self) -> list[int]:
+        return sorted(int(name) for name in self.kazoo.get_children("/brokers/ids"))
+
+    def controller(self) -> int | None:
+        """The broker in /controller."""
+        try:
+            return int(json.loads(self.kazoo.get("/controller")[0])["brokerid"])
+        except NoNodeError:
+            return None
+
+    def await_controller(self) -> int:
+        return eventually(self.controller, "a controller", patience(20.0))
+
+    def controller_epoch(self) -> int:
+        return int(self.kazoo.get("/controller_epoch")[0])
+
+    # --- what must hold after a fault
+
+    def await_agreement(self) -> None:
+        """Every running broker is registered, and soon each says what the tree says."""
+        running = self.running
+        eventually(
+            lambda: self.registered() == running and self.controller() in running,
+            f"brokers {running} are registered and one is the controller",
+            patience(15.0),
+        )
+        began = time.monotonic()
+        last: dict[int, View | None] = {}
+
+        def agree() -> bool:
+            wanted = tree_view(self.kazoo)
+            last.clear()
+            last.update({broker_id: cluster_view(self[broker_id].address) for broker_id in running})
+            return all(view == wanted for view in last.values())
+
+        try:
+            eventually(agree, "every broker says what the tree says", patience(AGREE_SECONDS), 0.02)
+        except AssertionError as error:
+            error.add_note(f"the tree: {tree_view(self.kazoo)}\nthe brokers: {last}")
+            raise
+        self.slowest_agreement = max(self.slowest_agreement, time.monotonic() - began)
+
+    def check_watches(self) -> None:
+        """Every broker watches the controller and the settings, and the controller watches all it has to."""
+
+        def missing() -> dict[int, list[str]]:
+            by_session = data_watches(self.server.port)
+            found = {id: by_session.get(self._session(id)[0], set()) for id in self.running}
+            return missing_data_watches(
+                found, self.await_controller(), topics_in_tree(self.kazoo), self.running
+            )
+
+        eventually(lambda: missing() == {}, "all watches are set", patience(AGREE_SECONDS), 0.02)
+        self._probes.seconds = patience(AGREE_SECONDS)
+        self._probes.probe({broker_id: self[broker_id].address for broker_id in self.running})
+
+    def logs(self) -> dict[int, list[str]]:
+        """What the processes of each broker printed, one after the other."""
+        return {
+            broker_id: [
+                file.read_text(errors="replace")
+                for file in sorted(
+                    self[broker_id].folder.glob("broker-*.log"), key=lambda file: int(file.stem[7:])
+                )
+            ]
+            for broker_id in BROKERS
+        }
+
+    def surprises(self) -> list[str]:
+        """Errors in the logs that no fault explains."""
+        return [
+            f"broker {broker_id}: {line}"
+            for broker_id, texts in self.logs().items()
+            for text in texts
+            for line in surprises(text, EXPLAINED)
+        ]
