@@ -52,6 +52,20 @@ def test_a_controller_that_stops_hands_over_at_once() -> None:
     simulated(story())
 
 
+def test_a_controller_that_changes_and_goes_before_the_others_look_is_replaced() -> None:
+    """The watch tells of the change, and the node is gone when the brokers read it: nothing else tells them."""
+
+    async def story() -> None:
+        async with Cluster(1, 2) as cluster:
+            tree = (await cluster.controller()).tree
+            data, _ = await tree.get("/controller")
+            await asyncio.gather(tree.set("/controller", data), tree.delete("/controller"))
+            await cluster.until(lambda: cluster.epoch_in_tree() == 2, "the next epoch")
+            await cluster.controller()
+
+    simulated(story())
+
+
 def test_an_expired_session_ends_the_term_and_the_broker_registers_again() -> None:
     async def story() -> None:
         async with Cluster(1, 2) as cluster:

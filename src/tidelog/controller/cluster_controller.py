@@ -173,10 +173,9 @@ class ClusterController:
             self._put("RegisterBrokerAndReelect", self._register_and_reelect)
 
     def _controller_changed(self, event: WatchEvent) -> None:
-        if event.type is EventType.DELETED:
-            self._put("Reelect", self._reelect)
-        else:
-            self._put("ControllerChange", self._maybe_resign)
+        # Also after a change: the node may be gone when it is read, and no watch tells of that.
+        name = "Reelect" if event.type is EventType.DELETED else "ControllerChange"
+        self._put(name, self._reelect)
 
     def _later(self, seconds: float, name: str, process: Callable[[], Awaitable[None]]) -> None:
         if self._timer is not None:
