@@ -37,6 +37,7 @@ BROKERS = (1, 2, 3)
 AGREE_SECONDS = 2.0
 EXPLAINED = (
     "no replica may lead",  # partitions have one replica: they are offline while its broker is away
+    "none of the replicas",  # the same for a partition that is created meanwhile
     "refused UpdateMetadata with error 11",  # of a controller that has a successor already
     "refused LeaderAndIsr with error 11",
     "refused UpdateMetadata with error 77",  # a broker registered anew, and the controller hears of it next

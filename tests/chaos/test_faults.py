@@ -21,7 +21,7 @@ from tests.chaos.faulty_cluster import BROKERS, FaultyCluster, patience
 from tests.chaos.moving_brokers import MovingBrokers
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.writer import SteadyWriter, check_writes
-from tests.exactly_once.story import FLAVOURS, READERS, Cast
+from tests.exactly_once.story import READERS, Cast
 from tests.exactly_once.story import Story as TransactionStory
 from tests.groups.story import Flavour
 from tests.groups.story import Story as GroupStory
@@ -231,7 +231,9 @@ def test_transactions_are_exactly_once_while_their_coordinators_move(
 ) -> None:
     brokers = MovingBrokers(cluster, seed)
     cast = Cast(
-        flavours=FLAVOURS[: scale(1, 2)] + FLAVOURS[2:],
+        # Not confluent-kafka: when a broker stopped during send_offsets_to_transaction, a call of librdkafka
+        # 2.16 with a limit of 10 s did not return for two minutes.
+        flavours=("by-hand", "two-phase", "kafka-python")[: scale(2, 3)],
         suffix=f"-{seed}",
         readers=READERS[: scale(1, 4)],
         last_readers=("confluent-kafka", "kafka-python")[: scale(1, 2)],
