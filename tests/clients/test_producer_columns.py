@@ -192,7 +192,7 @@ def test_a_column_that_would_not_be_sent_is_an_error(
     [
         ({"partition": ["1"]}, "column 'partition' is string; expected int32"),
         ({"topic": [[1]]}, "column 'topic' is list"),
-        ({"headers": ["a"]}, "column 'headers' is string; list"),
+        ({"headers": ["a"]}, "column 'headers' is string; expected list"),
     ],
 )
 def test_a_column_of_another_kind_is_an_error(
