@@ -21,6 +21,7 @@ import pytest
 from tests.spark.decided import problems, settled
 from tests.spark.hands import Hands
 from tests.support.broker import Broker
+from tests.support.own_cluster import BrokersInTurn
 from tests.support.scale import scale
 from tests.support.wait import eventually
 
@@ -105,7 +106,9 @@ def _kill(pid: int) -> None:
 class Killing:
     """A query that is started until it is done, on a broker process that may be killed as well."""
 
-    def __init__(self, folder: Path, broker: Broker, hands: Hands, seed: int, master: str) -> None:
+    def __init__(
+        self, folder: Path, broker: Broker | BrokersInTurn, hands: Hands, seed: int, master: str
+    ) -> None:
         self.folder, self.broker, self.hands = folder, broker, hands
         self.chance = random.Random(seed)
         self.master = master

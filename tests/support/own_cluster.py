@@ -23,6 +23,8 @@ from tests.support.cluster import ClusterOfBrokers
 from tests.support.zookeeper import zookeeper_server
 
 _CHROOTS = itertools.count()
+# Partitions have one copy here: those of a broker that is down have no leader.
+EXPECTED_ERRORS = ("no replica may lead (offline partition)",)
 
 
 def broker_count() -> int:
@@ -124,7 +126,29 @@ class OwnCluster(ClusterOfBrokers):
     def _note_surprises(self) -> None:
         # Each start of a broker has a log of its own, so a line is met once for each look at it.
         for broker in self.brokers.values():
-            self._surprises += [line for line in surprises(broker.log()) if line not in self._surprises]
+            found = surprises(broker.log(), EXPECTED_ERRORS)
+            self._surprises += [line for line in found if line not in self._surprises]
+
+
+class BrokersInTurn:
+    """A cluster as a test of one broker sees it: `kill`, `start` and `restart` meet each broker in turn."""
+
+    def __init__(self, cluster: ClusterOfBrokers) -> None:
+        self._turns = itertools.cycle(cluster.brokers.values())
+        self._killed: Broker | None = None
+        # Each broker is down at times, so clients know all of them.
+        self.bootstrap = ",".join(broker.bootstrap for broker in cluster.brokers.values())
+
+    def kill(self) -> None:
+        self._killed = next(self._turns)
+        self._killed.kill()
+
+    def start(self) -> None:
+        assert self._killed is not None, "no broker was killed"
+        self._killed.start()
+
+    def restart(self) -> None:
+        next(self._turns).restart()
 
 
 AnyBroker = Broker | OwnCluster
