@@ -53,7 +53,7 @@ def test_a_controller_that_stops_hands_over_at_once() -> None:
 
 
 def test_a_controller_that_changes_and_goes_before_the_others_look_is_replaced() -> None:
-    """The watch tells of the change, and the node is gone when the brokers read it: nothing else tells them."""
+    """The watch tells of the change, and the node is gone when the brokers read it."""
 
     async def story() -> None:
         async with Cluster(1, 2) as cluster:
