@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from tests.chaos.views import View, cluster_view, tree_view
+from tests.chaos.views import View, cluster_view, tree_view, unserved
 from tests.chaos.watch_probes import WatchProbes, data_watches, missing_data_watches, topics_in_tree
 from tests.faults.client import surprises
 from tests.support.broker import Broker
@@ -43,6 +43,7 @@ EXPLAINED = (
     "refused UpdateMetadata with error 77",  # a broker registered anew, and the controller hears of it next
     "refused LeaderAndIsr with error 77",
     "the ZooKeeper session has expired",
+    "refused LeaderAndIsr with error -1",  # the session expired while the broker read a topic's settings
 )
 """Parts of the errors in logs that the faults explain."""
 
@@ -218,7 +219,7 @@ class FaultyCluster:
     # --- what must hold after a fault
 
     def await_agreement(self) -> None:
-        """Every running broker is registered, and soon each says what the tree says."""
+        """Every running broker is registered; soon each says what the tree says, and serves what it leads."""
         running = self.running
         eventually(
             lambda: self.registered() == running and self.controller() in running,
@@ -240,6 +241,19 @@ class FaultyCluster:
             error.add_note(f"the tree: {tree_view(self.kazoo)}\nthe brokers: {last}")
             raise
         self.slowest_agreement = max(self.slowest_agreement, time.monotonic() - began)
+        eventually(
+            lambda: self._unserved() == [], "leaders serve their partitions", patience(AGREE_SECONDS), 0.02
+        )
+
+    def _unserved(self) -> list[str]:
+        wanted = tree_view(self.kazoo)
+        if wanted is None:
+            return ["the tree is changing"]
+        return [
+            problem
+            for broker_id in self.running
+            for problem in unserved(self[broker_id].address, broker_id, wanted)
+        ]
 
     def check_watches(self) -> None:
         """Every broker watches the controller and the settings, and the controller watches all it has to."""

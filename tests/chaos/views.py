@@ -9,7 +9,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
+from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.offset_specs import LATEST
 
 
 @dataclass(slots=True, frozen=True)
@@ -40,6 +42,40 @@ def cluster_view(address: tuple[str, int]) -> View | None:
             for partition in topic.partitions
         ),
     )
+
+
+def unserved(address: tuple[str, int], broker_id: int, view: View) -> list[str]:
+    """The partitions that a broker leads and does not serve, with the error codes."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition, leader, _ in view.leaders:
+        if leader == broker_id:
+            topics.setdefault(topic, []).append(partition)
+    if not topics:
+        return []
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=LATEST)
+                    for index in partitions
+                ],
+            )
+            for topic, partitions in topics.items()
+        ],
+    )
+    try:
+        with RawConnection(address, timeout=5) as connection:
+            answer = connection.ask(request, ListOffsetsResponse, 6)
+    except (ConnectionClosed, NoAnswer, OSError) as error:
+        return [f"broker {broker_id} does not answer: {error}"]
+    return [
+        f"{topic.name}-{partition.partition_index} of broker {broker_id}: error {partition.error_code}"
+        for topic in answer.topics
+        for partition in topic.partitions
+        if partition.error_code
+    ]
 
 
 def tree_view(kazoo: KazooClient) -> View | None:
