@@ -23,6 +23,8 @@ from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.shard import GroupShard
 from tidelog.coordinator.runtime import CoordinatorRuntime, Done, NewRecord
 from tidelog.errors import (
+    CoordinatorLoadInProgress,
+    ErrorCode,
     InvalidGroupId,
     InvalidSessionTimeout,
     KafkaError,
@@ -151,7 +153,9 @@ class ClassicGroups:
 
     def sync(self, request: SyncGroupRequest, done: SyncDone) -> None:
         def failed(error: KafkaError) -> None:
-            done(SyncGroupResponse(error_code=error.code))
+            # A running rebalance is lost with the load. Members join again; old ones know no other answer.
+            is_loading = isinstance(error, CoordinatorLoadInProgress)
+            done(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS if is_loading else error.code))
 
         def operation(shard: GroupShard) -> None:
             try:
@@ -178,7 +182,10 @@ class ClassicGroups:
         The most frequent request changes nothing in the log: it is answered at once.
         """
         group_id = request.group_id
-        shard = self._runtime.shard_for(group_id)
+        try:
+            shard = self._runtime.shard_for(group_id)
+        except CoordinatorLoadInProgress:
+            return 0  # sessions begin after the load; clients know no error for this
         group = shard.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group.heartbeat(request.member_id, request.group_instance_id, request.generation_id)
