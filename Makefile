@@ -8,10 +8,12 @@ RUN_STAMP := $(VENV)/.run-installed
 DOCS_STAMP := $(VENV)/.docs-installed
 PORT   ?= 9092
 JOBS   ?= auto
+# What runs on one broker in `make test` and on three in `make test-cluster`.
+CLUSTER_SUITES := $(addprefix tests/,clients cli groups transactions exactly_once interop behaviour)
 # PySpark 4.2, the oldest that works, beside the newest one of $(VENV).
 SPARK_4_2 := $(VENV)-spark-4.2
 
-.PHONY: help run test test-long test-spark-4.2 test-kafka test-cassandra check bench bench-kafka dist docs clean
+.PHONY: help run test test-long test-cluster test-spark-4.2 test-kafka test-cassandra check bench bench-kafka dist docs clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +51,9 @@ test: $(STAMP)   ## the tests, short form
 
 test-long: $(STAMP)  ## the same tests with the full counts of seeds, kills and records
 	TIDELOG_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) -m 'not kafka and not cassandra'
+
+test-cluster: $(STAMP) ## the suites of clients, groups and transactions on three brokers and a real ZooKeeper (needs Java 17+)
+	TIDELOG_TEST_BROKERS=3 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -rs -m 'not kafka and not cassandra and not long' $(CLUSTER_SUITES)
 
 test-spark-4.2: $(SPARK_4_2)/.installed ## the tests with Spark on PySpark 4.2 (needs Java 17+; from PyPI into .venv-spark-4.2)
 	$(SPARK_4_2)/bin/python -m pytest -q -n $(JOBS) -m 'not kafka and not cassandra and not long' tests/spark

@@ -15,11 +15,13 @@ import pytest
 from tests.behaviour.compare import Differences
 from tests.behaviour.deviations import CASES, DETAILS, deviation, unexplained
 from tests.behaviour.player import Case, Played, Player, load_cases
-from tests.support.own_cluster import any_broker
+from tests.support.broker import Broker
+from tests.support.own_cluster import one_broker_only
 from tidelog.protocol.json import Json
 
 SETTINGS = {"broker.id": "1", "group.initial.rebalance.delay.ms": "0"}
 OTHER_BROKER = os.environ.get("TIDELOG_TEST_BOOTSTRAP")
+pytestmark = one_broker_only("the answers are those of a Kafka alone, whose id is 1")
 
 
 def may_differ(case: Case) -> bool:
@@ -40,7 +42,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Played]]:
         yield play_to(OTHER_BROKER)
         return
     folder: Path = tmp_path_factory.mktemp("behaviour")
-    with any_broker(folder, SETTINGS) as broker:
+    with Broker(folder, SETTINGS) as broker:
         yield play_to(broker.bootstrap)
 
 

@@ -226,8 +226,8 @@ def test_the_state_of_a_group_is_described(
         head, line = tool("--describe", "--group", group, "--state").stdout.splitlines()[1:]
         assert head.split() == ["GROUP", "COORDINATOR", "(ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"]
         with Admin(bootstrap_servers=bootstrap) as admin:
-            (node,) = admin.describe_cluster().nodes
-        assert line.startswith(f"{group} {node.host}:{node.port}  ({node.id})")
+            nodes = admin.describe_cluster().nodes
+        assert line.startswith(tuple(f"{group} {node.host}:{node.port}  ({node.id})" for node in nodes))
         assert line.split()[3:] == [assignor, "Stable", "1"]
         verbose = table(tool("--describe", "--group", group, "--state", "--verbose").stdout)
         assert verbose[0][5:] == ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH", "#MEMBERS"]

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from tests.kafka.jars import run_tool
 from tests.support.contents import offset_at, produce
-from tests.support.raw import RawConnection
+from tests.support.routing import routed_connection
 from tests.support.wait import eventually
 from tidelog.cli.main import main
 from tidelog.clients.admin import Admin, NewTopic
@@ -51,7 +51,7 @@ def make(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> None
 
 
 def start_of(bootstrap: str, name: str, partition: int = 0) -> int:
-    with RawConnection(bootstrap) as connection:
+    with routed_connection(bootstrap) as connection:
         return offset_at(connection, (name, partition), EARLIEST)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.support.routing import leader_address
 from tidelog.clients.connection import Connection, split_address
 from tidelog.errors import error_class
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -26,7 +27,7 @@ def batches(
 ) -> Iterator[tuple[BatchHeader, list[Record]]]:
     """Every batch of a partition from its beginning; `committed` leaves out open and aborted transactions."""
     offset = 0
-    with Connection(*split_address(bootstrap)) as broker:
+    with Connection(*split_address(leader_address(bootstrap, topic, partition))) as broker:
         while True:
             answer = _fetch(broker, topic, partition, offset, committed)
             records = answer.records

@@ -13,8 +13,8 @@ import pytest
 
 from tests.clients.consuming import fill, make_topic, poll_until, read
 from tests.groups.brokers import QUICK_GROUPS
-from tests.support.broker import Broker
 from tests.support.fixtures import given_broker
+from tests.support.own_cluster import any_broker
 from tests.support.wait import eventually
 from tidelog import Admin
 from tidelog.clients.admin import NewPartitions
@@ -48,7 +48,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield given
         return
     quick = {name: value for name, value in QUICK_GROUPS.items() if name != "auto.create.topics.enable"}
-    with Broker(tmp_path_factory.mktemp("groups"), quick) as broker:
+    with any_broker(tmp_path_factory.mktemp("groups"), quick) as broker:
         yield broker.bootstrap
 
 

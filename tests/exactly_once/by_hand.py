@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 
 from tests.exactly_once.history import Partition
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
-from tests.support.routed import connect
+from tests.support.routing import routed_connection
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
 from tidelog.protocol.message import Message
@@ -65,7 +65,7 @@ def wait_until_ended(bootstrap: str, transactional_id: str, timeout: float = 30.
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
 
     def has_ended() -> bool:
-        with connect(bootstrap) as connection:
+        with routed_connection(bootstrap) as connection:
             answer = connection.ask(request, DescribeTransactionsResponse, 0)
         state = answer.transaction_states[0].transaction_state
         return state == "Empty" or state.startswith("Complete")
@@ -107,7 +107,7 @@ class HandProducer:
     @property
     def connection(self) -> RawConnection:
         if self._connection is None:
-            self._connection = connect(self.bootstrap, timeout=self._answer_seconds)
+            self._connection = routed_connection(self.bootstrap, timeout=self._answer_seconds)
         return self._connection
 
     def close(self) -> None:

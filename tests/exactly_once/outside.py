@@ -9,7 +9,7 @@ from tests.exactly_once.checker import Final, Log
 from tests.exactly_once.history import Entry, Partition
 from tests.support.contents import read_with_client, read_with_fetch
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
-from tests.support.routed import connect
+from tests.support.routing import routed_connection
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -23,7 +23,7 @@ def ends(bootstrap: str, partitions: Iterable[Partition], *, stable: bool) -> di
     """The end of each log, or its last stable offset; None while the broker cannot say."""
     found: dict[Partition, int] = {}
     try:
-        with connect(bootstrap) as connection:
+        with routed_connection(bootstrap) as connection:
             for topic, index in partitions:
                 wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
                 request = ListOffsetsRequest(
@@ -84,7 +84,7 @@ def offsets_in_the_end(
 
     def settled() -> list[Entry] | None:
         try:
-            with connect(bootstrap) as connection:
+            with routed_connection(bootstrap) as connection:
                 found = stable_offsets(connection, group, partitions)
         except GONE:
             return None

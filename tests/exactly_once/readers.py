@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from tests.exactly_once.history import COMMITTED, FAIL, INFO, INVOKE, OK, Diary, Entry, Line, Partition
 from tests.exactly_once.outside import GONE, stable_offsets
 from tests.support.raw import RawConnection
-from tests.support.routed import connect
+from tests.support.routing import routed_connection
 from tests.support.wait import eventually
 
 POLL_SECONDS = 0.05
@@ -160,7 +160,7 @@ class OffsetReader(Reader):
             turn += 1
             self._diary.write(Line(self.name, INVOKE, "offsets?"))
             try:
-                connection = connection or connect(self.bootstrap, timeout=5)
+                connection = connection or routed_connection(self.bootstrap, timeout=5)
                 found = stable_offsets(connection, self._groups[turn % len(self._groups)], self.partitions)
             except GONE:
                 connection = None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
-from tests.support.routed import connect
+from tests.support.routing import routed_connection
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.consumer_group_describe import (
@@ -60,7 +60,7 @@ class Group:
     def seen(self) -> Seen | None:
         """None while the broker does not answer, or does not know the group."""
         try:
-            with connect(self.bootstrap, timeout=5) as connection:
+            with routed_connection(self.bootstrap, timeout=5) as connection:
                 return (
                     self._describe_new(connection) if self.consumer_protocol else self._describe(connection)
                 )
@@ -120,7 +120,7 @@ class Group:
             groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=self.name, topics=None)]
         )
         try:
-            with connect(self.bootstrap, timeout=5) as connection:
+            with routed_connection(self.bootstrap, timeout=5) as connection:
                 group = connection.ask(request, OffsetFetchResponse, 8).groups[0]
         except GONE:
             return None
@@ -135,7 +135,7 @@ class Group:
 
     def commit(self, offsets: Mapping[Partition, int], generation: int = -1, member: str = "") -> set[int]:
         """Commit by a plain request; the error codes of the partitions."""
-        with connect(self.bootstrap) as connection:
+        with routed_connection(self.bootstrap) as connection:
             return commit(connection, self.name, offsets, generation, member)
 
 
@@ -168,21 +168,14 @@ def commit(
 
 def log_ends(bootstrap: str, topic: str, partitions: int) -> dict[Partition, int] | None:
     """The end of each log; None while the broker cannot say."""
-    request = ListOffsetsRequest(
-        replica_id=-1,
-        topics=[
-            ListOffsetsRequest.ListOffsetsTopic(
-                name=topic,
-                partitions=[
-                    ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
-                    for index in range(partitions)
-                ],
-            )
-        ],
-    )
+    found: list[ListOffsetsResponse.ListOffsetsPartitionResponse] = []
     try:
-        with connect(bootstrap, timeout=5) as connection:
-            found = connection.ask(request, ListOffsetsResponse, 7).topics[0].partitions
+        with routed_connection(bootstrap, timeout=5) as connection:
+            for index in range(partitions):
+                wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=-1)
+                named = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])
+                request = ListOffsetsRequest(replica_id=-1, topics=[named])
+                found += connection.ask(request, ListOffsetsResponse, 7).topics[0].partitions
     except GONE:
         return None
     if any(partition.error_code for partition in found):

@@ -13,6 +13,7 @@ from collections import defaultdict
 
 from tests.groups.outside import GONE, NOT_NOW, commit
 from tests.support.raw import RawConnection
+from tests.support.routing import routed_connection
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.consumer_group_heartbeat import (
@@ -100,7 +101,7 @@ class RawMember:
 
     def _live(self) -> None:
         try:
-            with RawConnection(self._bootstrap, client_id="raw") as connection:
+            with routed_connection(self._bootstrap, client_id="raw") as connection:
                 while True:
                     self.take_part(connection)
         except GONE:

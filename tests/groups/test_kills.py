@@ -12,7 +12,7 @@ import pytest
 from tests.groups.brokers import Running, running_broker
 from tests.groups.outside import Group, find_coordinator
 from tests.groups.raw_members import ClassicMember, ConsumerMember, RawMember, Register, wait_for_rounds
-from tests.support.raw import RawConnection
+from tests.support.routing import routed_connection
 from tests.support.scale import scale
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
@@ -35,7 +35,7 @@ def test_committed_offsets_survive_kills_amid_rebalances(broker: Running, kind: 
     group = Group(broker.bootstrap, "g")
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topics([NewTopic("t", PARTITIONS)])
-    with RawConnection(broker.bootstrap) as connection:
+    with routed_connection(broker.bootstrap) as connection:
         find_coordinator(connection, group.name)
     register = Register()
     members = [kind(broker.bootstrap, group.name, "t", PARTITIONS, register) for _ in range(4)]

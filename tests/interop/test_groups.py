@@ -21,7 +21,7 @@ from tests.groups.brokers import QUICK_GROUPS
 from tests.groups.outside import find_coordinator
 from tests.interop.clients import Confluent, Message
 from tests.support.own_cluster import any_broker
-from tests.support.raw import RawConnection
+from tests.support.routing import routed_connection
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
 from tidelog.errors import ErrorCode
@@ -236,7 +236,7 @@ def test_kafka_python_watches_and_changes_a_group(bootstrap: str, topic: str, ne
 
 class Worker:
     def __init__(self, bootstrap: str, group: str) -> None:
-        self.connection = RawConnection(bootstrap, client_id="worker")
+        self.connection = routed_connection(bootstrap, client_id="worker")
         self.group = group
         self.member_id = ""
         self.joined = JoinGroupResponse()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop.clients import CODECS, AioKafka, Confluent, KafkaPython, Message
 from tests.support.broker import Broker
-from tests.support.own_cluster import AnyBroker, any_broker
+from tests.support.own_cluster import AnyBroker, any_broker, one_broker_only
 from tests.support.scale import scale
 from tests.support.topics import topic_configs
 from tests.support.wait import eventually
@@ -136,6 +136,7 @@ def test_topics_and_their_ids_survive_a_kill(broker: AnyBroker) -> None:
         assert topic_configs(admin, "t4")["retention.ms"] == "5000"
 
 
+@one_broker_only("a broker alone owns the folder")
 def test_a_second_broker_on_the_same_folder_is_refused_with_the_reason(
     broker: AnyBroker, tmp_path: Path
 ) -> None:

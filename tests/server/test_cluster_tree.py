@@ -103,7 +103,8 @@ def fill(cluster: ClusterOfBrokers) -> None:
         producer.begin_transaction()
         producer.send("plain", b"value", partition=0).result(20)
         producer.commit_transaction()
-    with Consumer("plain", bootstrap_servers=bootstrap, group_id="g", auto_offset_reset="earliest") as consumer:
+    settings = {"group_id": "g", "auto_offset_reset": "earliest"}
+    with Consumer("plain", bootstrap_servers=bootstrap, **settings) as consumer:
         eventually(lambda: consumer.poll(0.2), "the record is read", 20.0, 0)
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from tests.support.wait import eventually
 
-READY_SECONDS = 30.0
+READY_SECONDS = 120.0
 
 
 class Broker:

@@ -85,7 +85,7 @@ class ClusterOfBrokers:
             views = [self.view(broker) for broker in self.running]
             return all(view == views[0] and view[1] == expected and view[0] >= 0 for view in views)
 
-        eventually(agree, "the brokers know each other", 30.0)
+        eventually(agree, "the brokers know each other", 120.0)
 
     def view(self, broker: Broker) -> tuple[int, set[int]]:
         """The controller and the ports of the live brokers, as a broker says."""

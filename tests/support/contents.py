@@ -10,7 +10,7 @@ from typing import cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from tests.support.raw import RawConnection
-from tests.support.routed import connect
+from tests.support.routing import routed_connection
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.offset_specs import EARLIEST, LATEST
@@ -59,7 +59,7 @@ def read_with_client(
         }
     )
     try:
-        with connect(bootstrap) as connection:
+        with routed_connection(bootstrap) as connection:
             found = {partition: _bounds(connection, partition) for partition in partitions}
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for topic, index in partitions])
         _read_to_end(consumer, found)
@@ -121,7 +121,7 @@ def produce(
 
 def read_with_fetch(address: str, partition: Partition, *, committed: bool = False) -> Contents:
     """The same from bare Fetch requests, aborted transactions left out as a client would do it."""
-    with connect(address) as connection:
+    with routed_connection(address) as connection:
         found = _bounds(connection, partition)
         position = found.low
         while True:

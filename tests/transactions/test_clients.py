@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka import KafkaProducer
 from tests.support.own_cluster import AnyBroker, any_broker
-from tests.support.raw import RawConnection
+from tests.support.routing import routed_connection
 from tests.support.wait import eventually
 from tests.transactions.by_hand import described, end, open_transaction, write_prepared
 from tests.transactions.reading import read
@@ -188,7 +188,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(running: AnyBroker, topic:
     writer.begin_transaction()
     writer.produce(topic, b"slow", partition=0)
     writer.flush(30)
-    with RawConnection(running.address) as connection:
+    with routed_connection(running.bootstrap) as connection:
         eventually(lambda: described(connection, topic).transaction_state == "CompleteAbort", "it is aborted")
     with pytest.raises(KafkaException):
         writer.commit_transaction(30)
@@ -222,12 +222,12 @@ def test_a_broker_that_was_killed_before_the_markers_writes_them_when_it_starts(
     """The record of the prepared end is the last thing that the coordinator wrote."""
     with any_broker(tmp_path, SETTINGS) as broker:
         topic = make_topic(broker, "t")
-        with RawConnection(broker.address, client_id="__admin_client") as connection:
+        with routed_connection(broker.bootstrap, client_id="__admin_client") as connection:
             open_transaction(connection, topic)
             assert read(broker.bootstrap, topic) == [[]]
             write_prepared(connection, "raw", State.PREPARE_COMMIT if commit else State.PREPARE_ABORT)
         broker.restart(kill=True)
-        with RawConnection(broker.address) as connection:
+        with routed_connection(broker.bootstrap) as connection:
             wanted = "CompleteCommit" if commit else "CompleteAbort"
             eventually(lambda: described(connection, "raw").transaction_state == wanted, f"it is {wanted}")
         assert read(broker.bootstrap, topic) == [[b"v"] if commit else []]
@@ -237,10 +237,10 @@ def test_a_broker_that_was_killed_before_the_markers_writes_them_when_it_starts(
 def test_a_prepared_transaction_is_decided_after_restarts_of_everyone(tmp_path: Path, commit: bool) -> None:
     with any_broker(tmp_path, SETTINGS) as broker:
         topic = make_topic(broker, "t")
-        with RawConnection(broker.address) as connection:
+        with routed_connection(broker.bootstrap) as connection:
             old = open_transaction(connection, topic, two_phase=True)
         broker.restart(kill=True)
-        with RawConnection(broker.address) as connection:
+        with routed_connection(broker.bootstrap) as connection:
             new = connection.ask(
                 InitProducerIdRequest(transactional_id="raw", enable_2pc=True, keep_prepared_txn=True),
                 InitProducerIdResponse,
@@ -248,7 +248,7 @@ def test_a_prepared_transaction_is_decided_after_restarts_of_everyone(tmp_path: 
             )
             assert (new.ongoing_txn_producer_id, new.ongoing_txn_producer_epoch) == old
         broker.restart()
-        with RawConnection(broker.address) as connection:
+        with routed_connection(broker.bootstrap) as connection:
             assert end(connection, *old, commit=commit).error_code == 90
             assert described(connection, "raw").transaction_state == "Ongoing"
             assert end(connection, new.producer_id, new.producer_epoch, commit=commit).error_code == 0
@@ -260,7 +260,7 @@ def test_two_phase_commits_are_announced_where_they_are_enabled(
     tmp_path: Path, enabled: str, newest: int
 ) -> None:
     settings = {"transaction.two.phase.commit.enable": enabled}
-    with any_broker(tmp_path, settings) as broker, RawConnection(broker.address) as connection:
+    with any_broker(tmp_path, settings) as broker, routed_connection(broker.bootstrap) as connection:
         request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
         answer = connection.ask(request, ApiVersionsResponse, 4)
         versions = {api.api_key: api.max_version for api in answer.api_keys}
