@@ -7,7 +7,7 @@ caller reads the node to learn the outcome. Every call ends with SessionExpired 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
 from typing import Protocol, TypeAlias
 
@@ -137,3 +137,22 @@ async def delete_recursively(tree: AsyncTree, path: str, *, at_once: int = 500) 
             await tree.multi([Delete(node) for node in doomed[start : start + at_once]])
         except NoNode:
             continue  # another session deletes the same nodes
+
+
+async def within_one_session(tree: AsyncTree, work: Callable[[], Awaitable[None]]) -> None:
+    """Repeat `work` until it is done within one session: its ephemeral nodes are there when this returns."""
+    expirations = 0
+
+    def note(event: SessionEvent) -> None:
+        nonlocal expirations
+        expirations += event is SessionEvent.EXPIRED
+
+    tree.listen(note)
+    while True:
+        before = expirations
+        try:
+            await work()
+        except SessionExpired:
+            continue  # the next call waits for the new session
+        if expirations == before:
+            return

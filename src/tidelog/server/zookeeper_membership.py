@@ -23,7 +23,7 @@ from tidelog.coordinator.transaction.markers import MarkerChannel
 from tidelog.coordinator.transaction.remote_verification import RemoteVerification
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
-from tidelog.metadata.async_tree import AsyncTree
+from tidelog.metadata.async_tree import AsyncTree, within_one_session
 from tidelog.metadata.cluster_store import ClusterStore, KRaftController
 from tidelog.metadata.nodes import BrokerNode
 from tidelog.metadata.paths import decode_name
@@ -214,13 +214,21 @@ class ZooKeeperMembership:
         self._listener.start(self)
         self._endpoints = endpoints
         self._supported_features = services.supported_features
-        try:
+        features = self._follow_features(services)
+
+        async def register() -> None:
             await self._register()
+            await features.load()
+
+        assert self._tree is not None
+        try:
+            # The controller handles expired sessions from its start on.
+            await within_one_session(self._tree, register)
         except NodeExists as error:
             raise StartFailed(
                 f"broker id {self._broker_id} is taken: {error}; stop that broker, or set another broker.id"
             ) from None
-        await self._follow_features(services)
+        services.metadata.brokers_changed = features.brokers_changed
         controller.start()
         self._has_joined = True
 
@@ -229,7 +237,7 @@ class ZooKeeperMembership:
         controller_id = self._metadata.snapshot.controller_id
         return self._features is None or not self._features.is_kafka(controller_id)
 
-    async def _follow_features(self, services: Services) -> None:
+    def _follow_features(self, services: Services) -> ClusterFeatures:
         def changed(levels: Mapping[str, int]) -> None:
             services.groups.settings.group_version = levels.get("group.version", 0)
             services.transactions.settings.transaction_version = levels.get("transaction.version", 0)
@@ -239,8 +247,7 @@ class ZooKeeperMembership:
         self._features = features = ClusterFeatures(
             self._store, services.metadata, services.supported_features, changed
         )
-        await features.load()
-        services.metadata.brokers_changed = features.brokers_changed
+        return features
 
     async def _register(self) -> None:
         """Register at the start, and again after each session that expired."""
