@@ -63,7 +63,8 @@ def test_java_clients_and_tools_work_from_any_broker(
         lines
     )
     groups = TOOLS + "consumer.group.ConsumerGroupCommand"
-    lags = [line.split() for line in tool(kind, groups, *where, "--describe", "--group", topic) if line]
+    asked = ("--describe", "--group", topic, "--timeout", "60000")
+    lags = [line.split() for line in tool(kind, groups, *where, *asked) if line]
     assert {row[5] for row in lags if row[0] == topic and len(row) > 5} == {"0"}
 
     tool(kind, TOPICS, *where, "--alter", "--topic", topic, "--partitions", "9")
