@@ -1,6 +1,7 @@
 """Apache Kafka from its published jars, with the JVM options of Kafka's own script.
 
-Kafka 4.3 is one KRaft node. Kafka 3.9 is a broker on ZooKeeper, for clusters. Their settings are the defaults, except that internal topics have one replica, as one node needs.
+Kafka 4.3 is one KRaft node, Kafka 3.9 a broker on ZooKeeper, for clusters. Their settings are the defaults,
+except that internal topics have one replica, as one node needs.
 """
 
 from __future__ import annotations
@@ -71,11 +72,13 @@ def kafka_source(folder: Path) -> Source:
 def zookeeper_mode_command() -> str:
     """The command that starts a broker of Kafka 3.9 on ZooKeeper. Its settings are overrides."""
     one_replica = "".join(
-        f" --override {name}={value}" for name, value in ONE_NODE.items() if name.startswith(("offsets", "tra"))
+        f" --override {name}={value}"
+        for name, value in ONE_NODE.items()
+        if name.startswith(("offsets.", "transaction."))
     )
     return (
-        f"java {JVM} -cp {shlex.quote(class_path('kafka3'))} kafka.Kafka /dev/null --override log.dirs={{dir}}"
-        f" --override listeners=PLAINTEXT://127.0.0.1:{{port}}{one_replica}"
+        f"java {JVM} -cp {shlex.quote(class_path('kafka3'))} kafka.Kafka /dev/null{one_replica}"
+        " --override log.dirs={dir} --override listeners=PLAINTEXT://127.0.0.1:{port}"
     )
 
 

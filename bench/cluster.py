@@ -66,8 +66,8 @@ class Cluster:
     def client_of_controller(self) -> Client:
         return self.brokers[self.controller].client()
 
-    def await_all(self, is_reached: Callable[[ClusterView], bool], topics: list[str] | None) -> float:
-        """Wait until the metadata of every broker is as wanted; returns the time when the last one was seen."""
+    def await_all(self, is_reached: Callable[[ClusterView], bool], topics: list[str] | None) -> None:
+        """Wait until the metadata of every broker is as wanted."""
         deadline = time.monotonic() + SETTLE_TIMEOUT
         for broker in self.brokers.values():
             with broker.client() as client:
@@ -75,7 +75,6 @@ class Cluster:
                     if time.monotonic() > deadline:
                         raise BrokerFailed(f"not all brokers knew the change after {SETTLE_TIMEOUT:.0f} s")
                     time.sleep(0.01)
-        return time.monotonic()
 
     def await_members(self) -> None:
         """Wait until all brokers know each other and the controller."""

@@ -1,4 +1,4 @@
-"""Clusters of three brokers on one ZooKeeper: creation of topics, failover, idle cost, start, small requests."""
+"""Clusters of three brokers on one ZooKeeper: creation of topics, failover, idle cost, start, produce."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from contextlib import contextmanager
 
 import load
 import workloads
-from broker import TIDELOG, Broker
-from cluster import Cluster, cluster_of
+from broker import TIDELOG, Broker, BrokerFailed
 from kazoo.client import KazooClient
 from load import Load
 from report import Figure
 from suite import Bench, Skipped
 from targets import figure
+from wire import ClusterView
+
+from cluster import Cluster, cluster_of
 
 PARTITIONS = 1_000
 DUE_US = 5_000
 IDLE_SECONDS = 30.0
 SETTLED_SECONDS = 5.0
+ELECTION_TIMEOUT = 60.0
 BATCHES = 2_000
 
 
@@ -68,14 +71,13 @@ class _Creation:
         self._max: list[float] = []
 
     def measure(self, bench: Bench) -> None:
-        with cluster_of(bench.source) as cluster:
-            with _produced_beside(cluster, bench.warmup) as loads:
-                cpu, begun = cluster.cpu(), time.monotonic()
-                self._work(cluster)
-                self._answers.append(time.monotonic() - begun)
-                cluster.await_leaders(self._count, self._topics)
-                self._times.append(time.monotonic() - begun)
-                self._cpu.append(cluster.cpu() - cpu)
+        with cluster_of(bench.source) as cluster, _produced_beside(cluster, bench.warmup) as loads:
+            cpu, begun = cluster.cpu(), time.monotonic()
+            self._work(cluster)
+            self._answers.append(time.monotonic() - begun)
+            cluster.await_leaders(self._count, self._topics)
+            self._times.append(time.monotonic() - begun)
+            self._cpu.append(cluster.cpu() - cpu)
         # The slowest broker counts.
         self._p99.append(max(done.p99_us for done in loads) / 1000)
         self._max.append(max(done.max_us for done in loads) / 1000)
@@ -83,7 +85,9 @@ class _Creation:
     def figures(self) -> list[Figure]:
         answer, cpu = statistics.median(self._answers), statistics.median(self._cpu)
         return [
-            figure(f"create {self._kind}", self._times, f"answer after {answer:.2f} s, {cpu:.2f} CPU-s in sum"),
+            figure(
+                f"create {self._kind}", self._times, f"answer after {answer:.2f} s, {cpu:.2f} CPU-s in sum"
+            ),
             figure(
                 f"create {self._kind} beside",
                 self._p99,
@@ -94,7 +98,7 @@ class _Creation:
 
 @contextmanager
 def _produced_beside(cluster: Cluster, warmup: int) -> Iterator[list[Load]]:
-    """One-record requests to a topic on each broker, one due every 5 ms. The list has their results at the end."""
+    """One-record requests to a topic on each broker, one due every 5 ms. The list gets their results."""
     results: list[Load] = []
     for broker_id, broker in cluster.brokers.items():
         topic = cluster.topic_on(f"beside-{broker_id}", broker_id)
@@ -114,8 +118,8 @@ def _produced_beside(cluster: Cluster, warmup: int) -> Iterator[list[Load]]:
 def failover(bench: Bench) -> list[Figure]:
     """A controller that takes over 1,000 partitions after the previous one was killed.
 
-    The time begins when /controller was created (ZooKeeper's clock, in milliseconds). It ends when all brokers
-    name the new controller and know that the partitions of the killed broker have no leader.
+    The time begins when /controller is created (ZooKeeper's clock, in milliseconds). It ends when both other
+    brokers name the new controller and have the new leader epochs of the partitions that lost their leader.
     """
     bench.needs_own_broker()
     count = bench.scaled(PARTITIONS)
@@ -127,33 +131,36 @@ def failover(bench: Bench) -> list[Figure]:
             seconds, used = _take_over(cluster, topic)
         times.append(seconds)
         cpu.append(used)
-    note = f"{statistics.median(cpu):.2f} CPU-s of the two other brokers since the kill, session time-out included"
+    note = f"{statistics.median(cpu):.2f} CPU-s of both brokers since the kill"
     return [figure("failover", times, note)]
 
 
 def _take_over(cluster: Cluster, topic: str) -> tuple[float, float]:
     killed = cluster.controller
     with cluster.client_of_controller() as client:
-        led = sum(leader == killed for leader in client.cluster([topic]).leaders.values())
-    cluster.kill(killed)
-    before = cluster.cpu()
+        view = client.cluster([topic])
+    lost = [partition for partition, leader in view.leaders.items() if leader == killed]
     zookeeper = KazooClient(cluster.zookeeper)
     zookeeper.start()
     try:
-        deadline = time.monotonic() + 60
-        while not (found := zookeeper.exists("/controller")) or zookeeper.exists(f"/brokers/ids/{killed}"):
+        former = zookeeper.exists("/controller").czxid
+        cluster.kill(killed)
+        before = cluster.cpu()
+        deadline = time.monotonic() + ELECTION_TIMEOUT
+        while not (found := zookeeper.exists("/controller")) or found.czxid == former:
             if time.monotonic() > deadline:
-                raise load.LoadFailed("no controller was elected within 60 s")
+                raise BrokerFailed(f"no controller was elected within {ELECTION_TIMEOUT:.0f} s")
             time.sleep(0.005)
     finally:
         zookeeper.stop()
         zookeeper.close()
     elected = found.ctime / 1000
 
-    def is_told(leaders: dict[tuple[str, int], int], controller: int) -> bool:
-        return controller not in (killed, -1) and sum(leader < 0 for leader in leaders.values()) == led
+    def is_told(now: ClusterView) -> bool:
+        is_elected = now.controller not in (killed, -1)
+        return is_elected and all(now.leader_epochs[one] > view.leader_epochs[one] for one in lost)
 
-    cluster.await_all(lambda view: is_told(view.leaders, view.controller), [topic])
+    cluster.await_all(is_told, [topic])
     return time.time() - elected, cluster.cpu() - before
 
 
@@ -225,7 +232,14 @@ def _small_requests(broker: Broker, topic: str, requests: int) -> dict[str, Call
     return {
         "produce": lambda: workloads.one_record(broker, topic, requests),
         "fetch": lambda: load.run(
-            broker, "fetch", topic=topic, connections=16, requests=requests, to=BATCHES, max_bytes=1, random=True
+            broker,
+            "fetch",
+            topic=topic,
+            connections=16,
+            requests=requests,
+            to=BATCHES,
+            max_bytes=1,
+            random=True,
         ),
     }
 

@@ -69,6 +69,7 @@ class ClusterView:
     controller: int
     brokers: dict[int, tuple[str, int]]
     leaders: dict[tuple[str, int], int]
+    leader_epochs: dict[tuple[str, int], int]
 
 
 class Client:
@@ -176,13 +177,15 @@ class Client:
     def cluster(self, topics: Sequence[str] | None = None) -> ClusterView:
         """The cluster as this broker knows it, with these topics; None for all."""
         body = struct.pack(">i", -1 if topics is None else len(topics))
-        answer = self._call(METADATA, 1, body + b"".join(map(_text, topics or ())))
+        answer = self._call(METADATA, 7, body + b"".join(map(_text, topics or ())) + b"\0")
+        answer.number("i")
         brokers: dict[int, tuple[str, int]] = {}
         for _ in range(answer.count()):
             broker_id = answer.number("i")
             brokers[broker_id] = (answer.text() or "", answer.number("i"))
             answer.text()
-        view = ClusterView(answer.number("i"), brokers, {})
+        answer.text()
+        view = ClusterView(answer.number("i"), brokers, {}, {})
         for _ in range(answer.count()):
             answer.number("h")
             topic = answer.text() or ""
@@ -191,7 +194,8 @@ class Client:
                 answer.number("h")
                 partition = answer.number("i")
                 view.leaders[topic, partition] = answer.number("i")
-                for _ in range(2):
+                view.leader_epochs[topic, partition] = answer.number("i")
+                for _ in range(3):
                     answer.raw(4 * answer.count())
         return view
 
