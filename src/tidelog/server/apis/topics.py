@@ -10,6 +10,7 @@ The answer to a change comes when it is durable in the tree, and the partitions 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from tidelog.controller.interface import (
@@ -34,7 +35,9 @@ async def create_topics(
 ) -> CreateTopicsResponse:
     wanted = await finished(mapped(_new_topic, body.topics))
     results = await services.controller.create_topics(wanted, validate_only=body.validate_only)
-    return CreateTopicsResponse(topics=await finished(mapped(partial(_created, services), results)))
+    # Most topics override nothing: their settings are the same.
+    defaults = _settings(services, {})
+    return CreateTopicsResponse(topics=await finished(mapped(partial(_created, services, defaults), results)))
 
 
 def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> NewTopic:
@@ -47,7 +50,26 @@ def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> NewTopic:
     )
 
 
-def _created(services: Services, result: TopicResult) -> CreateTopicsResponse.CreatableTopicResult:
+def _settings(
+    services: Services, overrides: Mapping[str, str]
+) -> list[CreateTopicsResponse.CreatableTopicConfigs]:
+    return [
+        CreateTopicsResponse.CreatableTopicConfigs(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=entry.sensitive,
+        )
+        for entry in services.dynamic_config.topics.created(overrides)
+    ]
+
+
+def _created(
+    services: Services,
+    defaults: list[CreateTopicsResponse.CreatableTopicConfigs],
+    result: TopicResult,
+) -> CreateTopicsResponse.CreatableTopicResult:
     if result.error is not None:
         return CreateTopicsResponse.CreatableTopicResult(
             name=result.name, error_code=result.error.code, error_message=result.error.message
@@ -58,16 +80,7 @@ def _created(services: Services, result: TopicResult) -> CreateTopicsResponse.Cr
         error_message=None,
         num_partitions=result.num_partitions,
         replication_factor=result.replication_factor,
-        configs=[
-            CreateTopicsResponse.CreatableTopicConfigs(
-                name=entry.name,
-                value=entry.value,
-                read_only=entry.read_only,
-                config_source=entry.source,
-                is_sensitive=entry.sensitive,
-            )
-            for entry in services.dynamic_config.topics.created(result.configs)
-        ],
+        configs=_settings(services, result.configs) if result.configs else defaults,
     )
 
 

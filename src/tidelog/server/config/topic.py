@@ -25,7 +25,7 @@ def topic_definition() -> ConfigDef:
 class TopicConfigs:
     """The settings of all topics of a broker. The broker's settings are parsed again after each change."""
 
-    __slots__ = ("_defaults", "_revision", "broker", "definition")
+    __slots__ = ("_default_log_config", "_defaults", "_revision", "broker", "definition")
 
     def __init__(self, broker: BrokerConfig) -> None:
         """Raises ConfigError if a broker setting is invalid as the default of a topic setting."""
@@ -33,6 +33,7 @@ class TopicConfigs:
         self.definition = topic_definition()
         self._defaults: dict[str, ConfigValue] = {}
         self._revision = -1
+        self._default_log_config: LogConfig | None = None
         for key in self.definition.values():
             if key.synonyms:
                 try:
@@ -93,11 +94,19 @@ class TopicConfigs:
                 except ConfigError:  # an invalid stored value: the setting has its default
                     self._defaults[name] = key.parse(key.default)
             self._revision = self.broker.revision
+            self._default_log_config = None
         return self._defaults
 
     def log_config(self, overrides: Mapping[str, str]) -> LogConfig:
-        """The settings as the LogConfig of a log."""
-        values = self.effective(overrides)
+        """The settings as the LogConfig of a log. Topics without overrides share one: nobody changes it."""
+        if overrides:
+            return self._log_config(self.effective(overrides))
+        values = self._broker_defaults()
+        if self._default_log_config is None:
+            self._default_log_config = self._log_config(values.copy())
+        return self._default_log_config
+
+    def _log_config(self, values: dict[str, ConfigValue]) -> LogConfig:
         smaller = values.pop(SEGMENT_BYTES_FOR_TESTS)
         if smaller is not None:
             values["segment.bytes"] = smaller
