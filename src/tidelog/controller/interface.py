@@ -75,6 +75,10 @@ class ConfigKind:
     CLIENT_METRICS = "client-metrics"
 
 
+HAVE_DEFAULTS = (ConfigKind.BROKER, ConfigKind.CLIENT, ConfigKind.USER, ConfigKind.IP)
+"""Kinds that have a default entity."""
+
+
 class ConfigEntity(NamedTuple):
     """An entity with settings: ConfigEntity(ConfigKind.TOPIC, "demo").
 

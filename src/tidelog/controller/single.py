@@ -20,6 +20,7 @@ from tidelog.clock import Clock, SystemClock
 from tidelog.controller import config_changes, validation
 from tidelog.controller.election import elect, first_state, go_offline, lead_anew
 from tidelog.controller.interface import (
+    HAVE_DEFAULTS,
     ZERO_ID,
     ConfigChange,
     ConfigEntity,
@@ -65,10 +66,6 @@ _log = logging.getLogger("tidelog.controller")
 
 SECONDS_A_TURN = 0.005
 """How long the creation or deletion of topics may keep the loop from other requests at a time."""
-
-
-HAVE_DEFAULTS = (ConfigKind.BROKER, ConfigKind.CLIENT, ConfigKind.USER, ConfigKind.IP)
-"""Kinds that have a default entity."""
 
 
 class SingleController:

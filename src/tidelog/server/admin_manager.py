@@ -13,6 +13,7 @@ from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.controller import config_changes, validation
 from tidelog.controller.cluster_controller import ClusterController
 from tidelog.controller.interface import (
+    HAVE_DEFAULTS,
     ConfigChange,
     ConfigEntity,
     ConfigKind,
@@ -24,7 +25,6 @@ from tidelog.controller.interface import (
     TopicResult,
     TopicToDelete,
 )
-from tidelog.controller.single import HAVE_DEFAULTS
 from tidelog.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
