@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tests.support.own_cluster import broker_count
-from tests.support.raw import RawConnection
+from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
 from tests.support.wait import eventually
 from tidelog.protocol.message import Message
 from tidelog.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -68,12 +71,23 @@ class RoutedConnection(RawConnection):
         self._any()
 
     def send(self, request: Message, version: int) -> int:
-        self._answering = self._connection_for(request)
-        return self._answering.send(request, version)
+        with self._forgotten_if_lost():
+            self._answering = self._connection_for(request)
+            return self._answering.send(request, version)
 
     def receive(self, request: type[Message], version: int, timeout: float | None = None) -> Message:
         assert self._answering is not None
-        return self._answering.receive(request, version, timeout)
+        with self._forgotten_if_lost():
+            return self._answering.receive(request, version, timeout)
+
+    @contextmanager
+    def _forgotten_if_lost(self) -> Iterator[None]:
+        """After a lost connection the next request looks for a broker anew."""
+        try:
+            yield
+        except (ConnectionClosed, NoAnswer, OSError):
+            self.close()
+            raise
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -153,5 +167,5 @@ def routed_connection(
     bootstrap: str, *, client_id: str | None = "raw", timeout: float = 10.0
 ) -> RawConnection:
     """A connection for requests by hand: to the one broker, or to the right one of several."""
-    kind = RawConnection if broker_count() == 1 else RoutedConnection
+    kind = RoutedConnection if broker_count() > 1 or "," in bootstrap else RawConnection
     return kind(bootstrap, client_id=client_id, timeout=timeout)
