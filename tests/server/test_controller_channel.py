@@ -142,6 +142,26 @@ def test_a_lost_connection_is_opened_again() -> None:
     assert asyncio.run(story()).connected == [2, 2, 2]
 
 
+def test_a_controller_that_hangs_is_given_up_when_another_is_known() -> None:
+    async def answer(broker_id: int, request: Message) -> Message:
+        if broker_id == 1:
+            await asyncio.Event().wait()
+        return ids(broker_id)
+
+    async def story() -> Network:
+        controllers = [node(1)]
+        network = Network(answer)
+        waiting = asyncio.create_task(ask(channel(network, lambda: controllers[-1])))
+        await asyncio.sleep(0.01)
+        assert not waiting.done(), "it stays the controller: it is awaited"
+        controllers.append(node(2))
+        async with asyncio.timeout(10):
+            assert (await waiting).producer_id_start == 2
+        return network
+
+    assert asyncio.run(story()).connected == [1, 2]
+
+
 def test_requests_are_answered_in_their_order_one_at_a_time() -> None:
     running = 0
     order: list[int] = []
