@@ -42,8 +42,8 @@ class NoAnswer(Exception):
 class MemoryRuntime(CoordinatorRuntime[GroupShard]):
     """One partition whose log is a list. With `hold`, appends stay open until `finish`.
 
-    While it `is_stalled`, records are written and not committed until `replicate`; `lose` forgets them, as the
-    election of a follower does that has not fetched them.
+    While it `is_stalled`, records are written and not committed until `replicate`; `lose` forgets them, as
+    the election of a follower does that has not fetched them.
     """
 
     def __init__(self, scheduler: SimulatedScheduler) -> None:

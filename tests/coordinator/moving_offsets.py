@@ -16,7 +16,6 @@ from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.errors import ErrorCode
 from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from tidelog.protocol.messages.offset_delete import OffsetDeleteRequest
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 
 READ = "orders"
@@ -181,9 +180,3 @@ class OffsetsSchedule:
         for groups in self.groups:
             self.world.in_loop(groups.close)
         self.world.close()
-
-
-def delete_request(group_id: str) -> OffsetDeleteRequest:
-    partition = OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
-    topic = OffsetDeleteRequest.OffsetDeleteRequestTopic(name=READ, partitions=[partition])
-    return OffsetDeleteRequest(group_id=group_id, topics=[topic])

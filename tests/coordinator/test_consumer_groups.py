@@ -528,3 +528,9 @@ def test_a_group_describes_what_members_have_and_are_to_have(world: ConsumerWorl
     with pytest.raises(KafkaError) as refused:
         world.consumer.describe("other")
     assert refused.value.code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_beside_kafka_3_9_there_are_classic_groups_only() -> None:
+    world = ConsumerWorld()
+    world.consumer._settings.group_version = 0
+    assert world.join("m", ["t"]).error_code == ErrorCode.UNSUPPORTED_VERSION

@@ -160,3 +160,15 @@ def test_groups_are_written_in_version_3_and_read_in_every_one() -> None:
         found = read_group_value(group.encode(version, bytes((0, version))))
         assert (found.generation, found.members[0].member_id) == (4, "m")
         assert found.current_state_timestamp == (77 if version >= 2 else -1)
+
+
+@given(offset=int64s, epoch=int32s, metadata=st.text(max_size=200), timestamp=int64s)
+def test_beside_kafka_3_9_values_have_its_version(
+    offset: int, epoch: int, metadata: str, timestamp: int
+) -> None:
+    value = offset_value(offset, epoch, metadata, timestamp, topic_id=None)
+    expected = OffsetCommitValue(
+        offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=timestamp
+    )
+    assert value == expected.encode(3, b"\0\3")
+    assert read_offset_value(value) == CommittedOffset(offset, epoch, metadata, timestamp)

@@ -1,4 +1,4 @@
-"""Committed offsets while the group coordinator moves: nothing acknowledged is lost, nothing read is undone."""
+"""Offsets while the group coordinator moves: nothing acknowledged is lost, nothing read is undone."""
 
 from __future__ import annotations
 

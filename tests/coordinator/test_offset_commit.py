@@ -276,3 +276,11 @@ def test_unknown_partitions_of_a_transaction_are_told(stage: OffsetsStage) -> No
     answers: list[TxnOffsetCommitResponse] = []
     stage.service.commit_in_transaction(TxnOffsetCommitRequest(group_id="g"), 3, answers.append)
     assert answers[0].topics == []
+
+
+def test_beside_kafka_3_9_a_commit_has_its_version(stage: OffsetsStage) -> None:
+    stage.service._settings.group_version = 0
+    assert stage.commit(offset=5) == 0
+    (value,) = stage.offsets.of_group("g").values()
+    assert value[:2] == b"\0\3"
+    assert stage.fetch() == {("orders", 0): (5, 0)}

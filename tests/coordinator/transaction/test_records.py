@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
+from tests.coordinator.transaction.stage import TransactionStage
 from tidelog.coordinator.transaction.records import decode_key, decode_value, encode_key, encode_value
 from tidelog.coordinator.transaction.state import Metadata, State
+from tidelog.errors import ConcurrentTransactions
 from tidelog.protocol.messages.transaction_records import TransactionLogValue
 
 VERSION = b"\0\1"
@@ -71,3 +74,31 @@ def test_values_are_written_as_their_message_is_defined_and_read_back() -> None:
 def test_keys_are_read_back() -> None:
     for transactional_id in ("", "id", "ärger", "x" * 300):
         assert decode_key(encode_key(transactional_id)) == transactional_id
+
+
+def test_beside_kafka_3_9_values_have_no_tagged_fields() -> None:
+    chance = random.Random(2)
+    for _ in range(200):
+        metadata = some_metadata(chance)
+        value = encode_value(metadata, 0)
+        assert value[:2] == b"\0\0"
+        untagged = metadata._replace(
+            previous_producer_id=-1, next_producer_id=-1, next_producer_epoch=-1, client_version=0
+        )
+        assert decode_value(value) == untagged
+
+
+def test_beside_kafka_3_9_a_fence_bumps_the_epoch_without_the_newer_protocol(tmp_path: Path) -> None:
+    stage = TransactionStage(tmp_path / "data")
+    stage.coordinator.settings.transaction_version = 0
+    stage.world.advance()
+    producer = stage.producer()
+    assert stage.add(producer).kind is None
+    assert stage.init().kind is ConcurrentTransactions
+    stage.world.advance(0.2)
+    assert stage.known() == stage.loaded_anew()["id"]._replace(
+        previous_producer_id=stage.known().previous_producer_id
+    )
+    assert (stage.known().state, stage.known().client_version) == (State.COMPLETE_ABORT, 0)
+    assert stage.known().producer_epoch == producer.epoch + 1
+    stage.close()
