@@ -306,7 +306,7 @@ def test_two_phases_are_left_to_the_sink(hands: Hands, topic: str) -> None:
 
 def test_a_time_out_that_the_broker_does_not_allow_says_what_it_allows(hands: Hands, topic: str) -> None:
     wrong = pytest.raises(
-        OptionError, match=r"timeout\.ms=100000000: .* transaction\.max\.timeout\.ms, 900000"
+        OptionError, match=r"timeout\.ms=100000000: .* transaction\.max\.timeout\.ms, .* 900000"
     )
     with Driver(hands, topic, "x", **{"kafka.transaction.timeout.ms": "100000000"}) as driver, wrong:
         driver.write(driver.job(0), 0, ["a"])

@@ -71,7 +71,7 @@ def test_topics_are_named_in_one_of_three_ways() -> None:
         ({"subscribe": " , "}, "No topics to subscribe to as specified value for option 'subscribe'"),
         ({"subscribePattern": "  "}, "Pattern to subscribe is empty"),
         ({"subscribePattern": "a("}, "not a regular expression"),
-        ({"subscribePattern": "t[0-9&&[^3]]$"}, "&& is Java's"),
+        ({"subscribePattern": "t[0-9&&[^3]]$"}, "do not have Java's &&"),
         ({"assign": "a"}, "No topicpartitions to assign"),
         ({"assign": "{}"}, "No topicpartitions to assign"),
         ({"assign": '{"a":0}'}, 'expected e.g. {"topicA":[0,1],"topicB":[0,1]}'),

@@ -191,7 +191,7 @@ def test_a_pipeline_runs_once_on_a_data_folder(tmp_path: Path) -> None:
     folder = StateFolder(str(tmp_path))
     first = folder.claim("mine")
     folder.write(this_process("mine"))
-    with pytest.raises(AlreadyRunning, match=rf"mine runs .*process {os.getpid()}.*pipeline stop mine"):
+    with pytest.raises(AlreadyRunning, match=rf"mine already runs .*process {os.getpid()}.*stop mine"):
         folder.claim("mine")
     folder.claim("other").close()
     assert folder.runs("mine")

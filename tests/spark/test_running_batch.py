@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -110,7 +111,7 @@ def test_status_shows_the_batch_that_runs(tmp_path: Path) -> None:
     status.flows = {"all": FlowStatus(lag=200, running_batch=0, running_since=time.time(), running_rows=200)}
     folder.write(status)
     shown = CliRunner().invoke(pipeline, ["status", "--data", str(tmp_path)]).output
-    assert "all: 0 rows, 0 rows/s, lag 200, batch 0 with 200 rows runs for 0 s" in shown
+    assert re.search(r"all: 0 rows, 0 rows/s, lag 200, batch 0 with 200 rows runs for \d s", shown), shown
     assert "no micro-batch yet" not in shown
     claim.close()
 

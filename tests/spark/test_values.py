@@ -319,7 +319,7 @@ def test_a_condition_beside_dropped_rows_looks_at_the_right_ones() -> None:
         ("n = NULL", 5, "use IS NULL"),
         ("n LIKE 'a%'", 1, "LIKE needs a column of strings"),
         ("n = __import__('os')", 5, "expected a literal"),
-        ("timestamp > 'soon'", 13, "is no timestamp"),
+        ("timestamp > 'soon'", 13, "is not a value of type timestamp"),
         ("n", 2, "expected a comparison"),
         ("(" * 200, 101, "nested deeper"),
     ],
