@@ -534,3 +534,21 @@ def test_beside_kafka_3_9_there_are_classic_groups_only() -> None:
     world = ConsumerWorld()
     world.consumer._settings.group_version = 0
     assert world.join("m", ["t"]).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_coordinator_with_another_clock_resolves_patterns_of_the_one_before() -> None:
+    world = ConsumerWorld()
+    world.topic("a-1", 1)
+    epoch = world.join("m", pattern="a-.*").member_epoch
+    world.advance(0)
+    world.topic("a-2", 1)
+    clock = world.scheduler.clock
+    clock.jump_to(clock.ms() - 3_600_000)
+    world.restart()
+    assigned: set[str] = set()
+    for _ in range(4):
+        answer = world.say("m", epoch, owned={})
+        epoch = answer.member_epoch
+        assigned |= set(world.by_name(answer) or {})
+        world.advance(1)
+    assert assigned == {"a-1", "a-2"}

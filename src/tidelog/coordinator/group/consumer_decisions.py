@@ -343,7 +343,8 @@ def _is_refresh_due(draft: Draft, is_new: bool, newest_topics: int, is_resolving
     last = next(iter(group.patterns.values()), None)
     if last is None:
         return True
-    if draft.now_ms <= last.timestamp + PATTERN_REFRESH_MIN_MS:
+    # A timestamp in the future is of a coordinator with another clock.
+    if last.timestamp <= draft.now_ms <= last.timestamp + PATTERN_REFRESH_MIN_MS:
         return False
     return (
         is_new

@@ -6,6 +6,7 @@ when they are committed.
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -123,7 +124,7 @@ class ConsumerGroups:
             draft,
             _said(request, client),
             topics_changed=soft.seen_topics is not topics,
-            newest_topics=self._topics.newest(draft.now_ms),
+            newest_topics=self._topics.newest(draft.now_ms) if soft.has_resolved else sys.maxsize,
             is_resolving=soft.is_resolving,
             check_pattern=patterns.check,
         )
@@ -225,6 +226,7 @@ class ConsumerGroups:
 
         def ended(error: KafkaError | None = None) -> None:
             soft.is_resolving = False
+            soft.has_resolved |= error is None
 
         def operation(shard: GroupShard) -> None:
             group = shard.groups.get(group_id)

@@ -31,13 +31,15 @@ RETRY_MS = 1000
 class GroupSoftState:
     """The state of a group that is not in its records; it is new after each load."""
 
-    __slots__ = ("deadlines", "is_resolving", "seen_topics")
+    __slots__ = ("deadlines", "has_resolved", "is_resolving", "seen_topics")
 
     def __init__(self, deadlines: Deadlines) -> None:
         self.deadlines = deadlines
         # The version of the cluster's topics at the last check of the group.
         self.seen_topics: dict[str, TopicState] | None = None
         self.is_resolving = False
+        # Whether this coordinator has resolved the patterns: versions of another one say nothing here.
+        self.has_resolved = False
 
 
 class ConsumerStore:
