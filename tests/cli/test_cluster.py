@@ -174,7 +174,7 @@ def test_leaders_replicas_and_what_is_out_of_sync_are_counted_for_each_broker() 
     assert counts == [(1, 2, 2, 0), (2, 0, 2, 1), (3, 0, 1, 0)]
     assert found.brokers[2].address is None
     assert found.lines() == [
-        "cluster c: 1 topics with 3 partitions",
+        "cluster c: topics 1, partitions 3",
         "1 partitions without leader: t-2",
         "1 partitions with replicas out of sync: t-1",
     ]

@@ -60,7 +60,7 @@ class ClusterStatus:
 
     def lines(self) -> list[str]:
         """The summary for people."""
-        lines = [f"cluster {self.cluster_id}: {self.topics:,} topics with {self.partitions:,} partitions"]
+        lines = [f"cluster {self.cluster_id}: topics {self.topics:,}, partitions {self.partitions:,}"]
         if self.controller is None:
             lines.append("no broker is the controller")
         if self.without_leader:
