@@ -49,7 +49,13 @@ def commits_acknowledged_when_written(monkeypatch: pytest.MonkeyPatch) -> None:
         self: CoordinatorRuntime[GroupShard], hosted: Hosted[GroupShard], result: object, apply: object
     ) -> None:
         replay(self, hosted, result, apply)  # type: ignore[arg-type]
-        self._scheduler.schedule(0.0, lambda: [done(None) for done in [*hosted.in_flight]] and None)
+
+        def acknowledge() -> None:
+            in_flight, hosted.in_flight = hosted.in_flight, {}
+            for done in in_flight.values():
+                done(None)
+
+        self._scheduler.schedule(0.0, acknowledge)
 
     monkeypatch.setattr(CoordinatorRuntime, "_replay", early)
 

@@ -88,6 +88,7 @@ class CoordinatorRuntime(Generic[S]):
         self._hosted: dict[int, Hosted[S]] = {}
         self._to_load: deque[Hosted[S]] = deque()
         self._loads = 0
+        self._tickets = 0
         self._is_starting_loads = False
 
     # -- which shard -------------------------------------------------------------------------------
@@ -285,7 +286,9 @@ class CoordinatorRuntime(Generic[S]):
             done(error)
             return
         hosted.unreplayed += 1
-        is_written = is_answered = is_waiting = False
+        is_written = is_answered = False
+        # A number, not `answered` itself: a function that refers to itself is left to the garbage collector.
+        ticket = 0
 
         def written(result: AppendResult) -> None:
             nonlocal is_written
@@ -299,7 +302,7 @@ class CoordinatorRuntime(Generic[S]):
             if not is_written:
                 self._seen(hosted)
             # A resignation has answered the appends that were in flight.
-            if not is_waiting or hosted.in_flight.pop(answered, None) is not None:
+            if not ticket or hosted.in_flight.pop(ticket, None) is not None:
                 done(None if error is None else coordinator_error(error))
 
         self._replicas.append_own(
@@ -311,14 +314,16 @@ class CoordinatorRuntime(Generic[S]):
             transaction_version=transaction_version,
         )
         if not is_answered:
-            is_waiting = True
-            self._wait(hosted, answered, done)
+            ticket = self._wait(hosted, done)
 
-    def _wait(self, hosted: Hosted[S], answered: Done, done: Done) -> None:
+    def _wait(self, hosted: Hosted[S], done: Done) -> int:
+        """Keep `done` until the commit or the resignation; returns its key in `in_flight`."""
+        self._tickets += 1
         if self.is_hosted(hosted):
-            hosted.in_flight[answered] = done
+            hosted.in_flight[self._tickets] = done
         else:  # it resigned during the append
             done(NotCoordinator(f"this broker stopped leading {hosted.partition.name}"))
+        return self._tickets
 
     def _replay(
         self, hosted: Hosted[S], result: AppendResult, replay: Callable[[Hosted[S], int], None]
@@ -358,11 +363,12 @@ class CoordinatorRuntime(Generic[S]):
             done(None)
             return
 
+        ticket = self._wait(hosted, done)
+
         def answered(error: KafkaError | None) -> None:
-            if hosted.in_flight.pop(answered, None) is not None:
+            if hosted.in_flight.pop(ticket, None) is not None:
                 done(None if error is None else coordinator_error(error))
 
-        self._wait(hosted, answered, done)
         self._replicas.produce_purgatory.watch(
             DelayedCommit(hosted.partition, end, answered),
             [(hosted.partition.topic, hosted.partition.index)],

@@ -70,8 +70,8 @@ class Hosted(Generic[S]):
         # Appends that are not replayed yet: operations on the shard wait for them.
         self.unreplayed = 0
         self.waiting: deque[tuple[Callable[[S], None], Callable[[KafkaError], None]]] = deque()
-        # The callbacks of appends that are not committed yet, by the callback of the replica manager.
-        self.in_flight: dict[Done, Done] = {}
+        # The callbacks of appends that are not committed yet, in the order of the appends.
+        self.in_flight: dict[int, Done] = {}
         shard.journal.high_watermark = self._high_watermark
 
     def _high_watermark(self) -> int:
