@@ -160,6 +160,23 @@ def test_changed_addresses_reach_all_brokers() -> None:
     simulated(story())
 
 
+def test_a_broker_without_replicas_leaves_although_other_partitions_are_offline() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            await controller_on(cluster, 1)
+            for broker_id in (2, 3):
+                await cluster.start(broker_id)
+            await cluster.settle()
+            await create(cluster, [2])
+            await cluster.crash(2)
+            await cluster.until(lambda: cluster.nodes[1].broker.live == {1, 3}, "broker 2 left")
+            await cluster.settle()
+            await cluster.crash(3)  # no election follows, so nothing but its absence is to be told
+            await cluster.until(lambda: cluster.nodes[1].broker.live == {1}, "broker 3 left")
+
+    simulated(story())
+
+
 def test_a_controlled_shutdown_moves_leaders_and_leaves_those_without_a_choice() -> None:
     async def story() -> None:
         async with Cluster() as cluster:

@@ -99,6 +99,8 @@ class ControllerBrokerRequestBatch:
         self._log = log
         self._on_response = on_response
         self._inter_broker_listener = inter_broker_listener
+        self.metadata_updates = 0
+        """How many batches had an UpdateMetadata."""
         self._leader_and_isr: dict[int, dict[TopicPartition, _LeaderAndIsrPartition]] = {}
         self._stop_replica: dict[int, dict[TopicPartition, _StopReplicaPartition]] = {}
         self._metadata_brokers: dict[int, None] = {}
@@ -247,6 +249,7 @@ class ControllerBrokerRequestBatch:
             # All brokers are told the same: the requests share everything but the broker's epoch.
             states = await topic_states(self._context, partitions)
             live = broker_states(brokers.values())
+            self.metadata_updates += 1
             self._log.info("sending UpdateMetadata to brokers %s: %d partitions", targets, len(partitions))
         for broker_id in targets:
             request = UpdateMetadataRequest(

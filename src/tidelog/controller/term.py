@@ -120,6 +120,7 @@ class ControllerTerm:
         for replica in replicas:
             queued = self.context.is_topic_queued_for_deletion(replica.topic)
             (deleted if queued else kept).append(replica)
+        updates = self.batch.metadata_updates
         leaderless = self.context.partitions_with_offline_leader()
         await self.partitions.handle_state_changes(leaderless, PartitionStatus.OFFLINE)
         await self.partitions.trigger_online_state_change()
@@ -127,5 +128,5 @@ class ControllerTerm:
         if deleted:
             # A replica that is not there cannot be deleted: the deletion goes on when it is back.
             await self.deletion.fail_replicas(deleted)
-        if not leaderless:
-            await self.send_update_metadata()  # no election has told the brokers who is live
+        if self.batch.metadata_updates == updates:
+            await self.send_update_metadata()  # no change of a partition has told the brokers who is live
