@@ -9,7 +9,7 @@ import pytest
 
 from tests.controller.controllers import Cluster, Node, simulated
 from tidelog.cluster.metadata_update import FULL_UPDATE
-from tidelog.controller.interface import NewTopic
+from tidelog.controller.interface import NewTopic, TopicToDelete
 from tidelog.controller.leader_elections import ElectionType
 from tidelog.endpoints import Endpoint
 from tidelog.errors import (
@@ -173,6 +173,46 @@ def test_a_broker_without_replicas_leaves_although_other_partitions_are_offline(
             await cluster.settle()
             await cluster.crash(3)  # no election follows, so nothing but its absence is to be told
             await cluster.until(lambda: cluster.nodes[1].broker.live == {1}, "broker 3 left")
+
+    simulated(story())
+
+
+def test_a_broker_that_moves_gets_the_requests_that_waited_for_it() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            controller = await controller_on(cluster, 1)
+            node = await cluster.start(2)
+            await cluster.settle()
+            await create(cluster, [2])
+            del cluster.network.brokers[node.port]
+            node.broker.is_up = False  # its old address does not answer any more
+            await controller.controller.delete_topics([TopicToDelete("demo")], timeout=1.0)
+            node.broker.is_up = True
+            node.port = cluster.next_port()
+            cluster.network.brokers[node.port] = node.broker
+            moved = Endpoint("PLAINTEXT", "PLAINTEXT", "elsewhere", node.port)
+            await node.store.update_broker(2, BrokerNode([moved], 0))
+            await cluster.until(lambda: node.broker.deleted == [DEMO], "the log is deleted")
+            await cluster.until(lambda: not controller.controller.context.topics, "the topic is deleted")
+
+    simulated(story())
+
+
+def test_a_broker_that_gets_the_listener_of_the_controller_is_told_everything() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            await controller_on(cluster, 1)
+            node = await cluster.start(2)
+            await cluster.settle()
+            registered = node.registrations[-1]
+            other = Endpoint("CLIENTS", "PLAINTEXT", "elsewhere", 1234)
+            await node.store.update_broker(2, BrokerNode([other], 0))
+            await cluster.settle()
+            await create(cluster, [2, 1])
+            assert node.broker.leaders == {}
+            await node.store.update_broker(2, BrokerNode([other, *registered.endpoints], 0))
+            await cluster.until(lambda: DEMO in node.broker.following, "broker 2 follows")
+            assert node.broker.leaders == {DEMO: 1}
 
     simulated(story())
 

@@ -133,10 +133,19 @@ class BrokerChanges:
         if broker is None or known is None or broker.epoch != known.epoch or broker == known:
             return
         _log.info("broker %d changed its registration to %s", broker_id, broker)
-        self._context.add_live_brokers([broker])
         listener = self._term.parts.channels.listener
-        if broker.endpoint(listener) != known.endpoint(listener):
+        before, now = known.endpoint(listener), broker.endpoint(listener)
+        if before is None and now is not None:
+            # Nothing reached it without the listener: it starts anew.
+            self._term.channels.add_broker(broker)
+            await self._fail([broker_id])
+            await self._start([broker])
+            return
+        if now is None:
             self._term.channels.replace_broker(broker)
+        elif before != now:
+            self._term.channels.move_broker(broker_id, now)
+        self._context.add_live_brokers([broker])
         await self._term.send_update_metadata()
 
     # --- controlled shutdown

@@ -6,7 +6,7 @@ moment misses nothing. An error that a retry would not change (a refused login, 
 request instead.
 
 `add_broker` when a broker joins, `remove_broker` when it is gone, `replace_broker` when it registered anew,
-`close` when the controller resigns. Callbacks run on the loop, outside of any event: they put an event into
+`move_broker` when its address changed, `close` when the controller resigns. Callbacks run on the loop, outside of any event: they put an event into
 the controller's queue. The callbacks of a removed broker are never called.
 """
 
@@ -132,6 +132,10 @@ class ControllerChannelManager:
         self.remove_broker(broker.broker_id)
         self.add_broker(broker)
 
+    def move_broker(self, broker_id: int, endpoint: Endpoint) -> None:
+        """Reach a broker at another address from now on; it gets the requests that are queued there."""
+        self._channels[broker_id].move(endpoint)
+
     def close(self) -> None:
         """Close all channels."""
         for broker_id in self.broker_ids:
@@ -185,7 +189,17 @@ class _BrokerChannel:
         self._loop = asyncio.get_running_loop()
         self._filled = asyncio.Event()
         self._is_unreachable = False
-        self._worker = self._loop.create_task(self._work(), name=f"controller-to-broker-{broker_id}")
+        self._worker = self._begin()
+
+    def _begin(self) -> asyncio.Task[None]:
+        return self._loop.create_task(self._work(), name=f"controller-to-broker-{self._broker_id}")
+
+    def move(self, endpoint: Endpoint) -> None:
+        # The first request may be waiting for the old address: another worker sends it again.
+        self._worker.cancel()
+        self._disconnect("the broker has another address")
+        self._endpoint = endpoint
+        self._worker = self._begin()
 
     def put(self, request: Message, answer: type[Message], version: int, callback: Callback | None) -> None:
         self.queue.append(_QueuedRequest(request, answer, version, callback, self._loop.time()))
