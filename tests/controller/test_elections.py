@@ -9,6 +9,7 @@ import pytest
 from tests.controller.controllers import Cluster, simulated
 from tidelog.controller.interface import NewTopic
 from tidelog.errors import NotController
+from tidelog.metadata.operations import ControllerEpoch
 
 
 def test_one_of_several_brokers_is_the_controller_and_all_know_it() -> None:
@@ -156,5 +157,30 @@ def test_an_error_while_becoming_controller_moves_it_on() -> None:
             await cluster.settle()
             other.store.read_topic_names = read_topic_names  # type: ignore[method-assign]
             assert controller is first
+
+    simulated(story())
+
+
+def test_an_election_that_a_new_session_completes_is_not_left_without_a_controller() -> None:
+    """The session ends before the broker writes /controller: the node is of the next session, but no term."""
+
+    async def story() -> None:
+        async with Cluster(1) as cluster:
+            node = await cluster.controller()
+            elect = node.store.elect
+
+            async def elect_in_the_next_session(broker_id: int) -> ControllerEpoch | None:
+                node.store.elect = elect  # type: ignore[method-assign]
+                before = node.tree.session_id
+                cluster.zookeeper.expire(node.client)
+                await cluster.until(lambda: node.tree.session_id not in (0, before), "the next session")
+                return await elect(broker_id)
+
+            node.store.elect = elect_in_the_next_session  # type: ignore[method-assign]
+            await node.tree.delete("/controller")
+            await cluster.until(lambda: len(node.registrations) > 1, "the next registration")
+            await cluster.controller()
+            await cluster.settle()
+            assert node.controller.epoch == cluster.epoch_in_tree() == 3
 
     simulated(story())

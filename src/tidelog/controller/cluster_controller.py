@@ -216,6 +216,10 @@ class ClusterController:
     async def _reelect(self) -> None:
         try:
             await self._maybe_resign()
+            if self.active_controller_id == self.broker_id and self._active is None:
+                # An election that began in the last session wrote the node in this one; its term is over.
+                await self._store.resign()
+                await self._maybe_resign()
             if self.active_controller_id == NO_CONTROLLER:
                 await self._elect()
         except KRaftController as error:
