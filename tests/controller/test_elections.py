@@ -7,9 +7,12 @@ import asyncio
 import pytest
 
 from tests.controller.controllers import Cluster, simulated
+from tidelog.controller.cluster_controller import NO_CONTROLLER
 from tidelog.controller.interface import NewTopic
 from tidelog.errors import NotController
+from tidelog.metadata.nodes import ControllerNode
 from tidelog.metadata.operations import ControllerEpoch
+from tidelog.metadata.tree import Create, Delete
 
 
 def test_one_of_several_brokers_is_the_controller_and_all_know_it() -> None:
@@ -182,5 +185,17 @@ def test_an_election_that_a_new_session_completes_is_not_left_without_a_controll
             await cluster.controller()
             await cluster.settle()
             assert node.controller.epoch == cluster.epoch_in_tree() == 3
+
+    simulated(story())
+
+
+def test_a_controller_resigns_when_a_kraft_controller_takes_over() -> None:
+    async def story() -> None:
+        async with Cluster(1) as cluster:
+            node = await cluster.controller()
+            taken = ControllerNode(3000, 0, kraft_epoch=5).encode()
+            await node.tree.multi([Delete("/controller"), Create("/controller", taken)])
+            await cluster.until(lambda: not node.controller.is_active, "the end of the term")
+            assert node.controller.active_controller_id == NO_CONTROLLER
 
     simulated(story())

@@ -224,6 +224,8 @@ class ClusterController:
                 await self._elect()
         except KRaftController as error:
             _log.error("this broker cannot be the controller: %s", error)
+            self.active_controller_id = NO_CONTROLLER
+            self._end_term()
 
     async def _elect(self) -> None:
         loop = asyncio.get_running_loop()
