@@ -18,6 +18,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.metadata.nodes import TopicNode, random_id
+from tidelog.metadata.paths import ISR_CHANGE_PREFIX, LOG_DIR_EVENT_PREFIX
 from tidelog.metadata.tree import NoNode
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest
@@ -279,3 +280,33 @@ def test_a_thousand_topics_take_few_multis_and_one_request_to_each_broker() -> N
                 assert len(each.broker.leaders) == 1000
 
     simulated(story())
+
+
+def test_nodes_that_cannot_be_read_do_not_stop_the_next_controller(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with Cluster(1, 2) as cluster:
+            first = await cluster.controller()
+            topics = NewTopic("good", 1, 1), NewTopic("half", 2, 1)
+            assert await created(first.controller, *topics) == [None, None]
+            tree = next(node for node in cluster.nodes.values() if node is not first).tree
+            await cluster.settle()
+            await tree.create("/brokers/topics/empty")
+            await tree.set("/brokers/topics/half/partitions/0/state", b"{}")
+            for prefix in (ISR_CHANGE_PREFIX, LOG_DIR_EVENT_PREFIX):
+                await tree.create(prefix, b"what?", sequential=True)
+            await tree.create("/admin/preferred_replica_election", b"{")
+            await cluster.crash(first.broker_id)
+            controller = (await cluster.controller()).controller
+            await cluster.settle()
+            assert controller.epoch == 2
+            assert controller.context.topics == {"good", "half"}
+            for parent in ("/isr_change_notification", "/log_dir_event_notification"):
+                assert await tree.children(parent) == []
+            assert await tree.exists("/admin/preferred_replica_election") is None
+            assert await created(controller, NewTopic("new", 1, 1)) == [None]
+            await tree.set("/brokers/topics/empty", TopicNode({0: [1, 2]}, random_id()).encode())
+            await cluster.until(lambda: "empty" in controller.context.topics, "the repaired topic")
+
+    simulated(story())
+    for name in ("topics/empty", "half/partitions/0/state", "isr_change_", "log_dir_event_", "preferred_"):
+        assert name in caplog.text

@@ -6,8 +6,9 @@ moment misses nothing. An error that a retry would not change (a refused login, 
 request instead.
 
 `add_broker` when a broker joins, `remove_broker` when it is gone, `replace_broker` when it registered anew,
-`move_broker` when its address changed, `close` when the controller resigns. Callbacks run on the loop, outside of any event: they put an event into
-the controller's queue. The callbacks of a removed broker are never called.
+`move_broker` when its address changed, `close` when the controller resigns. Callbacks run on the loop,
+outside of any event: they put an event into the controller's queue. The callbacks of a removed broker are
+never called.
 """
 
 from __future__ import annotations

@@ -103,6 +103,8 @@ class TopicChanges:
         if not names:
             return
         topics = await self._read(names)
+        if not topics:
+            return
         partitions = await self._add(topics)
         _log.info("new topics: %s", ", ".join(topics))
         await self._term.create_partitions(partitions)
@@ -125,6 +127,7 @@ class TopicChanges:
     async def partition_modifications(self, topic: str) -> None:
         """The assignment of a topic changed: it may have more partitions."""
         if topic not in self._context.topics:
+            await self.add_topics([topic])  # its node could not be read before, or it is deleted
             return
         found = (await self._read([topic])).get(topic)
         if found is None:

@@ -8,8 +8,9 @@ writes of an elected controller are in tidelog.metadata.controller_store.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from tidelog.clock import Clock
@@ -17,7 +18,7 @@ from tidelog.metadata import nodes, operations, paths
 from tidelog.metadata.async_tree import AsyncTree, ConnectionLost, ensure_path, subtree
 from tidelog.metadata.operations import CHANGE_EXPIRY_MS, ControllerEpoch, decode
 from tidelog.metadata.registration import create_ephemeral
-from tidelog.metadata.state import BrokerRegistration, TopicState
+from tidelog.metadata.state import BrokerRegistration, PartitionState, TopicState
 from tidelog.metadata.tree import (
     BadVersion,
     Delete,
@@ -36,6 +37,17 @@ T = TypeVar("T")
 
 NO_TOPIC_ID = bytes(16)
 """The id of a topic that was written before topics had ids."""
+
+_log = logging.getLogger("tidelog.metadata")
+
+
+def decode_or_log(path: str, decoder: Callable[[bytes], T], data: bytes) -> T | None:
+    """Decode a node; None if that fails: one bad node must not stop the work on all others."""
+    try:
+        return decode(path, decoder, data)
+    except nodes.BadNode as error:
+        _log.error("%s", error)
+        return None
 
 
 class KRaftController(Exception):
@@ -214,8 +226,8 @@ class ClusterStore:
     async def read_topics(self, names: Iterable[str], watch: Watch | None = None) -> dict[str, TopicState]:
         """Topics without their settings. The watch is called when the assignment of a topic changes.
 
-        Missing topics are left out. A partition without a state node has no leader and NO_STATE_NODE as its
-        partition epoch; a topic written before topics had ids has NO_TOPIC_ID.
+        Topics without a readable node are left out. A partition without a readable state node has no leader
+        and NO_STATE_NODE as its partition epoch; a topic written before topics had ids has NO_TOPIC_ID.
         """
         assignments = await self.read_assignments(names, watch)
         wanted = [
@@ -228,9 +240,7 @@ class ClusterStore:
         async for some in in_slices(assignments.items()):
             for name, node in some:
                 partitions = {
-                    index: operations.partition_state(
-                        name, index, node, found.get(paths.partition_state(name, index))
-                    )
+                    index: _partition_state(name, index, node, found.get(paths.partition_state(name, index)))
                     for index in node.partitions
                 }
                 topics[name] = operations.topic_state(name, node.topic_id or NO_TOPIC_ID, partitions, {})
@@ -239,7 +249,7 @@ class ClusterStore:
     async def read_assignments(
         self, names: Iterable[str], watch: Watch | None = None
     ) -> dict[str, nodes.TopicNode]:
-        """The nodes of topics. The watch is called when the assignment of a topic changes."""
+        """The readable nodes of topics. The watch is called when the assignment of a topic changes."""
         by_path = {paths.topic(name): name for name in names}
         if watch is None:
             found = await self.tree.get_all(by_path)
@@ -248,7 +258,9 @@ class ClusterStore:
         assignments: dict[str, nodes.TopicNode] = {}
         async for some in in_slices(found.items()):
             for path, (data, _) in some:
-                assignments[by_path[path]] = decode(path, nodes.TopicNode.decode, data)
+                node = decode_or_log(path, nodes.TopicNode.decode, data)
+                if node is not None:
+                    assignments[by_path[path]] = node
         return assignments
 
     async def _get_all_watched(self, wanted: Sequence[str], watch: Watch) -> dict[str, tuple[bytes, Stat]]:
@@ -322,9 +334,10 @@ class ClusterStore:
         limit = self._clock.ms() - CHANGE_EXPIRY_MS
         await self._delete([path for path, (_, stat) in found.items() if stat.ctime < limit])
         notices = [
-            ConfigChangeNotice(by_path[path], decode(path, nodes.decode_config_change, data))
+            ConfigChangeNotice(by_path[path], entity_path)
             for path, (data, _) in found.items()
             if by_path[path] > after
+            and (entity_path := decode_or_log(path, nodes.decode_config_change, data)) is not None
         ]
         return sorted(notices)
 
@@ -336,15 +349,17 @@ class ClusterStore:
         partitions = {
             TopicPartition(*partition): None
             for path, data in found.items()
-            for partition in decode(path, nodes.decode_partitions, data)
+            for partition in decode_or_log(path, nodes.decode_partitions, data) or ()
         }
         return Notifications(list(found), list(partitions))
 
     async def read_log_dir_events(self, watch: Watch | None = None) -> Notifications[int]:
         """The brokers that lost a log folder."""
         found = await self._read_notifications(paths.LOG_DIR_EVENTS, watch)
-        broker_ids = {decode(path, nodes.decode_log_dir_event, data): None for path, data in found.items()}
-        return Notifications(list(found), list(broker_ids))
+        broker_ids = {
+            decode_or_log(path, nodes.decode_log_dir_event, data): None for path, data in found.items()
+        }
+        return Notifications(list(found), [broker_id for broker_id in broker_ids if broker_id is not None])
 
     async def _read_notifications(self, parent: str, watch: Watch | None) -> dict[str, bytes]:
         names = await self._children(parent, watch)
@@ -377,8 +392,8 @@ class ClusterStore:
         data = await self._read_request(paths.PREFERRED_ELECTION, watch)
         if data is None:
             return None
-        found = decode(paths.PREFERRED_ELECTION, nodes.decode_partitions, data)
-        return [TopicPartition(*partition) for partition in found]
+        found = decode_or_log(paths.PREFERRED_ELECTION, nodes.decode_partitions, data)
+        return [TopicPartition(*partition) for partition in found or ()]
 
     async def read_reassignments(self, watch: Watch | None = None) -> dict[TopicPartition, list[int]] | None:
         """The new replicas of /admin/reassign_partitions; None without that node."""
@@ -420,6 +435,16 @@ class ClusterStore:
     async def _delete(self, doomed: Sequence[str]) -> None:
         """Delete nodes that another broker may delete as well."""
         await write_steps(self.tree, [Step.of(path, Delete(path)) for path in doomed])
+
+
+def _partition_state(
+    topic: str, index: int, node: nodes.TopicNode, found: tuple[bytes, Stat] | None
+) -> PartitionState:
+    try:
+        return operations.partition_state(topic, index, node, found)
+    except nodes.BadNode as error:
+        _log.error("%s", error)
+        return operations.partition_state(topic, index, node, None)
 
 
 def _sequence(name: str) -> int:

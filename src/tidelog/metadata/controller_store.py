@@ -8,12 +8,14 @@ one multi, so that the next controller can go on wherever this one died.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TypeVar
 
 from tidelog.metadata import operations, paths, topic_writes
 from tidelog.metadata.cluster_store import ClusterStore
+from tidelog.metadata.nodes import BadNode
 from tidelog.metadata.operations import ControllerEpoch
 from tidelog.metadata.state import PartitionState, StateUpdates, TopicState
 from tidelog.metadata.tree import (
@@ -31,6 +33,8 @@ from tidelog.partitions import TopicPartition
 from tidelog.slices import in_slices
 
 K = TypeVar("K")
+
+_log = logging.getLogger("tidelog.metadata")
 
 
 class ControllerStore:
@@ -103,7 +107,7 @@ class ControllerStore:
     ) -> dict[TopicPartition, PartitionState]:
         """The known states with leader, in-sync replicas and epochs as they are in the tree.
 
-        Partitions without a state node are left out.
+        Partitions without a readable state node are left out.
         """
         by_path = {paths.partition_state(*partition): partition for partition in known}
         found = await self._tree.get_all(by_path)
@@ -111,7 +115,10 @@ class ControllerStore:
         async for some in in_slices(found.items()):
             for path, node in some:
                 partition = by_path[path]
-                states[partition] = operations.with_leadership(path, known[partition], node)
+                try:
+                    states[partition] = operations.with_leadership(path, known[partition], node)
+                except BadNode as error:
+                    _log.error("%s", error)
         return states
 
     async def update_partition_states(self, states: Mapping[TopicPartition, PartitionState]) -> StateUpdates:
