@@ -161,6 +161,16 @@ def test_a_topic_may_have_no_id(cache: Cache) -> None:
     assert cache.deleted == []
 
 
+@pytest.mark.parametrize(("before", "after"), [(NO_ID, TOPIC_ID), (TOPIC_ID, NO_ID)])
+def test_a_full_update_with_an_id_for_a_topic_without_one_does_not_delete_it(
+    cache: Cache, before: bytes, after: bytes
+) -> None:
+    cache.take(topic_state("t", before, {0: 0}))
+    cache.take(topic_state("t", after, {0: 0}), type=FULL_UPDATE)
+    assert list(cache.snapshot.topics) == ["t"]
+    assert cache.deleted == []
+
+
 def test_an_internal_topic_is_known_by_its_name(cache: Cache) -> None:
     cache.take(topic_state("__consumer_offsets"), topic_state("t", OTHER_ID))
     assert [topic.is_internal for topic in cache.snapshot.topics.values()] == [True, False]

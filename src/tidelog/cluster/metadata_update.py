@@ -73,7 +73,11 @@ def updated(state: ClusterState, request: UpdateMetadataRequest) -> Slices[Metad
         yield
     if is_full:
         names = {topic.name: topic.topic_id for topic in changed}
-        gone = [topic for topic in state.topics.values() if names.get(topic.name) != topic.topic_id]
+        gone = [
+            topic
+            for topic in state.topics.values()
+            if topic.name not in names or _is_another(topic, names[topic.name])
+        ]
         deleted += [(topic.name, topic.topic_id) for topic in gone]
         removed.update(dict.fromkeys(topic.name for topic in gone if topic.name not in names))
     if changed or removed:
