@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.controller.controllers import Cluster, simulated
+from tidelog.cluster.metadata_update import FULL_UPDATE, PARTIAL_UPDATE
 from tidelog.controller.cluster_controller import ClusterController
 from tidelog.controller.interface import NewPartitions, NewTopic, TopicToDelete
 from tidelog.errors import (
@@ -19,6 +20,7 @@ from tidelog.errors import (
 )
 from tidelog.metadata.nodes import TopicNode, random_id
 from tidelog.metadata.paths import ISR_CHANGE_PREFIX, LOG_DIR_EVENT_PREFIX
+from tidelog.metadata.state import NO_LEADER
 from tidelog.metadata.tree import NoNode
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest
@@ -310,3 +312,46 @@ def test_nodes_that_cannot_be_read_do_not_stop_the_next_controller(caplog: pytes
     simulated(story())
     for name in ("topics/empty", "half/partitions/0/state", "isr_change_", "log_dir_event_", "preferred_"):
         assert name in caplog.text
+
+
+def test_topics_that_cannot_be_read_do_not_look_deleted() -> None:
+    """Brokers remove the offsets of topics that a full update does not have."""
+
+    async def story() -> None:
+        async with Cluster(1, 2) as cluster:
+            first = await cluster.controller()
+            for name in ("node", "state", "good"):
+                assert await created(first.controller, NewTopic(name, 1, 2)) == [None]
+            await cluster.settle()
+            second = next(node for node in cluster.nodes.values() if node is not first)
+            data, _ = await second.tree.get("/brokers/topics/node")
+            await second.tree.set("/brokers/topics/node", b"")
+            await second.tree.set("/brokers/topics/state/partitions/0/state", b"")
+            await cluster.settle()
+            second.broker.received.clear()
+            await first.tree.delete("/controller")
+            await cluster.until(lambda: cluster.epoch_in_tree() == 2, "the next controller")
+            controller = (await cluster.controller()).controller
+            await cluster.settle()
+            update = second.broker.received[0]
+            assert isinstance(update, UpdateMetadataRequest)
+            assert update.type == PARTIAL_UPDATE
+            leaders = {
+                topic.topic_name: [partition.leader for partition in topic.partition_states]
+                for topic in update.topic_states
+            }
+            assert leaders.keys() == {"state", "good"}
+            assert leaders["state"] == [NO_LEADER]
+            assert (await second.tree.get("/brokers/topics/state/partitions/0/state"))[0] == b""
+
+            await second.tree.set("/brokers/topics/node", data)
+            await cluster.until(lambda: "node" in controller.context.topics, "the repaired topic")
+            await cluster.settle()
+            node = await cluster.start(3)
+            await cluster.until(lambda: node.broker.received, "what broker 3 is told")
+            update = node.broker.received[0]
+            assert isinstance(update, UpdateMetadataRequest)
+            assert update.type == FULL_UPDATE
+            assert {topic.topic_name for topic in update.topic_states} == {"node", "state", "good"}
+
+    simulated(story())

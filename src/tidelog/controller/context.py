@@ -47,6 +47,8 @@ class ControllerContext:
         self.topic_names: dict[bytes, str] = {}
         self.partitions: dict[TopicPartition, PartitionState] = {}
         """Read it freely; change it by `put_partition` and `remove_topic`."""
+        self.unreadable_topics: set[str] = set()
+        """Topics in the tree that the context does not have: their nodes cannot be read."""
         self.partition_statuses: dict[TopicPartition, PartitionStatus] = {}
         self.replica_statuses: dict[PartitionAndReplica, ReplicaStatus] = {}
         self.offline_replicas_of_broker: dict[int, set[PartitionKey]] = {}

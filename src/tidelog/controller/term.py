@@ -97,11 +97,14 @@ class ControllerTerm:
         await self.batch.send_requests()
 
     async def send_full_metadata(self, broker_ids: Iterable[int] | None = None) -> None:
-        """Tell brokers, by default all, about everything: they forget the topics that are deleted by now."""
+        """Tell brokers, by default all, about everything: they forget the topics that are deleted by now.
+
+        While a topic cannot be read they forget none: that topic would look deleted.
+        """
         self.batch.new_batch()
         targets = self.context.live_or_shutting_down_brokers if broker_ids is None else broker_ids
         self.batch.add_update_metadata(targets, self.context.partitions_with_leadership())
-        await self.batch.send_requests(full_metadata=True)
+        await self.batch.send_requests(full_metadata=not self.context.unreadable_topics)
 
     async def create_partitions(self, partitions: Sequence[TopicPartition]) -> None:
         """Give partitions that are new in the context their first leaders, and tell the brokers."""

@@ -56,7 +56,10 @@ class TopicChanges:
 
     async def _read(self, names: Iterable[str]) -> dict[str, TopicState]:
         """Topics with ids: those that were written before topics had ids get one, here and in the tree."""
+        names = list(names)
         topics = await self._term.cluster.read_topics(names, self._partitions_changed)
+        self._context.unreadable_topics.update(name for name in names if name not in topics)
+        self._context.unreadable_topics.difference_update(topics)
         without = {name: topic for name, topic in topics.items() if topic.topic_id == NO_TOPIC_ID}
         for name, topic in without.items():
             topics[name] = without[name] = replace(topic, topic_id=random_id(self._term.parts.rng))
@@ -94,6 +97,7 @@ class TopicChanges:
         """Topics were created or deleted in the tree."""
         names = await self._term.cluster.read_topic_names(self._names.set())
         present = set(names)
+        self._context.unreadable_topics &= present
         for gone in [name for name in self._context.topics if name not in present]:
             self._context.remove_topic(gone)
         await self.add_topics([name for name in names if name not in self._context.topics])

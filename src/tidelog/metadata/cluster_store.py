@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 from tidelog.clock import Clock
@@ -226,8 +227,9 @@ class ClusterStore:
     async def read_topics(self, names: Iterable[str], watch: Watch | None = None) -> dict[str, TopicState]:
         """Topics without their settings. The watch is called when the assignment of a topic changes.
 
-        Topics without a readable node are left out. A partition without a readable state node has no leader
-        and NO_STATE_NODE as its partition epoch; a topic written before topics had ids has NO_TOPIC_ID.
+        Topics without a readable node are left out. A partition without a state node has no leader and
+        NO_STATE_NODE as its partition epoch; one whose state cannot be read has no leader and no ISR. A topic
+        written before topics had ids has NO_TOPIC_ID.
         """
         assignments = await self.read_assignments(names, watch)
         wanted = [
@@ -444,7 +446,9 @@ def _partition_state(
         return operations.partition_state(topic, index, node, found)
     except nodes.BadNode as error:
         _log.error("%s", error)
-        return operations.partition_state(topic, index, node, None)
+        # The partition has a state, if not a known one: no leader may be written over it.
+        version = 0 if found is None else found[1].version
+        return replace(operations.partition_state(topic, index, node, None), partition_epoch=version)
 
 
 def _sequence(name: str) -> int:
