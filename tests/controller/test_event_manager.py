@@ -147,6 +147,20 @@ def test_a_call_goes_on_when_its_caller_is_gone() -> None:
     simulated(story())
 
 
+def test_a_call_ends_when_its_event_is_cancelled() -> None:
+    async def story() -> None:
+        rig = Rig()
+        call = asyncio.ensure_future(
+            rig.events.call(ControllerState.IDLE, "request", rig.event("work", 1.0).process)
+        )
+        await asyncio.sleep(0.1)
+        await rig.events.close()
+        with pytest.raises(EventCleared):
+            await asyncio.wait_for(call, 1.0)
+
+    simulated(story())
+
+
 def test_states_have_the_names_of_kafkas_metrics() -> None:
     names = {state.metric_name for state in ControllerState}
     assert {

@@ -55,7 +55,7 @@ class ControllerState(IntEnum):
 
 
 class EventCleared(Exception):
-    """The event was removed from the queue before it began: the ZooKeeper session expired."""
+    """The event was removed from the queue or cancelled: the session expired, or the controller stops."""
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class ControllerEventManager:
         self.put(event)
 
     async def call(self, state: ControllerState, name: str, process: Callable[[], Awaitable[T]]) -> T:
-        """Put an event and return its result, or raise its error. EventCleared if it is abandoned.
+        """Put an event; return its result or raise its error. EventCleared if it is abandoned or cancelled.
 
         The event is processed to its end even if the caller is cancelled.
         """
@@ -146,6 +146,9 @@ class ControllerEventManager:
         async def run() -> None:
             try:
                 value = await process()
+            except asyncio.CancelledError:
+                abandoned()
+                raise
             except Exception as error:
                 if not result.done():
                     result.set_exception(error)
