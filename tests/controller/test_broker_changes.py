@@ -11,10 +11,12 @@ from tests.controller.controllers import Cluster, Node, simulated
 from tidelog.cluster.metadata_update import FULL_UPDATE
 from tidelog.controller.interface import NewTopic, TopicToDelete
 from tidelog.controller.leader_elections import ElectionType
+from tidelog.controller.request_batch import LeaderAndIsrResponseReceived
 from tidelog.endpoints import Endpoint
 from tidelog.errors import (
     BrokerNotAvailable,
     ElectionNotNeeded,
+    ErrorCode,
     PreferredLeaderNotAvailable,
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
@@ -354,5 +356,51 @@ def test_the_next_controller_tells_all_brokers_about_all_partitions() -> None:
                 assert [len(topic.partition_states) for topic in told.topic_states] == [3]
                 assert first.broker_id not in node.broker.leaders.values()
                 assert len(node.broker.leaders) == 3
+
+    simulated(story())
+
+
+def test_an_answer_of_a_broker_that_left_does_not_count_for_its_successor() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            cluster.settings.auto_leader_rebalance_enable = False  # it would elect in the end
+            controller = await controller_on(cluster, 1)
+            await cluster.start(2)
+            await cluster.settle()
+            await create(cluster, [2])
+            await cluster.settle()
+            events, active = controller.controller.events, controller.controller._active
+            assert active is not None
+            held = asyncio.Event()
+            waiting = asyncio.ensure_future(events.call(events.state, "Hold", held.wait))
+            before = cluster.nodes[2]
+            await cluster.crash(2)
+            cluster.zookeeper.expire(before.client)
+            await cluster.until(lambda: events.queue_size, "the change of brokers in the queue")
+            # The answer was on its way when the broker left: its log folder failed, and it was replaced.
+            active._answered(LeaderAndIsrResponseReceived(2, 0, {DEMO: ErrorCode.KAFKA_STORAGE_ERROR}))
+            held.set()
+            await waiting
+            await cluster.settle()
+            node = await cluster.start(2)
+            await cluster.until(lambda: DEMO in node.broker.leading, "broker 2 leads again")
+
+    simulated(story())
+
+
+def test_an_answer_about_a_deleted_topic_does_not_count_for_the_next_one_of_that_name() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            controller = await controller_on(cluster, 1)
+            await create(cluster, [1])
+            active = controller.controller._active
+            assert active is not None
+            await controller.controller.delete_topics([TopicToDelete("demo")])
+            await cluster.settle()
+            assert not controller.controller.context.topics
+            active._answered(LeaderAndIsrResponseReceived(1, 0, {DEMO: ErrorCode.KAFKA_STORAGE_ERROR}))
+            await cluster.settle()
+            await create(cluster, [1])
+            assert state_of(controller).leader == 1
 
     simulated(story())

@@ -73,18 +73,23 @@ class ActiveController:
     # --- answers of brokers
 
     def _answered(self, event: ResponseEvent) -> None:
+        epoch = self.term.context.broker_epoch(event.broker_id)
+
+        async def process() -> None:
+            # The broker may have left or restarted while the answer was in the queue: it is told anew then.
+            if self.term.context.broker_epoch(event.broker_id) != epoch:
+                return
+            if isinstance(event, LeaderAndIsrResponseReceived):
+                await self.brokers.leader_and_isr_response_received(event)
+            elif isinstance(event, TopicDeletionStopReplicaResponseReceived):
+                await self.term.deletion.handle_stop_replica_response(event)
+
         if isinstance(event, LeaderAndIsrResponseReceived):
-            self.term.put(
-                ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED,
-                "LeaderAndIsrResponseReceived",
-                lambda: self.brokers.leader_and_isr_response_received(event),
-            )
+            state = ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED
+            self.term.put(state, "LeaderAndIsrResponseReceived", process)
         elif isinstance(event, TopicDeletionStopReplicaResponseReceived):
-            self.term.put(
-                ControllerState.TOPIC_DELETION,
-                "TopicDeletionStopReplicaResponseReceived",
-                lambda: self.term.deletion.handle_stop_replica_response(event),
-            )
+            state = ControllerState.TOPIC_DELETION
+            self.term.put(state, "TopicDeletionStopReplicaResponseReceived", process)
         else:
             _update_metadata_answered(event)
 

@@ -218,6 +218,8 @@ class BrokerChanges:
         offline: list[TopicPartition] = []
         online: list[TopicPartition] = []
         for partition, code in event.partition_errors.items():
+            if partition not in self._context.partitions:
+                continue  # deleted since
             if code == ErrorCode.KAFKA_STORAGE_ERROR:
                 offline.append(partition)
             elif code == ErrorCode.NONE:
