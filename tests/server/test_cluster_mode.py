@@ -27,6 +27,7 @@ from tidelog.protocol.messages.incremental_alter_configs import (
 )
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tidelog.server.zookeeper_process import ZooKeeperProcess
 
 TOPIC, BROKER = 2, 4
@@ -169,6 +170,26 @@ def test_transactions_span_partitions_offsets_and_coordinators_on_all_brokers(
             (found,) = admin.list_consumer_group_offsets([f"group-{number}"]).values()
             offsets = [position.offset for position in found.values()]
             assert offsets == ([] if number % 2 else [number + 1]), number
+
+
+def test_a_marker_is_for_the_broker_that_gets_it_and_is_not_passed_on(cluster: ClusterOfBrokers) -> None:
+    create(cluster.bootstrap, "marked", 2)
+    request = WriteTxnMarkersRequest(
+        markers=[
+            WriteTxnMarkersRequest.WritableTxnMarker(
+                producer_id=7,
+                topics=[
+                    WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="marked", partition_indexes=[0, 1]),
+                    WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="nowhere", partition_indexes=[0]),
+                ],
+            )
+        ]
+    )
+    for broker in cluster.running:
+        with Client(broker.address) as client:
+            (marker,) = client.raw.ask(request, WriteTxnMarkersResponse, 1).markers
+        codes = [partition.error_code for topic in marker.topics for partition in topic.partitions]
+        assert sorted(codes) == [0, 3, 6], "one of the two partitions is led here, the coordinator asks again"
 
 
 # Settings

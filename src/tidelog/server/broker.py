@@ -234,6 +234,7 @@ class Broker(LogManagerListener):
             transaction_settings,
             producer_ids,
             membership.markers(local, self._loop),
+            local,
         )
         verification = TransactionVerification(transactions, replicas, membership.remote_verification)
         groups.offsets.check_transaction = verification.check_offsets
