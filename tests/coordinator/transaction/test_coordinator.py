@@ -23,6 +23,7 @@ from tidelog.errors import (
     TransactionAbortable,
     TransactionalIdAuthorizationFailed,
     TransactionCoordinatorFenced,
+    UnknownTopicOrPartition,
 )
 from tidelog.partitions import PartitionKey
 
@@ -125,6 +126,22 @@ def test_the_newer_protocol_adds_partitions_with_the_produce_and_bumps_with_the_
     stage.end((producer[0], 1), version=EPOCH_BUMP)
     stage.world.advance()
     assert stage.committed() == [b"v", b"w"]
+
+
+def test_a_partition_that_is_led_before_its_metadata_came_joins_no_transaction(
+    stage: TransactionStage,
+) -> None:
+    producer = stage.producer()
+    del stage.topics[DATA]
+    stage.know_topics()
+    assert stage.produce(producer, version=12).kind is UnknownTopicOrPartition
+    assert stage.is_stable(0), "its marker would be left out, as that of a deleted partition"
+    stage.topics[DATA] = len(stage.data)
+    stage.know_topics()
+    assert stage.produce(producer, version=12).kind is None
+    stage.end(producer, version=EPOCH_BUMP)
+    stage.world.advance()
+    assert stage.committed() == [b"v"]
 
 
 def test_an_id_that_nobody_initialized_is_refused(stage: TransactionStage) -> None:

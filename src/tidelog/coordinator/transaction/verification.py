@@ -28,6 +28,7 @@ from tidelog.errors import (
     NotEnoughReplicas,
     ProducerFenced,
     TransactionAbortable,
+    UnknownTopicOrPartition,
 )
 from tidelog.partitions import PartitionKey
 from tidelog.storage.producer_state_manager import Verification
@@ -223,6 +224,13 @@ class TransactionVerification:
                 )
                 return
         if adds:
+            # As a coordinator on another broker does: at the end of the transaction a partition that is not
+            # in the metadata counts as deleted. The request to lead a partition comes before its metadata.
+            find = self._coordinator.metadata.find_partition
+            if any(find(*key) is None for key in wanted):
+                unknown = UnknownTopicOrPartition("this broker does not know all of the partitions yet")
+                answered(dict.fromkeys(wanted, unknown))
+                return
             self._coordinator.add_partitions(
                 transactional_id,
                 producer_id,
