@@ -76,6 +76,8 @@ SUPPORTED_FEATURES = {"group.version": (0, 1), "metadata.version": (7, 30), "tra
 # Two-phase commits need a newer version of this API.
 INIT_PRODUCER_ID, INIT_WITH_TWO_PHASE = 22, 6
 PROGRESS_SECONDS = 5.0
+# How long a stop waits for changes that read or write ZooKeeper, which may be gone.
+TREE_SECONDS = 5.0
 
 
 class BrokerState(IntEnum):
@@ -442,13 +444,16 @@ class Broker(LogManagerListener):
             self._producer_ids.close()
         if self._membership is not None:
             self._membership.disconnect()
+        tree_seconds = None if self.config.cluster is None else TREE_SECONDS
         if self._router is not None:
-            await self._router.drain()
+            await self._router.drain(tree_seconds)
         self.state = BrokerState.BROKER_SHUTTING_DOWN
         if self._topic_creation is not None:
             await self._topic_creation.drain()
         if self._tasks:
-            await asyncio.wait(list(self._tasks))
+            _, late = await asyncio.wait(list(self._tasks), timeout=tree_seconds)
+            for task in late:
+                task.cancel()
         if self._metrics_server is not None:
             await self._metrics_server.close()
         if self._membership is not None:

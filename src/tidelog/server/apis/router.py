@@ -229,11 +229,13 @@ class Router:
         _, start = read_response_header(key, version, frame, 4)
         return decoder_for(API[key].response, version)(frame, start)[0]
 
-    async def drain(self) -> None:
-        """Wait for the answers that handlers are still making."""
+    async def drain(self, seconds: float | None = None) -> None:
+        """Wait for the answers that handlers are still making, at most so many seconds; then cancel them."""
         await self._slices.drain()
         while self._tasks:
-            await asyncio.wait(list(self._tasks))
+            _, late = await asyncio.wait(list(self._tasks), timeout=seconds)
+            for task in late:
+                task.cancel()
             await self._slices.drain()
 
 
