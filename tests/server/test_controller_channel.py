@@ -225,6 +225,54 @@ def test_a_broker_that_stops_waits_for_no_controller() -> None:
     asyncio.run(story())
 
 
+def test_a_broker_that_stops_waits_for_no_connection() -> None:
+    class Silent(Network):
+        """A host that is gone: nothing answers the attempt to connect."""
+
+        async def connect(self, broker_id: int, endpoint: Endpoint, *, timeout: float) -> Connection:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def answer(broker_id: int, request: Message) -> Message:
+        raise AssertionError
+
+    async def story() -> None:
+        asked = channel(Silent(answer), lambda: node(2), 60)
+        waiting = asyncio.create_task(ask(asked))
+        await asyncio.sleep(0.005)
+        asked.close()
+        async with asyncio.timeout(10):
+            with pytest.raises(NetworkException, match="stops"):
+                await waiting
+
+    asyncio.run(story())
+
+
+def test_a_request_that_was_given_up_holds_up_no_other() -> None:
+    made: list[Connection] = []
+
+    class Kept(Network):
+        async def connect(self, broker_id: int, endpoint: Endpoint, *, timeout: float) -> Connection:
+            made.append(await super().connect(broker_id, endpoint, timeout=timeout))
+            return made[-1]
+
+    async def answer(broker_id: int, request: Message) -> Message:
+        if len(made) == 1:
+            await asyncio.Event().wait()
+        return ids(3)
+
+    async def story() -> None:
+        asked = channel(Kept(answer), lambda: node(2))
+        with pytest.raises(RequestTimedOut):
+            await asked.call(
+                AllocateProducerIdsRequest(broker_id=1), AllocateProducerIdsResponse, timeout=0.01
+            )
+        assert (await ask(asked)).producer_id_start == 3
+        assert [connection.closed for connection in made] == [True, False], "the answer may still come"
+
+    asyncio.run(story())
+
+
 def test_a_principal_has_the_form_of_kafka() -> None:
     data = serialized_principal("User:ANONYMOUS")
     assert data[:2] == b"\0\0"

@@ -80,6 +80,7 @@ class ControllerChannel:
         self._node: ControllerNode | None = None
         self._connection: BrokerConnection | None = None
         self._error_codes = ErrorCodes()
+        self._waiting: asyncio.Timeout | None = None  # ends the present attempt
         self._is_closed = False
 
     async def call(self, request: Message, answer: type[R], *, timeout: float | None = None) -> R:
@@ -104,14 +105,20 @@ class ControllerChannel:
         """The answer; None if the request is to be sent again."""
         try:
             async with asyncio.timeout(None) as waiting:
+                self._waiting = waiting
                 check = self._give_up_on_change(waiting)
                 try:
                     return await self._exchange(request, answer)
                 finally:
                     check.cancel()
+                    self._waiting = None
         except TimeoutError:
             self._disconnect("another broker is the controller")
             return None
+        except asyncio.CancelledError:
+            # The controller may answer it long after this. The next request must not wait for that.
+            self._disconnect("the request was given up")
+            raise
 
     def _give_up_on_change(self, waiting: asyncio.Timeout) -> _Repeated:
         """End the wait once this broker learns of another controller."""
@@ -161,6 +168,8 @@ class ControllerChannel:
             connection.close(reason)
 
     def close(self) -> None:
-        """Fail the requests in the queue."""
+        """Fail the requests in the queue, also while a connection is being opened."""
         self._is_closed = True
+        if self._waiting is not None:
+            self._waiting.reschedule(asyncio.get_running_loop().time())
         self._disconnect("this broker stops")
