@@ -54,14 +54,20 @@ class Call:
 
 
 class Network:
-    """Implements Transport: every request waits for the test. Brokers in `down` refuse connections."""
+    """Implements Transport: every request waits for the test.
+
+    Brokers in `down` refuse connections, and those in `silent` do not answer.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.down: dict[int, KafkaError] = {}
+        self.silent: set[int] = set()
         self.connections = 0
 
     async def connect(self, broker_id: int, endpoint: Endpoint, *, timeout: float) -> Connection:
+        if broker_id in self.silent:
+            await asyncio.Event().wait()
         if broker_id in self.down:
             raise self.down[broker_id]
         self.connections += 1
@@ -371,9 +377,8 @@ async def test_a_lost_connection_looks_up_the_leader_again(stage: Stage) -> None
     assert sorted(stage.done) == [(("t", 0), None), (("t", 1), None)]
 
 
-@on_loop
-async def test_a_broker_that_is_gone_keeps_no_marker(stage: Stage) -> None:
-    """It does not answer, nor does its connection break: the metadata says that it is gone."""
+async def lose_the_leader(stage: Stage) -> None:
+    """A leader with a marker does not answer, and the metadata says that it is gone."""
     stage.lead(t_0=THERE)
     stage.write(("t", 0))
     await stage.settle()
@@ -385,6 +390,17 @@ async def test_a_broker_that_is_gone_keeps_no_marker(stage: Stage) -> None:
     await stage.settle()
     assert stage.network.calls[-1].broker_id == ELSEWHERE
     assert stage.done == [(("t", 0), None)]
+
+
+@on_loop
+async def test_a_broker_that_is_gone_keeps_no_marker(stage: Stage) -> None:
+    await lose_the_leader(stage)
+
+
+@on_loop
+async def test_a_broker_that_was_gone_before_the_connection_was_open_keeps_no_marker(stage: Stage) -> None:
+    stage.network.silent.add(THERE)
+    await lose_the_leader(stage)
 
 
 @on_loop

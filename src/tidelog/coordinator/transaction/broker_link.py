@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,7 +17,15 @@ R = TypeVar("R", bound=Message)
 class BrokerLink:
     """The caller sends one request at a time. `timeout_ms` limits the connect and the request."""
 
-    __slots__ = ("_connection", "_endpoint", "_endpoint_of", "_timeout_ms", "_transport", "broker_id")
+    __slots__ = (
+        "_connecting",
+        "_connection",
+        "_endpoint",
+        "_endpoint_of",
+        "_timeout_ms",
+        "_transport",
+        "broker_id",
+    )
 
     def __init__(
         self,
@@ -31,6 +40,7 @@ class BrokerLink:
         self._timeout_ms = timeout_ms
         self._endpoint: Endpoint | None = None
         self._connection: BrokerConnection | None = None
+        self._connecting: asyncio.Timeout | None = None  # ends the present attempt to connect
 
     async def call(self, request: Message, answer: type[R], *, version: int | None = None) -> R:
         """Send a request; the connection is closed if it fails. Raises what Transport raises."""
@@ -49,11 +59,20 @@ class BrokerLink:
         if self._connection is not None and (self._connection.closed or endpoint != self._endpoint):
             self.close("the broker has another address")
         if self._connection is None:
-            self._connection = await self._transport.connect(
-                self.broker_id, endpoint, timeout=self._timeout_ms() / 1000
-            )
+            self._connection = await self._opened(endpoint)
             self._endpoint = endpoint
         return self._connection
+
+    async def _opened(self, endpoint: Endpoint) -> BrokerConnection:
+        try:
+            async with asyncio.timeout(None) as self._connecting:
+                return await self._transport.connect(
+                    self.broker_id, endpoint, timeout=self._timeout_ms() / 1000
+                )
+        except TimeoutError:
+            raise NetworkException(f"broker {self.broker_id} is not awaited any more") from None
+        finally:
+            self._connecting = None
 
     @property
     def is_alive(self) -> bool:
@@ -61,7 +80,9 @@ class BrokerLink:
         return self._endpoint_of(self.broker_id) is not None
 
     def close(self, reason: str) -> None:
-        """Close the connection; a request that is under way fails."""
+        """Close the connection; a request that is under way fails, also while the connection is opened."""
+        if self._connecting is not None:
+            self._connecting.reschedule(asyncio.get_running_loop().time())
         if self._connection is not None:
             self._connection.close(reason)
             self._connection = None
