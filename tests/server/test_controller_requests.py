@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -45,6 +47,8 @@ from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tidelog.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from tidelog.server.apis import served_apis
+from tidelog.server.controller_channel import ControllerChannel
+from tidelog.server.forwarding import ForwardingManager
 
 BETWEEN_BROKERS = {4, 5, 6, 7, 56, 58, 67}
 OF_CONTROLLER: dict[str, tuple[LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest, int]] = {
@@ -234,6 +238,22 @@ def test_the_controller_does_not_wait_behind_clients(narrow: ClusterBroker) -> N
     drain_the_queue(narrow)
     client.receive(MetadataRequest, 9)
     assert narrow.server.context.in_progress == 0
+
+
+def test_requests_for_another_controller_leave_room_for_others(narrow: ClusterBroker) -> None:
+    class Slow:
+        async def call(self, request: Message, answer: type[Message]) -> Message:
+            return await asyncio.get_running_loop().create_future()
+
+    cluster = narrow.services.cluster
+    assert cluster is not None
+    cluster.forwarding = ForwardingManager(cast("ControllerChannel", Slow()), lambda: False, lambda: True)
+    admin, client, first_of_controller = narrow.connect(CLIENTS), narrow.connect(CLIENTS), narrow.connect()
+    admin.send(CreateTopicsRequest(), 7)
+    with pytest.raises(NoAnswer):
+        admin.receive(CreateTopicsRequest, 7, 0.2)
+    client.call(MetadataRequest(topics=[]), 9)
+    assert error_code(first_of_controller, update_metadata(), 8) == 0
 
 
 def test_a_large_request_of_the_controller_does_not_wait_for_memory(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class ForwardingManager:
             request_principal=serialized_principal(request.principal),
             client_host_address=_address(request.channel.peer),
         )
+        request.waiting()  # does not count as in progress: the controller may wait for this broker in turn
         work = self._forward(request, envelope, handle_here, failed)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
