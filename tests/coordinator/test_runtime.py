@@ -399,3 +399,22 @@ def test_a_request_that_fails_in_its_turn_is_its_own_matter(tmp_path: Path) -> N
     assert stage.answers == [None]
     assert [type(error) for error in failed] == [UnknownServerError]
     assert len(behind) == 1
+
+
+def test_ids_have_no_partition_while_some_partitions_are_not_known(tmp_path: Path) -> None:
+    """The controller tells nothing of partitions whose brokers died before they had a leader."""
+    stage = Stage(tmp_path)
+    state = PartitionState([SELF], SELF, 0, [SELF])
+
+    def know(*indexes: int) -> None:
+        topic = TopicState(TOPIC, b"i" * 16, dict.fromkeys(indexes, state))
+        stage.metadata.update(ClusterState("cluster", topics={TOPIC: topic}))
+
+    with pytest.raises(NotCoordinator):
+        stage.runtime.partition_for("id")
+    for known in ((0, 2, 3, 5), (1,)):
+        know(*known)
+        with pytest.raises(CoordinatorNotAvailable):
+            stage.runtime.partition_for("id")
+    know(*range(6))
+    assert {stage.runtime.partition_for(f"id-{number}") for number in range(100)} == set(range(6))

@@ -385,6 +385,17 @@ def test_any_broker_finds_the_coordinator(broker: ClusterBroker, client: RawConn
     assert codes == [0, ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
 
+def test_no_coordinator_is_found_while_some_partitions_are_not_known(
+    broker: ClusterBroker, client: RawConnection
+) -> None:
+    brokers = [live_broker(SELF, (CLIENTS, BROKERS))]
+    broker.connect().call(update(topic_state(OFFSETS, OTHER_ID, {0: SELF, 2: SELF}), brokers=brokers), 8)
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=[f"group-{n}" for n in range(9)])
+    answer = client.ask(request, FindCoordinatorResponse, 4)
+    codes = {found.error_code for found in answer.coordinators}
+    assert codes == {ErrorCode.COORDINATOR_NOT_AVAILABLE}, "each may have its group in another partition"
+
+
 def test_a_group_of_another_coordinator_is_refused(broker: ClusterBroker, client: RawConnection) -> None:
     own, other = groups_of(broker)
     request = DescribeGroupsRequest(groups=[own, other])

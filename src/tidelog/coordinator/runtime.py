@@ -36,6 +36,7 @@ from tidelog.errors import (
     UnknownServerError,
     UnknownTopicOrPartition,
 )
+from tidelog.metadata.state import TopicState
 from tidelog.records.batch import (
     HEADER_SIZE,
     Record,
@@ -45,7 +46,15 @@ from tidelog.records.batch import (
 from tidelog.records.partitioning import partition_for_id
 from tidelog.storage.append import AppendResult
 
-__all__ = ["CoordinatorRuntime", "Done", "NewRecord", "Shard", "coordinator_error", "in_parts"]
+__all__ = [
+    "CoordinatorRuntime",
+    "Done",
+    "NewRecord",
+    "Shard",
+    "coordinator_error",
+    "in_parts",
+    "partition_count",
+]
 
 log = logging.getLogger("tidelog.coordinator")
 
@@ -90,15 +99,21 @@ class CoordinatorRuntime(Generic[S]):
         self._loads = 0
         self._tickets = 0
         self._is_starting_loads = False
+        # The last version of the topic, and its number of partitions.
+        self._counted: TopicState | None = None
+        self._count = 0
 
     # -- which shard -------------------------------------------------------------------------------
 
     def partition_for(self, key: str) -> int:
         """The partition of a group or a transactional id, by the real number of partitions of the topic."""
         topic = self._metadata.snapshot.topics.get(self.topic)
-        if topic is None or not topic.partitions:
+        if topic is None:
             raise NotCoordinator(f"this broker does not know the topic {self.topic}")
-        return partition_for_id(key, len(topic.partitions))
+        if topic is not self._counted:
+            self._count = partition_count(topic)
+            self._counted = topic
+        return partition_for_id(key, self._count)
 
     def shard(self, partition: int) -> S:
         """The shard of a partition; NotCoordinator or CoordinatorLoadInProgress if it is not loaded."""
@@ -456,6 +471,18 @@ class CoordinatorRuntime(Generic[S]):
     @property
     def scheduler(self) -> Scheduler:
         return self._scheduler
+
+
+def partition_count(topic: TopicState) -> int:
+    """How many partitions an internal topic has. CoordinatorNotAvailable if some are not known.
+
+    The controller tells nothing of partitions that had no leader so far, and with another number every id
+    would be in another partition.
+    """
+    count = len(topic.partitions)
+    if not count or max(topic.partitions) >= count:
+        raise CoordinatorNotAvailable(f"this broker does not know all partitions of {topic.name} yet")
+    return count
 
 
 def in_parts(records: Sequence[NewRecord], most_bytes: int) -> list[list[NewRecord]]:

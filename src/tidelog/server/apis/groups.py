@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from tidelog.controller.interface import NewTopic
 from tidelog.coordinator.group.classic_state import Client
 from tidelog.coordinator.group.coordinator import OFFSETS_TOPIC
+from tidelog.coordinator.runtime import partition_count
 from tidelog.endpoints import Endpoint
 from tidelog.errors import (
     CoordinatorNotAvailable,
@@ -109,7 +110,7 @@ async def _leader_of(services: Services, listener: str, key_type: int, key: str)
     found = state.topics.get(topic.name)
     if found is None:
         raise CoordinatorNotAvailable(f"{topic.name} is not there yet")
-    partition = found.partitions.get(partition_for_id(key, len(found.partitions)))
+    partition = found.partitions.get(partition_for_id(key, partition_count(found)))
     if partition is None:
         raise CoordinatorNotAvailable(f"the partition of {key} in {topic.name} is not known yet")
     broker = state.brokers.get(partition.leader)

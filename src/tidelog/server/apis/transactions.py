@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.coordinator.group.patterns import compiled
+from tidelog.coordinator.runtime import partition_count
 from tidelog.coordinator.transaction.coordinator import Initialized
 from tidelog.coordinator.transaction.markers import GROUP_TOPIC, Marker
 from tidelog.coordinator.transaction.state import (
@@ -237,7 +238,8 @@ def add_offsets_to_txn(services: Services, request: Request, body: AddOffsetsToT
         services.respond(request, AddOffsetsToTxnResponse(error_code=code))
 
     known = services.metadata.snapshot.topics.get(GROUP_TOPIC)
-    count = services.groups.settings.offsets_topic_num_partitions if known is None else len(known.partitions)
+    settings = services.groups.settings
+    count = settings.offsets_topic_num_partitions if known is None else partition_count(known)
     partition = partition_for_id(body.group_id, count)
     services.transactions.add_partitions(
         body.transactional_id,
