@@ -159,5 +159,5 @@ def test_columns_that_came_later_are_added(collecting: Collecting) -> None:
 
 def test_a_user_without_a_password_is_refused(collecting: Collecting) -> None:
     collecting.settings["cassandra.username"] = "ann"
-    with pytest.raises(ConfigError, match="come together"):
+    with pytest.raises(ConfigError, match="expected a user name and a password, or neither"):
         collecting.run()

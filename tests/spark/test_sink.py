@@ -233,7 +233,7 @@ def test_a_row_that_the_topic_does_not_take_says_what_to_set(hands: Hands) -> No
     topic = hands.topic(configs={"max.message.bytes": "1000"})
     options = sink_options({"kafka.bootstrap.servers": hands.bootstrap, "topic": topic})
     rows = pa.record_batch({"value": ["x" * 2000]})
-    with pytest.raises(RowError, match=rf"{topic}-0: .*; raise its max\.message\.bytes"):
+    with pytest.raises(RowError, match=rf"{topic}-0: .*; raise the topic's max\.message\.bytes"):
         write_plain(options, Target(topic, False, False, False), iter([rows]))
 
 
