@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -21,7 +21,7 @@ from tidelog.errors import (
 from tidelog.metadata.nodes import TopicNode, random_id
 from tidelog.metadata.paths import ISR_CHANGE_PREFIX, LOG_DIR_EVENT_PREFIX
 from tidelog.metadata.state import NO_LEADER
-from tidelog.metadata.tree import NoNode
+from tidelog.metadata.tree import NoNode, Stat
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest
@@ -353,5 +353,32 @@ def test_topics_that_cannot_be_read_do_not_look_deleted() -> None:
             assert isinstance(update, UpdateMetadataRequest)
             assert update.type == FULL_UPDATE
             assert {topic.topic_name for topic in update.topic_states} == {"node", "state", "good"}
+
+    simulated(story())
+
+
+def test_a_topic_without_an_id_gets_one_although_a_tool_writes_its_node_meanwhile() -> None:
+    async def story() -> None:
+        async with Cluster(1, 2) as cluster:
+            node = await cluster.controller()
+            tree = cluster.nodes[3 - node.broker_id].tree
+            get_all = node.tree.get_all
+
+            async def get_then_grow(paths: Iterable[str]) -> dict[str, tuple[bytes, Stat]]:
+                wanted = list(paths)
+                found = await get_all(wanted)
+                if wanted == ["/brokers/topics/old"] and found[wanted[0]][1].version == 0:
+                    await tree.set("/brokers/topics/old", TopicNode({0: [1], 1: [2]}).encode())
+                return found
+
+            node.tree.get_all = get_then_grow  # type: ignore[method-assign]
+            await tree.create("/brokers/topics/old", TopicNode({0: [1]}).encode())
+            await cluster.until(lambda: "old" in node.controller.context.topics, "the topic")
+            await cluster.settle()
+            topic = TopicNode.decode((await tree.get("/brokers/topics/old"))[0])
+            assert topic.topic_id is not None
+            assert node.controller.context.topic_ids == {"old": topic.topic_id}
+            assert set(node.controller.context.partitions) == partitions("old", 2)
+            assert node.broker.leaders.keys() == partitions("old", 2)
 
     simulated(story())

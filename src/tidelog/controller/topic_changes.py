@@ -60,14 +60,11 @@ class TopicChanges:
         topics = await self._term.cluster.read_topics(names, self._partitions_changed)
         self._context.unreadable_topics.update(name for name in names if name not in topics)
         self._context.unreadable_topics.difference_update(topics)
-        without = {name: topic for name, topic in topics.items() if topic.topic_id == NO_TOPIC_ID}
-        for name, topic in without.items():
-            topics[name] = without[name] = replace(topic, topic_id=random_id(self._term.parts.rng))
-        if without:
-            refused = await self._term.store.set_assignments(without)
-            for name, error in refused.items():
-                _log.warning("topic %s gets no id for now: %s", name, error)
-                topics[name] = replace(topics[name], topic_id=NO_TOPIC_ID)
+        while without := [name for name, topic in topics.items() if topic.topic_id == NO_TOPIC_ID]:
+            # Another writer may change a node meanwhile: what it wrote is read as well.
+            await self._term.store.set_topic_ids({name: random_id(self._term.parts.rng) for name in without})
+            found = await self._term.cluster.read_topics(without, self._partitions_changed)
+            topics = {name: topic for name, topic in topics.items() if topic.topic_id != NO_TOPIC_ID} | found
         return topics
 
     async def _add(self, topics: Mapping[str, TopicState]) -> list[TopicPartition]:

@@ -58,6 +58,10 @@ class ControllerStore:
         """Write the replicas of the partitions of topics; returns the errors of those not written."""
         return await topic_writes.set_assignments(self._tree, topics, self.epoch)
 
+    async def set_topic_ids(self, topic_ids: Mapping[str, bytes]) -> None:
+        """Give topics ids, unless they have one. One whose node changes meanwhile gets none."""
+        await topic_writes.set_topic_ids(self._tree, topic_ids, self.epoch)
+
     async def mark_for_deletion(self, topics: Iterable[str]) -> None:
         """Mark topics for deletion: from now on they will be deleted, whoever is the controller."""
         await topic_writes.mark_for_deletion(self._tree, topics, self.epoch)

@@ -10,7 +10,14 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from tidelog.metadata import nodes, paths
-from tidelog.metadata.state import INTERNAL_TOPICS, NO_LEADER, NO_STATE_NODE, PartitionState, TopicState
+from tidelog.metadata.state import (
+    INTERNAL_TOPICS,
+    NO_LEADER,
+    NO_STATE_NODE,
+    NO_TOPIC_ID,
+    PartitionState,
+    TopicState,
+)
 from tidelog.metadata.tree import Check, Create, Operation, SetData, Stat
 
 PRODUCER_ID_BLOCK = 1000
@@ -74,7 +81,8 @@ def topic_node(topic: TopicState) -> nodes.TopicNode:
     partitions = {index: state.replicas for index, state in topic.partitions.items()}
     adding = {index: state.adding for index, state in topic.partitions.items() if state.adding}
     removing = {index: state.removing for index, state in topic.partitions.items() if state.removing}
-    return nodes.TopicNode(partitions, topic.topic_id, adding, removing)
+    topic_id = None if topic.topic_id == NO_TOPIC_ID else topic.topic_id
+    return nodes.TopicNode(partitions, topic_id, adding, removing)
 
 
 def topic_state(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tidelog.metadata import nodes, operations, paths
 from tidelog.metadata.async_tree import AsyncTree
 from tidelog.metadata.operations import ControllerEpoch, decode
-from tidelog.metadata.state import TopicState
+from tidelog.metadata.state import NO_TOPIC_ID, TopicState
 from tidelog.metadata.tree import Create, NoNode, SetData, TreeError
 from tidelog.metadata.tree_writes import Step, write_steps
 
@@ -62,6 +62,26 @@ async def set_assignments(
         node.other_fields = decode(path, nodes.TopicNode.decode, data).other_fields
         steps.append(Step.of(name, SetData(path, node.encode(), stat.version)))
     return refused | await write_steps(tree, steps, epoch)
+
+
+async def set_topic_ids(
+    tree: AsyncTree, topic_ids: Mapping[str, bytes], epoch: ControllerEpoch | None = None
+) -> None:
+    """Give topics ids, unless they have one. Everything else in their nodes stays.
+
+    A topic whose node another writer changes or deletes meanwhile gets none.
+    """
+    found = await tree.get_all([paths.topic(name) for name in topic_ids])
+    steps: list[Step[str]] = []
+    for name, topic_id in topic_ids.items():
+        path = paths.topic(name)
+        if path in found:
+            data, stat = found[path]
+            node = decode(path, nodes.TopicNode.decode, data)
+            if node.topic_id in (None, NO_TOPIC_ID):
+                node.topic_id = topic_id
+                steps.append(Step.of(name, SetData(path, node.encode(), stat.version)))
+    await write_steps(tree, steps, epoch)
 
 
 async def mark_for_deletion(
