@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 
 import pytest
 
@@ -18,7 +18,7 @@ from tidelog.metadata.controller_store import ControllerStore
 from tidelog.metadata.operations import ControllerEpoch, Fenced
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.state import NO_STATE_NODE, PartitionState, TopicState
-from tidelog.metadata.tree import Create, NodeExists, NoNode, Operation
+from tidelog.metadata.tree import Create, Delete, NodeExists, NoNode, Operation, Result
 from tidelog.metadata.tree_writes import MAX_MULTI_BYTES, MAX_MULTI_OPERATIONS, Step, write_steps
 from tidelog.metadata.zookeeper.settings import ZooKeeperSettings
 from tidelog.partitions import TopicPartition
@@ -337,6 +337,48 @@ def test_fields_that_this_version_does_not_know_are_kept() -> None:
         node = nodes.TopicNode.decode((await store.tree.get("/brokers/topics/demo"))[0])
         assert node.other_fields == {"colour": "blue"}
         assert len(node.partitions) == 2
+
+    run(story)
+
+
+def test_a_topic_that_a_tool_creates_anew_during_a_deletion_stays() -> None:
+    async def story(world: World) -> None:
+        store, controller = await world.controller()
+        tool = await world.store("tool")
+        await controller.create_topics([topic("demo", 3)])
+        await controller.mark_for_deletion(["demo"])
+        again = nodes.TopicNode({0: [1]}, nodes.random_id()).encode()
+        made = [Create("/config/topics/demo", b"{}"), Create("/brokers/topics/demo", again)]
+
+        def create_at_once(_zxid: int, _session: int, operations: list[Operation]) -> None:
+            if Delete("/brokers/topics/demo") in operations:
+                asyncio.get_running_loop().call_soon(world.zookeeper.change, tool.tree.session_id, made)
+
+        world.zookeeper.on_commit = create_at_once
+        await controller.delete_topics(["demo"])
+        assert (await store.tree.get("/brokers/topics/demo"))[0] == again
+        assert (await store.tree.get("/config/topics/demo"))[0] == b"{}"
+        assert await store.topics_to_delete() == []
+
+    run(story)
+
+
+def test_a_partition_that_a_tool_creates_during_a_deletion_is_deleted() -> None:
+    async def story(world: World) -> None:
+        store, controller = await world.controller()
+        tool = await world.store("tool")
+        await controller.create_topics([topic("demo", 1), topic("other", 1)])
+        added = Create("/brokers/topics/demo/partitions/7")
+        multi = store.tree.multi
+
+        async def create_before(operations: Sequence[Operation]) -> list[Result]:
+            store.tree.multi = multi  # type: ignore[method-assign]
+            await tool.tree.multi([added])
+            return await multi(operations)
+
+        store.tree.multi = create_before  # type: ignore[method-assign]
+        await controller.delete_topics(["demo", "other"])
+        assert await store.read_topic_names() == []
 
     run(story)
 

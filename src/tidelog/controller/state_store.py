@@ -38,7 +38,7 @@ class StateStore(Protocol):
         """The settings that the topics override."""
 
     async def delete_topics(self, topics: Sequence[str]) -> None:
-        """Delete the nodes of topics: partitions, assignment and settings, and at last their deletion marks.
+        """Delete the nodes of topics: settings, partitions and assignment, and at last their deletion marks.
 
         Missing nodes are no error: an earlier controller may have begun the deletion.
         """

@@ -71,17 +71,22 @@ class ControllerStore:
         await self._write(Step.of(name, Delete(paths.deleted_topic(name))) for name in topics)
 
     async def delete_topics(self, topics: Sequence[str]) -> None:
-        """Delete the nodes of topics: partitions, assignment and settings, and at last their deletion marks.
+        """Delete the nodes of topics: settings, partitions and assignment, and at last their deletion marks.
 
-        Missing nodes are no error: an earlier controller may have begun the deletion.
+        Missing nodes are no error: an earlier controller may have begun the deletion. A topic that a tool
+        creates anew as soon as the last one is gone stays, with its settings.
         """
-        while doomed := await self._below([paths.topic(name) for name in topics]):
+        configs = [paths.entity_config(paths.entity_path("topics", name)) for name in topics]
+        await self._write(Step.of(path, Delete(path)) for path in configs)
+        remaining = [paths.topic(name) for name in topics]
+        while remaining:
+            doomed = await self._below(remaining)
             refused = await self._write(Step.of(path, Delete(path)) for path in reversed(doomed))
             for error in refused.values():
                 if not isinstance(error, (NoNode, NotEmpty)):
                     raise error
-        configs = [paths.entity_config(paths.entity_path("topics", name)) for name in topics]
-        await self._write(Step.of(path, Delete(path)) for path in configs)
+            # A tool added a node meanwhile: once more, for the topics that are still there.
+            remaining = [path for path in remaining if isinstance(refused.get(path), NotEmpty)]
         await self.remove_deletion_marks(topics)
 
     async def _below(self, level: list[str]) -> list[str]:
