@@ -73,7 +73,9 @@ def test_the_indexes_agree_with_a_search(history: list[tuple]) -> None:  # type:
         assert set(context.partitions_with_leader_on(broker_id)) == led
     for topic in TOPICS:
         assert set(context.partitions_of(topic)) == {key for key in known if key.topic == topic}
-    online, offline = context.online_and_offline_replicas()
+    replicas = list(context.all_replicas())
+    online = [replica for replica, is_online in replicas if is_online]
+    offline = [replica for replica, is_online in replicas if not is_online]
     assert len(online) + len(offline) == sum(len(state.replicas) for state in known.values())
     assert all(context.is_replica_online(r.replica, r.topic_partition) for r in online)
     assert not any(context.is_replica_online(r.replica, r.topic_partition) for r in offline)

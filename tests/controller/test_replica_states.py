@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from tidelog.protocol.messages.stop_replica import StopReplicaRequest
 from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest
+from tidelog.slices import ITEMS_PER_TURN
 
 NEW, ONLINE, OFFLINE = ReplicaStatus.NEW, ReplicaStatus.ONLINE, ReplicaStatus.OFFLINE
 STARTED, SUCCESSFUL = ReplicaStatus.DELETION_STARTED, ReplicaStatus.DELETION_SUCCESSFUL
@@ -291,5 +293,48 @@ def test_a_new_controller_tells_live_brokers_all_and_takes_the_others_out() -> N
         for broker_id in (1, 3):
             kinds = [type(request) for request in rig.transport.requests(broker_id)]
             assert kinds == [LeaderAndIsrRequest, UpdateMetadataRequest] * 2
+
+    run(story())
+
+
+class Turns:
+    """Counts how many replicas are handled between two turns of other tasks."""
+
+    def __init__(self, rig: ControllerRig) -> None:
+        self.longest = 0
+        self._handled = 0
+        self._put, self._may_move = rig.context.put_replica_status, rig.context.may_move_replica
+        rig.context.put_replica_status = self._count_put  # type: ignore[method-assign]
+        rig.context.may_move_replica = self._count_check  # type: ignore[method-assign]
+
+    def _count_put(self, replica: PartitionAndReplica, status: ReplicaStatus) -> None:
+        self._count()
+        self._put(replica, status)
+
+    def _count_check(self, replica: PartitionAndReplica, status: ReplicaStatus) -> bool:
+        self._count()
+        return self._may_move(replica, status)
+
+    def _count(self) -> None:
+        self._handled += 1
+        self.longest = max(self.longest, self._handled)
+
+    async def others(self) -> None:
+        while True:
+            self._handled = 0
+            await asyncio.sleep(0)
+
+
+def test_other_tasks_run_between_many_replicas() -> None:
+    async def story() -> None:
+        rig = ControllerRig(1, 2)
+        partitions = [rig.put("t", index, [1, 2]) for index in range(1000)]
+        turns = Turns(rig)
+        others = asyncio.ensure_future(turns.others())
+        await rig.replicas.startup()
+        await rig.replicas.handle_state_changes([on(partition, 2) for partition in partitions], OFFLINE)
+        others.cancel()
+        assert rig.replica_status(partitions[-1], 2) is OFFLINE
+        assert turns.longest <= 2 * ITEMS_PER_TURN
 
     run(story())

@@ -254,15 +254,11 @@ class ControllerContext:
             for broker_id in self.partitions[partition].replicas:
                 yield PartitionAndReplica(*partition, broker_id)
 
-    def online_and_offline_replicas(self) -> tuple[list[PartitionAndReplica], list[PartitionAndReplica]]:
-        """All replicas: those that are online, and those that are not."""
-        online: list[PartitionAndReplica] = []
-        offline: list[PartitionAndReplica] = []
+    def all_replicas(self) -> Iterator[tuple[PartitionAndReplica, bool]]:
+        """All replicas, and whether they are online."""
         for partition, state in self.partitions.items():
             for broker_id in state.replicas:
-                found = online if self.is_replica_online(broker_id, partition) else offline
-                found.append(PartitionAndReplica(*partition, broker_id))
-        return online, offline
+                yield PartitionAndReplica(*partition, broker_id), self.is_replica_online(broker_id, partition)
 
     # --- statuses, which the state machines set
 

@@ -76,15 +76,16 @@ class PartitionStateMachine:
         A new controller calls it after the startup of the ReplicaStateMachine.
         """
         context = self._context
-        for partition in context.partitions:
-            state = context.leadership(partition)
-            if state is None:
-                status = PartitionStatus.NEW
-            elif context.is_replica_online(state.leader, partition):
-                status = PartitionStatus.ONLINE
-            else:
-                status = PartitionStatus.OFFLINE
-            context.put_partition_status(partition, status)
+        async for some in in_slices(context.partitions):
+            for partition in some:
+                state = context.leadership(partition)
+                if state is None:
+                    status = PartitionStatus.NEW
+                elif context.is_replica_online(state.leader, partition):
+                    status = PartitionStatus.ONLINE
+                else:
+                    status = PartitionStatus.OFFLINE
+                context.put_partition_status(partition, status)
         return await self.trigger_online_state_change()
 
     async def trigger_online_state_change(
@@ -120,7 +121,7 @@ class PartitionStateMachine:
         if not partitions:
             return {}
         self._batch.new_batch()
-        valid = self._valid(partitions, target)
+        valid = await self._valid(partitions, target)
         results: ElectionResults = {}
         if target is PartitionStatus.ONLINE:
             results = await self._bring_online(valid, strategy)
@@ -131,14 +132,17 @@ class PartitionStateMachine:
         await self._batch.send_requests()
         return results
 
-    def _valid(self, partitions: Sequence[TopicPartition], target: PartitionStatus) -> list[TopicPartition]:
+    async def _valid(
+        self, partitions: Sequence[TopicPartition], target: PartitionStatus
+    ) -> list[TopicPartition]:
         valid: list[TopicPartition] = []
-        for partition in partitions:
-            if self._context.may_move_partition(partition, target):
-                valid.append(partition)
-            else:
-                status = self._context.partition_status(partition)
-                self._log.partition_refused(partition, status, target)
+        async for some in in_slices(partitions):
+            for partition in some:
+                if self._context.may_move_partition(partition, target):
+                    valid.append(partition)
+                else:
+                    status = self._context.partition_status(partition)
+                    self._log.partition_refused(partition, status, target)
         return valid
 
     def _put_status(

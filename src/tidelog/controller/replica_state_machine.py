@@ -47,11 +47,13 @@ class ReplicaStateMachine:
         A new controller calls it before the startup of the PartitionStateMachine. Replicas of dead brokers
         start as ineligible for deletion: their brokers may have died during the deletion of their topic.
         """
-        online, offline = self._context.online_and_offline_replicas()
-        for replica in online:
-            self._context.put_replica_status(replica, ReplicaStatus.ONLINE)
-        for replica in offline:
-            self._context.put_replica_status(replica, ReplicaStatus.DELETION_INELIGIBLE)
+        online: list[PartitionAndReplica] = []
+        offline: list[PartitionAndReplica] = []
+        async for some in in_slices(self._context.all_replicas()):
+            for replica, is_online in some:
+                status = ReplicaStatus.ONLINE if is_online else ReplicaStatus.DELETION_INELIGIBLE
+                self._context.put_replica_status(replica, status)
+                (online if is_online else offline).append(replica)
         await self.handle_state_changes(online, ReplicaStatus.ONLINE)
         await self.handle_state_changes(offline, ReplicaStatus.OFFLINE)
 
@@ -63,11 +65,12 @@ class ReplicaStateMachine:
             return
         self._batch.new_batch()
         by_broker: dict[int, list[PartitionAndReplica]] = {}
-        for replica in replicas:
-            if self._context.may_move_replica(replica, target):
-                by_broker.setdefault(replica.replica, []).append(replica)
-            else:
-                self._log.replica_refused(replica, self._context.replica_status(replica), target)
+        async for some in in_slices(replicas):
+            for replica in some:
+                if self._context.may_move_replica(replica, target):
+                    by_broker.setdefault(replica.replica, []).append(replica)
+                else:
+                    self._log.replica_refused(replica, self._context.replica_status(replica), target)
         for broker_id, valid in by_broker.items():
             if target is ReplicaStatus.OFFLINE:
                 await self._take_offline(broker_id, valid)
@@ -136,21 +139,22 @@ class ReplicaStateMachine:
 
     async def _take_offline(self, broker_id: int, replicas: Sequence[PartitionAndReplica]) -> None:
         states: dict[TopicPartition, PartitionState] = {}
-        for replica in replicas:
-            partition = replica.topic_partition
-            self._batch.add_stop_replica([broker_id], partition, delete=False)
-            state = self._context.leadership(partition)
-            if self._context.is_topic_queued_for_deletion(partition.topic):
-                # Nobody reads the ISR of a topic that is deleted: a write for each replica would be wasted.
-                self._put_status(replica, ReplicaStatus.OFFLINE)
-            elif state is not None:
-                states[partition] = state
-            else:
-                live = self._context.live_or_shutting_down_brokers
-                self._batch.add_update_metadata(live, (partition,))
-                self._put_status(replica, ReplicaStatus.OFFLINE)
-        async for some in in_slices(list((await self._remove_from_isr(broker_id, states)).items())):
-            for partition, state in some:
+        async for some in in_slices(replicas):
+            for replica in some:
+                partition = replica.topic_partition
+                self._batch.add_stop_replica([broker_id], partition, delete=False)
+                state = self._context.leadership(partition)
+                if self._context.is_topic_queued_for_deletion(partition.topic):
+                    # Nobody reads the ISR of a deleted topic: a write for each replica would be wasted.
+                    self._put_status(replica, ReplicaStatus.OFFLINE)
+                elif state is not None:
+                    states[partition] = state
+                else:
+                    live = self._context.live_or_shutting_down_brokers
+                    self._batch.add_update_metadata(live, (partition,))
+                    self._put_status(replica, ReplicaStatus.OFFLINE)
+        async for left in in_slices(list((await self._remove_from_isr(broker_id, states)).items())):
+            for partition, state in left:
                 self._left_isr(broker_id, partition, state)
 
     def _left_isr(self, broker_id: int, partition: TopicPartition, state: PartitionState) -> None:
@@ -167,25 +171,28 @@ class ReplicaStateMachine:
         """
         results: dict[TopicPartition, PartitionState] = {}
         while states:
-            smaller = {
-                partition: election.without_replica(state, broker_id, self._context.epoch)
-                for partition, state in states.items()
-                if broker_id in state.isr
-            }
-            results |= {partition: state for partition, state in states.items() if partition not in smaller}
+            smaller: dict[TopicPartition, PartitionState] = {}
+            async for some in in_slices(states.items()):
+                for partition, state in some:
+                    if broker_id in state.isr:
+                        smaller[partition] = election.without_replica(state, broker_id, self._context.epoch)
+                    else:
+                        results[partition] = state
             if not smaller:
                 break
             outcome = await self._store.update_partition_states(smaller)
             for partition, error in outcome.failed.items():
                 self._failed(broker_id, partition, error)
-            for partition, state in outcome.updated.items():
-                self._log.info(
-                    "partition %s: %s without replica %d", partition, leadership_text(state), broker_id
-                )
-                self._context.put_partition(partition, state)
-                results[partition] = state
+            async for updated in in_slices(outcome.updated.items()):
+                for partition, state in updated:
+                    self._left(broker_id, partition, state)
+                    results[partition] = state
             states = await self._read_again(broker_id, outcome.retriable)
         return results
+
+    def _left(self, broker_id: int, partition: TopicPartition, state: PartitionState) -> None:
+        self._log.info("partition %s: %s without replica %d", partition, leadership_text(state), broker_id)
+        self._context.put_partition(partition, state)
 
     async def _read_again(
         self, broker_id: int, partitions: Sequence[TopicPartition]
