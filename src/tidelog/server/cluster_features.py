@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from tidelog.cluster.metadata_cache import MetadataCache
+from tidelog.metadata.async_tree import SessionExpired
 from tidelog.metadata.cluster_store import ClusterStore
 from tidelog.metadata.state import BrokerRegistration
 from tidelog.metadata.tree import TreeUnavailable
@@ -63,7 +64,7 @@ class ClusterFeatures:
         return broker_id in self._without_features
 
     def brokers_changed(self) -> None:
-        """Brokers joined or left: read their registrations in the background."""
+        """Brokers joined or left, or changes may have been missed: read the registrations in the background."""
         self._is_outdated = True
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._reload())
@@ -72,9 +73,11 @@ class ClusterFeatures:
         try:
             while self._is_outdated:
                 self._is_outdated = False
-                await self.load()
+                try:
+                    await self.load()
+                except SessionExpired:
+                    self._is_outdated = True  # the next read waits for the new session
         except TreeUnavailable as error:
-            # The controller tells the brokers again in the next session.
             _log.info("the features of the brokers cannot be read: %s", error)
         except Exception:
             _log.exception("the features of the brokers cannot be read")

@@ -266,6 +266,9 @@ class ZooKeeperMembership:
         log.info(
             "registered", extra={"fields": {"broker": self._broker_id, "broker_epoch": self._broker_epoch}}
         )
+        if self._has_joined and self._features is not None:
+            # A broker may have been replaced by one with other features while this one had no session.
+            self._features.brokers_changed()
 
     # --- settings (config_change_listener.SettingsOfEntities)
 

@@ -1,0 +1,148 @@
+"""A broker of a cluster in this process, on a ZooKeeper in memory that can be gone and expire sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.controlled import live_broker, update_metadata
+from tidelog.clients.async_connection import AsyncConnection
+from tidelog.clients.metadata import BrokerNode
+from tidelog.clients.security import Security
+from tidelog.clients.settings import admin_settings
+from tidelog.endpoints import Endpoint
+from tidelog.errors import NetworkException
+from tidelog.metadata.async_tree import AsyncTree
+from tidelog.metadata.cluster_store import ClusterStore
+from tidelog.metadata.nodes import BrokerNode as RegistrationNode
+from tidelog.metadata.nodes import ControllerNode
+from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
+from tidelog.network.loop import BrokerLoop
+from tidelog.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tidelog.protocol.messages.update_metadata import UpdateMetadataResponse
+from tidelog.server import broker as broker_module
+from tidelog.server.broker import SUPPORTED_FEATURES, Broker
+from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config.cluster import ClusterConfig
+from tidelog.server.platform import RealPlatform
+
+BROKER = 4
+OTHER = 9
+NAME = "broker"
+SECONDS = 30.0
+
+
+class OnSimulatedZooKeeper(RealPlatform):
+    """This machine, with a ZooKeeper in memory."""
+
+    def __init__(self, loop: BrokerLoop) -> None:
+        super().__init__()
+        self.rng = random.Random(1)
+        self.zookeeper = SimulatedZooKeeper(loop, self.rng)
+
+    async def connect_zookeeper(self, config: ClusterConfig, folder: str) -> AsyncTree:
+        return await self.session(NAME)
+
+    async def session(self, client: str) -> SimulatedTree:
+        return await SimulatedTree.open(self.zookeeper, client, rng=self.rng)
+
+
+class Stage:
+    def __init__(self, folder: Path) -> None:
+        self.loop = BrokerLoop(1)
+        self.platform = OnSimulatedZooKeeper(self.loop)
+        self.zookeeper = self.platform.zookeeper
+        settings = {
+            "broker.id": "1",
+            "log.dirs": str(folder),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "zookeeper.connect": "simulated:2181",
+            "controlled.shutdown.enable": "false",
+        }
+        self.broker = Broker(BrokerConfig.load(None, settings), self.loop, self.platform)
+
+    def run(self, story: Coroutine[None, None, None]) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(asyncio.wait_for(story, SECONDS))
+        finally:
+            self.loop.close()
+            asyncio.set_event_loop(None)
+
+    async def connect(self) -> AsyncConnection:
+        host, _, port = self.broker.address.rpartition(":")
+        settings = admin_settings({"bootstrap.servers": self.broker.address})
+        return await AsyncConnection.open(BrokerNode(1, host, int(port)), settings, Security(settings))
+
+    async def features(self) -> dict[str, int]:
+        """The finalized features, as a new client learns them."""
+        connection = await self.connect()
+        connection.close()
+        return connection.features
+
+
+def test_a_stop_does_not_wait_for_a_request_that_waits_for_zookeeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "TREE_SECONDS", 0.1)
+    stage = Stage(tmp_path)
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=BROKER, resource_name="")
+
+    async def story() -> None:
+        await stage.broker.start()
+        client = await stage.connect()
+        stage.zookeeper.stop()
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        asked = asyncio.create_task(client.call(request, IncrementalAlterConfigsResponse))
+        await asyncio.sleep(0.1)
+        assert not asked.done(), "it waits for ZooKeeper"
+        await stage.broker.stop()
+        with pytest.raises(NetworkException):
+            await asked
+
+    stage.run(story())
+
+
+def test_features_that_changed_while_there_was_no_session_are_known(tmp_path: Path) -> None:
+    """The controller tells of brokers with other addresses, not of those with other features."""
+    stage = Stage(tmp_path)
+    endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 1)
+    ours = {name: (1, high) for name, (_, high) in SUPPORTED_FEATURES.items()}
+
+    async def tell_brokers() -> None:
+        """The other broker is the controller: it tells this one that both are alive."""
+        client = await stage.connect()
+        update = update_metadata(brokers=[live_broker(1), live_broker(OTHER)])
+        assert (await client.call(update, UpdateMetadataResponse, version=8)).error_code == 0
+        client.close()
+
+    async def story() -> None:
+        tree = await stage.platform.session("other")
+        store = ClusterStore(tree, stage.loop.clock, stage.platform.rng)
+        await store.prepare()
+        await store.register_broker(OTHER, RegistrationNode([endpoint], 1, features=ours), wait_seconds=1)
+        await tree.create("/controller", ControllerNode(OTHER, 1).encode(), ephemeral=True)
+        await stage.broker.start()
+        await tell_brokers()
+        while "group.version" not in await stage.features():
+            await asyncio.sleep(0.01)
+        stage.zookeeper.cut(NAME)
+        await tree.set(f"/brokers/ids/{OTHER}", RegistrationNode([endpoint], 1).encode())
+        stage.zookeeper.expire(NAME)
+        stage.zookeeper.heal(NAME)
+        while await tree.exists("/brokers/ids/1") is None:
+            await asyncio.sleep(0.01)
+        await tell_brokers()
+        while "group.version" in await stage.features():
+            await asyncio.sleep(0.01)
+        await stage.broker.stop()
+        await tree.close()
+
+    stage.run(story())
