@@ -15,13 +15,15 @@ from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.security import Security
 from tidelog.clients.settings import admin_settings
 from tidelog.endpoints import Endpoint
-from tidelog.errors import NetworkException
+from tidelog.errors import ErrorCode, NetworkException
 from tidelog.metadata.async_tree import AsyncTree
 from tidelog.metadata.cluster_store import ClusterStore
 from tidelog.metadata.nodes import BrokerNode as RegistrationNode
 from tidelog.metadata.nodes import ControllerNode
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.network.loop import BrokerLoop
+from tidelog.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from tidelog.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -33,7 +35,7 @@ from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.cluster import ClusterConfig
 from tidelog.server.platform import RealPlatform
 
-BROKER = 4
+TOPIC, BROKER = 2, 4
 OTHER = 9
 NAME = "broker"
 SECONDS = 30.0
@@ -55,7 +57,7 @@ class OnSimulatedZooKeeper(RealPlatform):
 
 
 class Stage:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **more: str) -> None:
         self.loop = BrokerLoop(1)
         self.platform = OnSimulatedZooKeeper(self.loop)
         self.zookeeper = self.platform.zookeeper
@@ -65,6 +67,7 @@ class Stage:
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "zookeeper.connect": "simulated:2181",
             "controlled.shutdown.enable": "false",
+            **{name.replace("_", "."): value for name, value in more.items()},
         }
         self.broker = Broker(BrokerConfig.load(None, settings), self.loop, self.platform)
 
@@ -106,6 +109,34 @@ def test_a_stop_does_not_wait_for_a_request_that_waits_for_zookeeper(
         await stage.broker.stop()
         with pytest.raises(NetworkException):
             await asked
+
+    stage.run(story())
+
+
+def test_settings_are_neither_read_nor_changed_while_zookeeper_is_gone(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, request_timeout_ms="500")
+    change = IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=BROKER, resource_name="")
+    wanted = DescribeConfigsRequest.DescribeConfigsResource(resource_type=TOPIC, resource_name="t")
+
+    async def story() -> None:
+        await stage.broker.start()
+        client = await stage.connect()
+        made = CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1)])
+        made.topics[0].replication_factor = 1
+        while (await client.call(made, CreateTopicsResponse)).topics[0].error_code not in (0, 36):
+            await asyncio.sleep(0.01)
+        stage.zookeeper.stop()
+        altered = await client.call(
+            IncrementalAlterConfigsRequest(resources=[change]), IncrementalAlterConfigsResponse
+        )
+        assert altered.responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        described = await client.call(DescribeConfigsRequest(resources=[wanted]), DescribeConfigsResponse)
+        assert described.results[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        stage.zookeeper.start()
+        while described.results[0].error_code:
+            described = await client.call(DescribeConfigsRequest(resources=[wanted]), DescribeConfigsResponse)
+        client.close()
+        await stage.broker.stop()
 
     stage.run(story())
 

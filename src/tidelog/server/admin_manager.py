@@ -32,6 +32,7 @@ from tidelog.errors import (
     KafkaError,
     KafkaStorageError,
     NotController,
+    RequestTimedOut,
     UnknownTopicOrPartition,
 )
 from tidelog.metadata.cluster_store import ClusterStore
@@ -63,12 +64,16 @@ class AdminManager:
         metadata: MetadataCache,
         rules: ConfigRules,
         listener: ConfigChangeListener,
+        *,
+        timeout: float,
     ) -> None:
+        """`timeout` limits a change of settings, in seconds: ZooKeeper may be gone for long."""
         self._controller = controller
         self._store = store
         self._metadata = metadata
         self._rules = rules
         self._listener = listener
+        self._timeout = timeout
         self._lock = asyncio.Lock()  # two changes of an entity at once would lose one
 
     async def create_topics(
@@ -132,16 +137,24 @@ class AdminManager:
     ) -> None:
         self._check(entity)
         try:
-            async with self._lock:
-                present = await self._store.read_config(entity.path)
-                configs = after(present)
-                self._rules.validate(entity, configs)
-                if validate_only or configs == present:
-                    return
-                await self._store.write_config(entity.path, configs)
-            await self._listener.refresh(entity.path)
+            async with asyncio.timeout(self._timeout):
+                await self._change(entity, after, validate_only)
         except TreeUnavailable as error:
             raise KafkaStorageError(f"The tree cannot be changed: {error}") from error
+        except TimeoutError:
+            raise RequestTimedOut("The tree cannot be changed: ZooKeeper does not answer.") from None
+
+    async def _change(
+        self, entity: ConfigEntity, after: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
+    ) -> None:
+        async with self._lock:
+            present = await self._store.read_config(entity.path)
+            configs = after(present)
+            self._rules.validate(entity, configs)
+            if validate_only or configs == present:
+                return
+            await self._store.write_config(entity.path, configs)
+        await self._listener.refresh(entity.path)
 
     def _check(self, entity: ConfigEntity) -> None:
         if entity.kind not in HAVE_DEFAULTS and entity.name in ("", DEFAULT_ENTITY):

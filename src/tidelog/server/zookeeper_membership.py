@@ -147,7 +147,14 @@ class ZooKeeperMembership:
             timeout=cluster.controller_socket_timeout_ms / 1000,
             retry_timeout=cluster.request_timeout_ms / 1000,
         )
-        self._admin = AdminManager(self._controller, self._store, metadata, self._dynamic, listener)
+        self._admin = AdminManager(
+            self._controller,
+            self._store,
+            metadata,
+            self._dynamic,
+            listener,
+            timeout=cluster.request_timeout_ms / 1000,
+        )
         self._requests = ControllerClient(
             self._channel,
             self._broker_id,

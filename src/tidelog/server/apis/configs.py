@@ -13,13 +13,21 @@ ListConfigResources (74) v0-1.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from tidelog.controller.interface import ConfigChange, ConfigEntity, ConfigKind
 from tidelog.controller.validation import check_topic_name
-from tidelog.errors import ErrorCode, InvalidRequest, KafkaError, KafkaStorageError, UnknownTopicOrPartition
+from tidelog.errors import (
+    ErrorCode,
+    InvalidRequest,
+    KafkaError,
+    KafkaStorageError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from tidelog.metadata.paths import decode_name
 from tidelog.metadata.state import DEFAULT_ENTITY
 from tidelog.metadata.tree import TreeUnavailable
@@ -69,16 +77,22 @@ async def _describe_in_cluster(
     topics = {resource.resource_name for resource in body.resources if resource.resource_type == TOPIC}
     known = topics & services.metadata.snapshot.topics.keys()
     found: Mapping[str, Mapping[str, str]] = {}
-    failure: TreeUnavailable | None = None
+    failure: KafkaError | None = None
+    limit_ms = services.config["request.timeout.ms"]
+    assert isinstance(limit_ms, int)
     try:
         if known:
-            found = await overrides.read(sorted(known))
+            # Reads wait for a ZooKeeper that is gone. Requests that do so for ever would fill the queue.
+            async with asyncio.timeout(limit_ms / 1000):
+                found = await overrides.read(sorted(known))
     except TreeUnavailable as error:
-        failure = error
+        failure = KafkaStorageError(f"The settings of topics cannot be read: {error}")
+    except TimeoutError:
+        failure = RequestTimedOut("The settings of topics cannot be read: ZooKeeper does not answer.")
 
     def overrides_of(topic: str) -> Mapping[str, str]:
         if failure is not None:
-            raise KafkaStorageError(f"The settings of topics cannot be read: {failure}")
+            raise failure
         return found.get(topic, {})
 
     return await finished(_describe(services, body, overrides_of))
