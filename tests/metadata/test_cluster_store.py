@@ -436,6 +436,18 @@ def test_changed_settings_are_announced_and_old_announcements_are_deleted() -> N
     run(story)
 
 
+def test_an_announcement_that_cannot_be_understood_hides_no_other() -> None:
+    async def story(world: World) -> None:
+        store = await world.store()
+        await store.write_config("brokers/1", {"a": "1"})
+        await store.tree.create("/config/changes/config_change_", b"", sequential=True)
+        await store.write_config("brokers/2", {"a": "1"})
+        found = await store.read_config_changes(-1)
+        assert found == [ConfigChangeNotice(0, "brokers/1"), ConfigChangeNotice(2, "brokers/2")]
+
+    run(story)
+
+
 def test_notifications_are_read_and_deleted() -> None:
     async def story(world: World) -> None:
         store, controller = await world.controller()
