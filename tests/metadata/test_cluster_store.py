@@ -15,7 +15,7 @@ from tidelog.metadata import nodes
 from tidelog.metadata.async_tree import ConnectionLost, SessionExpired
 from tidelog.metadata.cluster_store import ClusterStore, ConfigChangeNotice, KRaftController
 from tidelog.metadata.controller_store import ControllerStore
-from tidelog.metadata.operations import ControllerEpoch, Fenced
+from tidelog.metadata.operations import CHANGE_EXPIRY_MS, ControllerEpoch, Fenced
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.state import NO_STATE_NODE, PartitionState, TopicState
 from tidelog.metadata.tree import Create, Delete, NodeExists, NoNode, Operation, Result
@@ -429,9 +429,22 @@ def test_changed_settings_are_announced_and_old_announcements_are_deleted() -> N
             ConfigChangeNotice(2, "brokers/<default>"),
         ]
         assert await store.read_config_changes(1) == notices[2:]
-        world.clock.advance(24 * 3600)
-        await store.read_config_changes(2)
-        assert await store.read_config_changes(-1) == []
+        await asyncio.sleep(CHANGE_EXPIRY_MS / 1000 + 1)
+        await store.write_config("brokers/1", {"c": "4"})
+        last = [ConfigChangeNotice(3, "brokers/1")]
+        assert await store.read_config_changes(2) == last
+        assert await store.read_config_changes(-1) == last
+
+    run(story)
+
+
+def test_a_broker_with_another_time_deletes_no_new_announcement() -> None:
+    async def story(world: World) -> None:
+        store = await world.store()
+        await store.write_config("brokers/1", {"a": "1"})
+        world.clock.jump_to(2_000_000_000_000)  # years after that of ZooKeeper
+        await store.read_config_changes(-1)
+        assert await store.read_config_changes(-1) == [ConfigChangeNotice(0, "brokers/1")]
 
     run(story)
 

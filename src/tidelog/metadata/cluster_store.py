@@ -326,7 +326,9 @@ class ClusterStore:
                 continue  # the same settings can be written twice
 
     async def read_config_changes(self, after: int, watch: Watch | None = None) -> list[ConfigChangeNotice]:
-        """The notifications with a number above `after`, in order; -1 for all. Old ones are deleted.
+        """The notifications with a number above `after`, in order; -1 for all.
+
+        Those that are much older than the newest one are deleted.
 
         The watch is called when a notification is added or deleted.
         """
@@ -335,7 +337,8 @@ class ClusterStore:
             for name in await self._children(paths.CONFIG_CHANGES, watch)
         }
         found = await self.tree.get_all(by_path)
-        limit = self._clock.ms() - CHANGE_EXPIRY_MS
+        # By ZooKeeper's clock: a broker whose own clock is ahead would delete what the others have not read.
+        limit = max((stat.ctime for _, stat in found.values()), default=0) - CHANGE_EXPIRY_MS
         await self._delete([path for path, (_, stat) in found.items() if stat.ctime < limit])
         notices = [
             ConfigChangeNotice(by_path[path], entity_path)
