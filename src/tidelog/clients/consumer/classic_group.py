@@ -208,6 +208,11 @@ class ClassicGroup(GroupMembership):
 
     async def _complete(self, joined: _Joined) -> None:
         """Take over the assignment. Partitions outside of it are revoked, and the group rebalances again."""
+        if self._lost:
+            # A commit or a heartbeat was refused while this member joined: others had its partitions since. A
+            # commit of them would be valid in the new generation, and set the offsets of the others back.
+            await self.give_up(self.owned, LOST)
+            self._lost = False
         subscription = self.context.subscription
         assigned = set(read_assignment(joined.assignment))
         protocol = joined.generation.protocol
