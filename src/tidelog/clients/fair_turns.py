@@ -22,11 +22,11 @@ class FairTurns:
 
     __slots__ = ("_began", "_clock", "looks")
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self.looks: Iterator[bool] = itertools.cycle((True, *(False,) * (CALLS - 1)))
         """Whether this call has to look at the clock."""
-        self._clock = clock
-        self._began = clock()
+        self._clock = clock or time.monotonic
+        self._began = self._clock()
 
     async def pass_on(self) -> None:
         """Let others run if the turn has lasted for LONGEST_TURN."""

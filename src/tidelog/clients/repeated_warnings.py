@@ -14,8 +14,8 @@ REPEAT_SECONDS = 30.0
 class RepeatedWarnings:
     """`say` logs a warning unless it was logged a moment ago; `keep` forgets the conditions that are over."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or time.monotonic
         self._again_at: dict[Hashable, float] = {}
 
     def say(self, about: Hashable, text: str) -> None:

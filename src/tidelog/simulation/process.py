@@ -84,6 +84,7 @@ class Process:
         """Whether a socket of this process may be ready."""
         self.busy_until = 0.0
         self.on_exit: Callable[[], None] | None = None
+        """Called when the main coroutine has returned; a process that is killed does not call it."""
         self._held: list[Callable[[], None]] = []
         self.loop = SimLoop(self)
         self.loop.set_exception_handler(self._failed)
@@ -94,8 +95,17 @@ class Process:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and self.is_alive:
+        if not self.is_alive:
+            return
+        if not task.cancelled() and (error := task.exception()) is not None:
             self.world.unexpected(self, "the process failed", error)
+        self.world.after(0.0, self._exit)
+
+    def _exit(self) -> None:
+        if self.is_alive:
+            self.world.kill(self)
+            if self.on_exit is not None:
+                self.on_exit()
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")

@@ -8,6 +8,7 @@ import heapq
 import logging
 import random
 import sys
+import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -24,8 +25,9 @@ MOST_STEPS: Final = 5_000_000
 class World:
     """Runs processes one turn at a time. Use it as `with World(seed).running() as world:`."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, log_level: int = logging.WARNING) -> None:
         self.seed = seed
+        self._log_level = log_level
         self.rng = random.Random(seed)
         self.now = 0.0
         self.history = History(lambda: self.now)
@@ -34,6 +36,8 @@ class World:
         self.processes: list[Process] = []
         self.current: Process | None = None
         self.steps = 0
+        self.after_turn: Callable[[Process], None] | None = None
+        """Called after each turn of a process, for checks."""
         self.failures: list[str] = []
         """What a correct program never does; a run without faults in the program has none."""
         self._ended: list[Process] = []
@@ -48,7 +52,7 @@ class World:
         logger = logging.getLogger("tidelog")
         level, propagates = logger.level, logger.propagate
         logger.addHandler(handler)
-        logger.setLevel(logging.WARNING)
+        logger.setLevel(self._log_level)
         logger.propagate = False
         collects = gc.isenabled()
         # Finalizers must not run at moments that depend on the memory of this process.
@@ -57,10 +61,10 @@ class World:
             with installed(self, self.fork("system")):
                 yield self
         finally:
+            self._discard()
             logger.removeHandler(handler)
             logger.setLevel(level)
             logger.propagate = propagates
-            self._discard()
             if collects:
                 gc.enable()
 
@@ -75,9 +79,11 @@ class World:
             self.hosts[name] = Host(name, self)
         return self.hosts[name]
 
-    def start(self, name: str, host: str, main: Main) -> Process:
+    def start(self, name: str, host: str, main: Main, on_exit: Callable[[], None] | None = None) -> Process:
+        """Start a process whose only task is `main`; it ends when that returns."""
         self._started += 1
         process = Process(self, name, self.host(host), self.fork(f"process {self._started}"))
+        process.on_exit = on_exit
         self.processes.append(process)
         self.in_process(process, lambda: process.start(main(process)))
         return process
@@ -138,6 +144,8 @@ class World:
                 process.run_turn()
             finally:
                 self.current = None
+            if self.after_turn is not None:
+                self.after_turn(process)
         else:
             heapq.heappop(self._events)[2]()
         return True
@@ -191,7 +199,9 @@ class World:
             self._ended.clear()
             self.processes.clear()
             self._events.clear()
-            gc.collect()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that never began
+                gc.collect()
         finally:
             sys.unraisablehook = hook
 
@@ -208,6 +218,8 @@ class _LogLines(logging.Handler):
         if process is None or not process.is_alive:
             return
         text = record.getMessage()
+        fields: dict[str, object] = getattr(record, "fields", {})
+        text += "".join(f" {name}={value}" for name, value in fields.items())
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({record.exc_info[1]!r})"
         self._world.history.add(process.name, f"{record.levelname}: {text}")

@@ -123,8 +123,9 @@ class Draft:
         group = self.group
         if group.assignment_epoch >= group.group_epoch:
             return
-        rests_until = group.assignment_timestamp + self.rules.assignment_interval_ms
-        if group.assignment_timestamp and self.rules.assignment_interval_ms and self.now_ms < rests_until:
+        # A timestamp in the future is no reason to wait: the wall clock was set back.
+        age_ms = self.now_ms - group.assignment_timestamp
+        if group.assignment_timestamp and 0 <= age_ms < self.rules.assignment_interval_ms:
             return
         assignor = ASSIGNORS[group.preferred_assignor() or self.rules.default_assignor]
         topics = {

@@ -1,0 +1,157 @@
+"""Promises of a cluster that hold after every step, and those that hold once faults have ended.
+
+1. The controller epoch only grows, and each epoch has one controller.
+2. Only the controller of the current epoch changes the state of a partition.
+3. The leader epoch of a partition only grows, in the tree and on each broker. A new leader has a new epoch.
+4. No two brokers ever lead a partition with the same leader epoch.
+5. In the end all brokers have the metadata of the tree, and the leaders of the tree lead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from tidelog.metadata import paths
+from tidelog.metadata.simulated import SimulatedZooKeeper
+from tidelog.metadata.tree import Create, Delete, Operation, SetData
+from tidelog.server.broker import Broker
+from tidelog.server.zookeeper_membership import ZooKeeperMembership
+from tidelog.simulation.cluster import SimBroker, SimCluster
+from tidelog.simulation.process import Process
+
+STATE = re.compile(r"/brokers/topics/(.+)/partitions/(\d+)/state")
+TREE = "zookeeper"
+
+Partition = tuple[str, int]
+
+
+class Invariants:
+    """Watches a cluster; adds to `problems` what must not happen."""
+
+    def __init__(self, cluster: SimCluster, zookeeper: SimulatedZooKeeper) -> None:
+        self.problems: list[str] = []
+        self._cluster = cluster
+        self._world = cluster.world
+        self._zookeeper = zookeeper
+        self._controllers: dict[int, int] = {}  # by epoch
+        self._epoch = 0
+        self._states: dict[Partition, tuple[int, int]] = {}  # leader and leader epoch in the tree
+        self._leaders: dict[tuple[Partition, int], int] = {}  # by leader epoch
+        self._seen: dict[tuple[Process, Partition], int] = {}  # leader epochs on a broker
+        self._by_process: dict[Process, SimBroker] = {}
+        zookeeper.on_commit = self._committed
+        self._world.after_turn = self._after_turn
+
+    def _wrong(self, text: str) -> None:
+        if text not in self.problems:
+            self.problems.append(text)
+            self._world.history.add("checker", text)
+
+    # The tree
+
+    def _committed(self, zxid: int, session: int, operations: list[Operation]) -> None:
+        elected = None
+        for operation in operations:
+            if isinstance(operation, Create) and operation.path == paths.CONTROLLER:
+                elected = int(json.loads(operation.data)["brokerid"])
+            elif isinstance(operation, Create | SetData) and operation.path == paths.CONTROLLER_EPOCH:
+                self._epoch_written(int(operation.data))
+            elif isinstance(operation, Create | SetData) and (match := STATE.fullmatch(operation.path)):
+                self._state_written((match[1], int(match[2])), json.loads(operation.data))
+            elif isinstance(operation, Delete) and (match := STATE.fullmatch(operation.path)):
+                self._states.pop((match[1], int(match[2])), None)
+            elif isinstance(operation, Delete) and operation.path == paths.CONTROLLER:
+                self._world.history.add(TREE, "there is no controller")
+        if elected is not None:
+            self._world.history.add(TREE, f"broker {elected} is the controller, epoch {self._epoch}")
+            other = self._controllers.setdefault(self._epoch, elected)
+            if other != elected:
+                self._wrong(f"controller epoch {self._epoch} belongs to brokers {other} and {elected}")
+
+    def _epoch_written(self, epoch: int) -> None:
+        if epoch < self._epoch or (epoch == self._epoch and epoch > 1):
+            self._wrong(f"the controller epoch becomes {epoch} after {self._epoch}")
+        self._epoch = epoch
+
+    def _state_written(self, partition: Partition, state: dict[str, int]) -> None:
+        leader, epoch = state["leader"], state["leader_epoch"]
+        name = f"{partition[0]}-{partition[1]}"
+        self._world.history.add(TREE, f"{name}: leader {leader}, epoch {epoch}")
+        if state["controller_epoch"] != self._epoch:
+            self._wrong(f"{name} is changed by controller epoch {state['controller_epoch']} in {self._epoch}")
+        known_leader, known_epoch = self._states.get(partition, (-1, -1))
+        if epoch < known_epoch or (epoch == known_epoch and leader != known_leader):
+            self._wrong(f"{name}: leader {leader} with epoch {epoch} after {known_leader} with {known_epoch}")
+        self._states[partition] = (leader, epoch)
+
+    # The brokers
+
+    def _after_turn(self, process: Process) -> None:
+        for broker in self._cluster.brokers:
+            if broker.process is process and broker.server is not None:
+                self._check_controller(broker, broker.server)
+                self._check_leaders(broker, broker.server, process)
+
+    def _check_controller(self, broker: SimBroker, server: Broker) -> None:
+        membership = server._membership
+        if not isinstance(membership, ZooKeeperMembership) or membership._controller is None:
+            return
+        controller = membership._controller
+        if controller.is_active and (epoch := controller.epoch):
+            other = self._controllers.setdefault(epoch, broker.id)
+            if other != broker.id:
+                self._wrong(f"brokers {other} and {broker.id} are both the controller of epoch {epoch}")
+
+    def _check_leaders(self, broker: SimBroker, server: Broker, process: Process) -> None:
+        if server._replicas is None:
+            return
+        for partition in server._replicas.partitions():
+            key, epoch = (partition.topic, partition.index), partition.leader_epoch
+            known = self._seen.get((process, key))
+            if known == epoch:
+                continue
+            self._seen[process, key] = epoch
+            if known is not None and epoch < known:
+                self._wrong(
+                    f"{broker.name}: the epoch of {key[0]}-{key[1]} goes back from {known} to {epoch}"
+                )
+            if partition.is_leader:
+                other = self._leaders.setdefault((key, epoch), broker.id)
+                if other != broker.id:
+                    self._wrong(f"brokers {other} and {broker.id} lead {key[0]}-{key[1]} with epoch {epoch}")
+
+    # In the end
+
+    def differences(self) -> list[str]:
+        """In what the brokers do not agree with the tree; empty when metadata has converged."""
+        return [
+            f"{broker.name} {text}" for broker in self._cluster.brokers for text in self._differences(broker)
+        ]
+
+    def _differences(self, broker: SimBroker) -> Iterator[str]:
+        server, tree = broker.server, self._zookeeper.tree
+        if server is None or not broker.is_running or server._replicas is None:
+            yield "does not run"
+            return
+        snapshot = server._replicas.metadata.snapshot
+        registered = sorted(int(name) for name in tree.children(paths.BROKER_IDS))
+        if sorted(snapshot.brokers) != registered:
+            yield f"knows the brokers {sorted(snapshot.brokers)}, registered are {registered}"
+        if paths.CONTROLLER not in tree.nodes:
+            yield "has no controller"
+        elif snapshot.controller_id != (wanted := json.loads(tree.get(paths.CONTROLLER)[0])["brokerid"]):
+            yield f"knows the controller {snapshot.controller_id}, elected is {wanted}"
+        for (topic, index), (leader, epoch) in self._states.items():
+            known = snapshot.topics.get(topic)
+            state = None if known is None else known.partitions.get(index)
+            if state is None or (state.leader, state.leader_epoch) != (leader, epoch):
+                have = None if state is None else (state.leader, state.leader_epoch)
+                yield f"has {have} as leader and epoch of {topic}-{index}, the tree has {(leader, epoch)}"
+            if leader == broker.id:
+                partition = server._replicas.find_partition(topic, index)
+                if partition is None or not partition.is_leader or partition.leader_epoch != epoch:
+                    yield f"does not lead {topic}-{index} with epoch {epoch}"
+            if leader < 0:
+                yield f"knows no leader of {topic}-{index}"

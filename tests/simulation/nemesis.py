@@ -1,0 +1,243 @@
+"""Faults of a run: which happen when, drawn from the seed; `end` repairs everything."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+
+from tests.groups.history import BROKER
+from tests.groups.history import Line as GroupLine
+from tests.simulation.diaries import GroupDiary
+from tidelog.metadata.paths import CONTROLLER
+from tidelog.simulation.cluster import SimBroker, SimCluster
+from tidelog.simulation.process import Process
+
+FARTHEST_MS = 1_500_000
+"""Brokers refuse records from more than an hour in the future."""
+
+
+class Nemesis:
+    """Does something bad every few moments, until `end`."""
+
+    def __init__(
+        self,
+        cluster: SimCluster,
+        rng: random.Random,
+        diary: GroupDiary,
+        *,
+        keeps_synced_only: bool,
+        clients: Callable[[], Sequence[Process]],
+    ) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.rng = rng
+        self.is_over = False
+        self._diary = diary
+        self._clients = clients
+        self._faults: list[tuple[int, Callable[[SimBroker], None]]] = [
+            (4, self._kill),
+            (2, self._stop),
+            (3, self._pause),
+            (3, self._cut),
+            (2, self._slow_link),
+            (2, self._reset),
+            (2, self._slow_disk),
+            (1, self._jump),
+            (3, self._pause_client),
+        ]
+        if keeps_synced_only:
+            self._faults.append((4, self._lose_power))
+        if cluster.zookeeper is not None:
+            self._zookeeper = cluster.zookeeper
+            self._faults += [
+                (3, self._lose_zookeeper),
+                (2, self._cut_zookeeper),
+                (3, self._expire),
+                (1, self._stop_zookeeper),
+            ]
+
+    def begin(self) -> None:
+        self._next()
+
+    def _next(self) -> None:
+        self.world.after(self.rng.expovariate(1 / 1.2), self._strike)
+
+    def _strike(self) -> None:
+        if self.is_over:
+            return
+        weights = [weight for weight, _ in self._faults]
+        fault = self.rng.choices([fault for _, fault in self._faults], weights)[0]
+        fault(self._victim())
+        self._next()
+
+    def _victim(self) -> SimBroker:
+        """Any broker; often the controller, which has more to lose."""
+        controller = self._controller()
+        if controller is not None and self.rng.random() < 0.35:
+            return controller
+        return self.rng.choice(self.cluster.brokers)
+
+    def _controller(self) -> SimBroker | None:
+        if self.cluster.zookeeper is None or CONTROLLER not in self._zookeeper.tree.nodes:
+            return None
+        broker_id = json.loads(self._zookeeper.tree.get(CONTROLLER)[0])["brokerid"]
+        return next(broker for broker in self.cluster.brokers if broker.id == broker_id)
+
+    def end(self) -> None:
+        """Repair everything that is broken, and break nothing more."""
+        self.is_over = True
+        self._note("no more faults")
+        self.world.network.restore_all()
+        if self.cluster.zookeeper is not None:
+            self._start_zookeeper()
+            for broker in self.cluster.brokers:
+                self._zookeeper.heal(broker.host)
+        for process in list(self.world.processes):
+            if process.is_paused:
+                process.resume()
+        for host in self.world.hosts.values():
+            host.slow_disk_seconds = 0.0
+        for broker in self.cluster.brokers:
+            broker.restart_seconds = 0.5
+            broker.start()
+
+    def _note(self, what: str) -> None:
+        self.world.history.add("nemesis", what)
+
+    def _later(self, shortest: float, longest: float, repair: Callable[[], None]) -> None:
+        self.world.after(self.rng.uniform(shortest, longest), repair)
+
+    # Brokers
+
+    def _disturbed(self) -> None:
+        """Tell the checker that a commit may be sent twice: refused, although the first one took effect."""
+        self._diary.write([GroupLine(BROKER, "fell")])
+
+    def _fell(self, broker: SimBroker) -> None:
+        self._disturbed()
+        self._later(0.01, 4.0, broker.start)
+
+    def _kill(self, broker: SimBroker) -> None:
+        if broker.process is not None:
+            broker.kill()
+            self._fell(broker)
+
+    def _lose_power(self, broker: SimBroker) -> None:
+        if broker.process is not None:
+            broker.lose_power()
+            self._fell(broker)
+
+    def _stop(self, broker: SimBroker) -> None:
+        if broker.is_running:
+            broker.stop()
+            self._fell(broker)
+            # It may take long to stop, while it is paused for example.
+            self._later(4.0, 8.0, broker.start)
+
+    def _pause(self, broker: SimBroker) -> None:
+        broker.pause()
+        self._disturbed()
+
+        def resume() -> None:
+            broker.resume()
+            self._disturbed()
+
+        self._later(0.05, 7.0, resume)
+
+    def _reset(self, broker: SimBroker) -> None:
+        broker.reset_connections()
+        self._disturbed()
+
+    def _slow_disk(self, broker: SimBroker) -> None:
+        host = self.world.host(broker.host)
+        host.slow_disk_seconds = self.rng.choice([0.002, 0.02, 0.1])
+        self._note(f"the disk of {broker.name} takes up to {host.slow_disk_seconds} s longer")
+
+        def repair() -> None:
+            host.slow_disk_seconds = 0.0
+            self._note(f"the disk of {broker.name} is fast again")
+
+        self._later(0.5, 5.0, repair)
+
+    def _jump(self, broker: SimBroker) -> None:
+        clock = self.world.host(broker.host).clock
+        clock.jumped_ms = self.rng.randrange(-FARTHEST_MS, FARTHEST_MS)
+        self._note(f"the clock of {broker.name} is set to {clock.jumped_ms} ms beside the others")
+
+    # ZooKeeper
+
+    def _lose_zookeeper(self, broker: SimBroker) -> None:
+        self._note(f"{broker.name} loses its connection to ZooKeeper")
+        self._zookeeper.lose_connection(broker.host)
+
+    def _cut_zookeeper(self, broker: SimBroker) -> None:
+        to_server, to_client = self.rng.choice([(True, True), (True, False), (False, True)])
+        self._note(f"{broker.name} and ZooKeeper are cut off (requests {to_server}, answers {to_client})")
+        self._zookeeper.cut(broker.host, to_server=to_server, to_client=to_client)
+
+        def heal() -> None:
+            self._note(f"{broker.name} and ZooKeeper are connected again")
+            self._zookeeper.heal(broker.host)
+
+        self._later(0.1, 7.0, heal)
+
+    def _expire(self, broker: SimBroker) -> None:
+        self._note(f"the ZooKeeper session of {broker.name} expires")
+        self._zookeeper.expire(broker.host)
+
+    def _stop_zookeeper(self, _: SimBroker) -> None:
+        self._note("ZooKeeper is stopped")
+        self._zookeeper.stop()
+        self._later(0.1, 5.0, self._start_zookeeper)
+
+    def _start_zookeeper(self) -> None:
+        self._note("ZooKeeper runs")
+        self._zookeeper.start()
+
+    # Links
+
+    def _other_host(self, broker: SimBroker) -> str:
+        others = [other.host for other in self.cluster.brokers if other is not broker]
+        if others and self.rng.random() < 0.4:
+            return self.rng.choice(others)
+        return self.rng.choice(sorted(name for name in self.world.hosts if name != broker.host))
+
+    def _cut(self, broker: SimBroker) -> None:
+        network, other = self.world.network, self._other_host(broker)
+        ways = [(broker.host, other), (other, broker.host)]
+        if self.rng.random() < 0.5:
+            ways = [self.rng.choice(ways)]
+        for source, target in ways:
+            self._note(f"the link from {source} to {target} is cut")
+            network.cut(source, target)
+        self._disturbed()
+
+        def repair() -> None:
+            for source, target in ways:
+                self._note(f"the link from {source} to {target} is back")
+                network.restore(source, target)
+            self._disturbed()
+
+        self._later(0.1, 6.0, repair)
+
+    def _slow_link(self, broker: SimBroker) -> None:
+        network, other = self.world.network, self._other_host(broker)
+        seconds = self.rng.choice([0.01, 0.1, 1.0])
+        ways = [(broker.host, other), (other, broker.host)]
+        for source, target in ways:
+            self._note(f"the link from {source} to {target} takes up to {seconds} s longer")
+            network.slow_down(source, target, seconds)
+        self._disturbed()
+        self._later(0.5, 5.0, lambda: [network.slow_down(*way, 0.0) for way in ways] and None)
+
+    # Clients
+
+    def _pause_client(self, _: SimBroker) -> None:
+        running = [process for process in self._clients() if not process.is_paused]
+        if running:
+            process = self.rng.choice(running)
+            self._note(f"{process.name} is paused")
+            process.pause()
+            self._disturbed()
+            self._later(0.1, 7.0, process.resume)

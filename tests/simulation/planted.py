@@ -1,0 +1,230 @@
+"""Faults planted into the program on purpose: the simulation has to find each of them.
+
+A plant replaces a function by one that breaks a rule. The rules of a cluster that one replica can show are
+among them; the others need followers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tidelog.cluster import fetch, metadata_update, replica_states
+from tidelog.cluster.fetch import FetchParams
+from tidelog.cluster.replica_states import ReplicaStates
+from tidelog.controller import partition_state_machine
+from tidelog.controller.broker_changes import BrokerChanges
+from tidelog.controller.cluster_controller import ClusterController
+from tidelog.controller.watches import ChangeWatch
+from tidelog.coordinator.group.classic import ClassicGroup
+from tidelog.coordinator.group.offsets import Offsets
+from tidelog.coordinator.group.reconcile import Reconciler
+from tidelog.coordinator.transaction.markers import LocalMarkers, Marker, MarkerDone
+from tidelog.metadata import operations
+from tidelog.metadata.state import BrokerRegistration, PartitionState
+from tidelog.metadata.tree import ANY_VERSION, Check
+from tidelog.partitions import PartitionKey
+from tidelog.server.zookeeper_membership import ZooKeeperMembership
+from tidelog.simulation.disk import SimulatedDisk, SimulatedFile
+from tidelog.storage.producer_state_manager import ProducerStateManager
+
+
+class Patch:
+    """Replaces attributes, and puts them back."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: object) -> Any:
+        before = owner.__dict__[name]
+        self._before.append((owner, name, before))
+        setattr(owner, name, value)
+        return before
+
+    def undo(self) -> None:
+        for owner, name, before in reversed(self._before):
+            setattr(owner, name, before)
+
+
+def _nothing(*args: object, **named: object) -> None:
+    """Does nothing, where something is needed."""
+
+
+# -- disks and logs ----------------------------------------------------------------------------------
+
+
+def disk_lies(patch: Patch) -> None:
+    """A sync returns before anything is durable."""
+    patch.set(SimulatedFile, "fsync", _nothing)
+    patch.set(SimulatedDisk, "fsync", _nothing)
+
+
+def duplicates_are_written(patch: Patch) -> None:
+    """A batch that a producer repeats is written again."""
+    patch.set(ProducerStateManager, "find_duplicate", _nothing)
+    patch.set(ProducerStateManager, "check", _nothing)
+
+
+def producers_are_forgotten(patch: Patch) -> None:
+    """A start does not load the snapshot of the producers."""
+    patch.set(ProducerStateManager, "load", lambda self, entries, now_ms: self.clear())
+
+
+# -- transactions and groups -------------------------------------------------------------------------
+
+
+def reads_are_dirty(patch: Patch) -> None:
+    """Readers of committed records get what is not committed, and what is aborted."""
+
+    def read(partition: Any, wanted: Any, size: int, params: FetchParams, *rest: Any) -> object:
+        return before(partition, wanted, size, replace(params, isolation_level=0), *rest)
+
+    before = patch.set(fetch, "read_partition", read)
+
+
+def markers_are_lost(patch: Patch) -> None:
+    """A transaction ends without the marker of one of its partitions."""
+
+    def write(self: LocalMarkers, marker: Marker, keys: Iterable[PartitionKey], done: MarkerDone) -> None:
+        first, *rest = keys
+        if marker.producer_epoch % 5:
+            before(self, marker, [first], done)
+        else:
+            self._scheduler.call_soon_in_turn(lambda: done(first, None))
+        before(self, marker, rest, done)
+
+    before = patch.set(LocalMarkers, "write", write)
+
+
+def aborted_offsets_stay(patch: Patch) -> None:
+    """The group offsets of an aborted transaction are committed."""
+
+    def end(self: Offsets, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
+        before(self, producer_id, producer_epoch, commit=True)
+
+    before = patch.set(Offsets, "end_transaction", end)
+
+
+def strangers_commit(patch: Patch) -> None:
+    """A member that was removed from its group may commit."""
+    patch.set(ClassicGroup, "validate_offset_commit", _nothing)
+
+
+def partitions_have_two_owners(patch: Patch) -> None:
+    """A consumer group gives a partition away before its owner has released it."""
+
+    def step(self: Reconciler, *args: Any, **named: Any) -> object:
+        self._owners = {}
+        return before(self, *args, **named)
+
+    before = patch.set(Reconciler, "step", step)
+
+
+# -- the cluster -------------------------------------------------------------------------------------
+
+
+def absence_is_deletion(patch: Patch) -> None:
+    """A broker takes each update of the metadata for a full one: topics that it does not name are deleted."""
+
+    def full(state: Any, request: Any, *, is_full: bool = False) -> object:
+        return before(state, request, is_full=True)
+
+    before = patch.set(metadata_update, "updated", full)
+
+
+def epochs_stay(patch: Patch) -> None:
+    """A new leader has the leader epoch of the one before."""
+
+    def elect(state: PartitionState, *args: Any, **named: Any) -> PartitionState | None:
+        elected = before(state, *args, **named)
+        return None if elected is None else replace(elected, leader_epoch=state.leader_epoch)
+
+    before = patch.set(partition_state_machine.election, "elect_for_offline", elect)
+
+
+def old_states_are_taken(patch: Patch) -> None:
+    """A broker does what a controller asked for long ago."""
+    patch.set(replica_states, "check_leader_and_isr", _nothing)
+    patch.set(ReplicaStates, "_check_controller", _nothing)
+
+
+def old_controllers_write(patch: Patch) -> None:
+    """A controller goes on after its session expired, and its writes do not check its epoch."""
+    unchecked = property(lambda self: Check("/controller_epoch", ANY_VERSION))
+    patch.set(operations.ControllerEpoch, "check", unchecked)
+    patch.set(ClusterController, "_end_term", _nothing)
+
+
+def watches_are_lost(patch: Patch) -> None:
+    """A watch of the controller is set once, and not again after it fired."""
+    patch.set(ChangeWatch, "_fire", lambda self, event: self._changed(event))
+
+
+def expired_brokers_stay_away(patch: Patch) -> None:
+    """A broker whose session expired does not register again."""
+
+    async def register(self: ZooKeeperMembership) -> None:
+        if not self._has_joined:
+            await before(self)
+
+    before = patch.set(ZooKeeperMembership, "_register", register)
+
+
+def restarts_are_overlooked(patch: Patch) -> None:
+    """The controller does nothing about a broker that comes back before its old registration is gone."""
+
+    async def start(self: BrokerChanges, brokers: Sequence[BrokerRegistration]) -> None:
+        live = self._context.live_or_shutting_down_brokers
+        if new := [broker for broker in brokers if broker.broker_id not in live]:
+            await started(self, new)
+
+    async def fail(self: BrokerChanges, broker_ids: Sequence[int]) -> None:
+        reached = self._term.channels.broker_ids
+        if gone := [broker_id for broker_id in broker_ids if broker_id not in reached]:
+            await failed(self, gone)
+
+    started = patch.set(BrokerChanges, "_start", start)
+    failed = patch.set(BrokerChanges, "_fail", fail)
+
+
+class Plant(NamedTuple):
+    plant: Callable[[Patch], None]
+    brokers: int = 3
+    seeds: int = 20
+    """How many seeds may be needed to find it."""
+
+
+PLANTED: dict[str, Plant] = {
+    function.__name__.replace("_", "-"): Plant(function, brokers, seeds)
+    for function, brokers, seeds in [
+        (disk_lies, 1, 20),
+        (duplicates_are_written, 1, 20),
+        (producers_are_forgotten, 1, 20),
+        (reads_are_dirty, 1, 20),
+        (markers_are_lost, 1, 20),
+        (aborted_offsets_stay, 1, 20),
+        (strangers_commit, 1, 20),
+        (partitions_have_two_owners, 1, 20),
+        (absence_is_deletion, 3, 20),
+        (epochs_stay, 3, 20),
+        (old_states_are_taken, 3, 20),
+        (old_controllers_write, 3, 20),
+        (watches_are_lost, 3, 20),
+        (expired_brokers_stay_away, 3, 20),
+        (restarts_are_overlooked, 3, 20),
+    ]
+}
+
+
+@contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    """Break the program while the block runs; None leaves it whole."""
+    patch = Patch()
+    try:
+        if name is not None:
+            PLANTED[name].plant(patch)
+        yield
+    finally:
+        patch.undo()

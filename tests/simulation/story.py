@@ -1,0 +1,333 @@
+"""One run of the simulation: clients work, faults happen, all is repaired, and everything is checked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+
+from tests.exactly_once.checker import Final, Log
+from tests.exactly_once.checker import check as check_transactions
+from tests.exactly_once.history import COMMITTED, UNCOMMITTED, Partition
+from tests.groups.checker import check as check_group
+from tests.simulation.actors import (
+    ANSWERS,
+    RECONNECT,
+    Member,
+    Orders,
+    Reader,
+    SteadyWriter,
+    TransactionalWriter,
+    plain_consumer,
+)
+from tests.simulation.diaries import GroupDiary, TransactionDiary
+from tests.simulation.invariants import Invariants
+from tests.simulation.nemesis import Nemesis
+from tidelog import AsyncAdmin, NewTopic
+from tidelog.clients.admin.topics import OffsetSpec
+from tidelog.errors import KafkaError
+from tidelog.simulation.cluster import SimCluster
+from tidelog.simulation.process import Process
+from tidelog.simulation.world import World
+
+TOPIC, PARTITIONS = "events", 4
+GROUP = "readers"
+TRANSACTION_TOPICS = {"orders": 2, "stock": 1}
+STRATEGIES = ("range", "cooperative-sticky", "consumer")
+FAULT_SECONDS = 20.0
+RECOVERY_SECONDS = 90.0
+CONVERGENCE_SECONDS = 15.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    seed: int
+    problems: list[str]
+    history: str
+    seconds: float
+    steps: int
+
+
+@dataclass(slots=True)
+class Audit:
+    """What the logs and groups have in the end."""
+
+    ends: dict[Partition, int] = field(default_factory=dict)
+    committed: dict[Partition, int] = field(default_factory=dict)
+    final: Final = field(default_factory=lambda: Final("auditor"))
+
+
+class Story:
+    def __init__(
+        self,
+        seed: int,
+        brokers: int = 1,
+        fault_seconds: float = FAULT_SECONDS,
+        log_level: int = logging.WARNING,
+    ) -> None:
+        self.world = world = World(seed, log_level)
+        self.rng = world.fork("story")
+        self.keeps_synced_only = self.rng.random() < 0.4
+        settings = {
+            "offsets.topic.num.partitions": "2",
+            "transaction.state.log.num.partitions": "2",
+            "group.min.session.timeout.ms": "1000",
+            "group.consumer.session.timeout.ms": "4000",
+            "group.consumer.min.session.timeout.ms": "4000",
+            "group.consumer.heartbeat.interval.ms": "1000",
+            "group.consumer.min.heartbeat.interval.ms": "1000",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        }
+        if self.keeps_synced_only:
+            settings["log.flush.interval.messages"] = "1"
+        self.cluster = SimCluster(world, brokers, settings)
+        self.invariants: Invariants | None = None
+        if self.cluster.zookeeper is not None:
+            self.invariants = Invariants(self.cluster, self.cluster.zookeeper)
+        self.groups = GroupDiary(world.history)
+        self.transactions = TransactionDiary(world.history)
+        self.problems: list[str] = []
+        self.fault_seconds = fault_seconds
+        self.audit = Audit()
+        self._writer_orders = Orders()
+        self._member_orders = Orders()
+        self._writing = 0  # actors that have to end before logs are final
+        self._instances: dict[str, int] = {}
+        self._clients: list[Process] = []
+        self._members = 0
+        self.steady = SteadyWriter(
+            self.bootstrap,
+            TOPIC,
+            PARTITIONS,
+            self._writer_orders,
+            lambda text: world.history.add("steady", text),
+        )
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    @property
+    def transaction_partitions(self) -> list[Partition]:
+        return [(topic, index) for topic, count in TRANSACTION_TOPICS.items() for index in range(count)]
+
+    # The run
+
+    def run(self) -> Outcome:
+        with self.world.running():
+            try:
+                self._run()
+            except _GiveUp as error:
+                self.problems.append(str(error))
+        if self.invariants is not None:
+            self.problems += self.invariants.problems
+        self.problems += self.world.failures
+        return Outcome(
+            self.world.seed, self.problems, self.world.history.text(), self.world.now, self.world.steps
+        )
+
+    def _run(self) -> None:
+        world = self.world
+        self.cluster.start()
+        self._do("setup", self._create_topics)
+        self._start_clients()
+        nemesis = Nemesis(
+            self.cluster,
+            world.fork("nemesis"),
+            self.groups,
+            keeps_synced_only=self.keeps_synced_only,
+            clients=lambda: [process for process in self._clients if process.is_alive],
+        )
+        nemesis.begin()
+        world.run(self.fault_seconds)
+        nemesis.end()
+        self._wait(lambda: self.cluster.is_running, "all brokers have started")
+        if self.invariants is not None:
+            self._converge(self.invariants)
+        self._writer_orders.stopping = True
+        self._wait(lambda: self._writing == 0, "all writers have ended")
+        self._do("auditor", self._audit)
+        self._member_orders.stopping = True
+        self.problems += self.steady.problems
+        self._check()
+
+    def _converge(self, invariants: Invariants) -> None:
+        self.world.run(CONVERGENCE_SECONDS, lambda: not invariants.differences())
+        self.problems += [f"in the end {text}" for text in invariants.differences()]
+
+    def _check(self) -> None:
+        written = {partition: sorted(values) for partition, values in self.steady.written.items()}
+        self.problems += check_group(self.groups.lines, self.audit.ends, self.audit.committed, written)
+        found = check_transactions(self.transactions.lines, [self.audit.final])
+        self.problems += [f"{problem.rule}: {problem.text}" for problem in found]
+
+    def _wait(self, condition: Callable[[], bool], what: str, seconds: float = RECOVERY_SECONDS) -> None:
+        if not self.world.run(seconds, condition):
+            raise _GiveUp(f"not within {seconds:.0f} s after the last fault: {what}")
+
+    def _do(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Let a client do something that has to succeed in time."""
+        done = False
+        failure: KafkaError | None = None
+
+        async def main(_: Process) -> None:
+            nonlocal failure
+            try:
+                await work()
+            except KafkaError as error:
+                failure = error
+
+        def exited() -> None:
+            nonlocal done
+            done = True
+
+        self.world.start(name, f"client-{name}", main, exited)
+        self._wait(lambda: done, f"{name} is done")
+        if failure is not None:
+            raise _GiveUp(f"{name} fails: {failure!r}")
+
+    # Clients
+
+    def _start_clients(self) -> None:
+        self.strategy = self.rng.choice(STRATEGIES)
+        self._start_writer("steady", self.steady.main)
+        for number in range(1, 3):
+            self._start_transactional(f"txn{number}")
+        for _ in range(self.rng.randint(1, 3)):
+            self._start_member()
+        for isolation in (COMMITTED, UNCOMMITTED):
+            reader = Reader(
+                f"reader-{isolation[5:]}",
+                self.bootstrap,
+                self.transaction_partitions,
+                isolation,
+                self.transactions,
+                self._member_orders,
+            )
+            self._clients.append(self.world.start(reader.name, f"client-{reader.name}", reader.main))
+
+    def _start_writer(self, name: str, main: Callable[[Process], Coroutine[None, None, None]]) -> None:
+        self._writing += 1
+
+        def exited() -> None:
+            self._writing -= 1
+
+        self._clients.append(self.world.start(name, f"client-{name}", main, exited))
+
+    def _start_transactional(self, transactional_id: str) -> None:
+        number = self._instances[transactional_id] = self._instances.get(transactional_id, 0) + 1
+        name = f"{transactional_id}@{number}"
+        writer = TransactionalWriter(
+            name,
+            number,
+            transactional_id,
+            self.bootstrap,
+            self.transaction_partitions,
+            self.transactions,
+            self._writer_orders,
+        )
+
+        def exited() -> None:
+            self._writing -= 1
+            if not self._writer_orders.stopping:
+                self._start_transactional(transactional_id)
+
+        self._writing += 1
+        host = f"client-{transactional_id}"
+        process = self.world.start(name, host, writer.main, exited)
+        self._clients.append(process)
+        if self.rng.random() < 0.5:
+            self.world.after(
+                self.rng.uniform(1.0, 10.0), lambda: self._kill_writer(process, transactional_id)
+            )
+
+    def _kill_writer(self, process: Process, transactional_id: str) -> None:
+        """The next producer of the transactional id takes over."""
+        if process.is_alive and not self._writer_orders.stopping:
+            self.world.history.add(process.name, "is killed")
+            self.world.kill(process)
+            self._writing -= 1
+            self._start_transactional(transactional_id)
+
+    def _start_member(self) -> None:
+        self._members += 1
+        name = f"member-{self._members}"
+        orders = self._member_orders
+        member = Member(name, self.bootstrap, GROUP, TOPIC, self.strategy, self.groups, orders)
+        process = self.world.start(name, f"client-{name}", member.main)
+        self._clients.append(process)
+        if self.rng.random() < 0.5:
+            self.world.after(self.rng.uniform(1.0, 12.0), lambda: self._kill_member(process))
+
+    def _kill_member(self, process: Process) -> None:
+        if process.is_alive and not self._writer_orders.stopping:
+            self.world.history.add(process.name, "is killed")
+            self.world.kill(process)
+            self._start_member()
+
+    # Before and after
+
+    def _admin(self) -> AsyncAdmin:
+        return AsyncAdmin(
+            {"bootstrap.servers": self.bootstrap, "default.api.timeout.ms": 10_000, **RECONNECT, **ANSWERS}
+        )
+
+    async def _create_topics(self) -> None:
+        topics = {TOPIC: PARTITIONS, **TRANSACTION_TOPICS}
+        async with self._admin() as admin:
+            await admin.create_topics([NewTopic(name, count, 1) for name, count in topics.items()])
+
+    async def _audit(self) -> None:
+        """Wait until the group has read everything and no transaction is open, then read all logs."""
+        events = [(TOPIC, index) for index in range(PARTITIONS)]
+        audit, final = self.audit, self.audit.final
+        async with self._admin() as admin:
+            audit.ends = await _ends(admin, events, UNCOMMITTED)
+            deadline = self.world.now + RECOVERY_SECONDS / 2
+            while self.world.now < deadline:
+                try:
+                    audit.committed = await _group_offsets(admin, GROUP)
+                    final.ends = await _ends(admin, self.transaction_partitions, UNCOMMITTED)
+                    final.stable_ends = await _ends(admin, self.transaction_partitions, COMMITTED)
+                except KafkaError as error:
+                    self.world.history.add("auditor", f"has to ask again: {error!r}")
+                    continue
+                if audit.committed == {k: v for k, v in audit.ends.items() if v} and (
+                    final.ends == final.stable_ends
+                ):
+                    break
+                await asyncio.sleep(0.5)
+            for transactional_id in self._instances:
+                group = f"group-{transactional_id}"
+                final.offsets[group] = await _group_offsets(admin, group)
+                final.waiting[group] = []
+        final.committed = await _read(self.bootstrap, self.transaction_partitions, COMMITTED)
+        final.uncommitted = await _read(self.bootstrap, self.transaction_partitions, UNCOMMITTED)
+
+
+class _GiveUp(Exception):
+    pass
+
+
+async def _ends(admin: AsyncAdmin, partitions: list[Partition], isolation: str) -> dict[Partition, int]:
+    found = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), isolation_level=isolation)
+    return {(topic, index): info.offset for (topic, index), info in found.items()}
+
+
+async def _group_offsets(admin: AsyncAdmin, group: str) -> dict[Partition, int]:
+    found = await admin.list_consumer_group_offsets([group], require_stable=True)
+    return {(topic, index): offset.offset for (topic, index), offset in found[group].items()}
+
+
+async def _read(bootstrap: str, partitions: list[Partition], isolation: str) -> dict[Partition, Log]:
+    """Everything that a consumer gets up to the end."""
+    consumer = plain_consumer(bootstrap, partitions, isolation)
+    found: dict[Partition, Log] = {partition: [] for partition in partitions}
+    async with consumer:
+        ends = await consumer.end_offsets(partitions)
+        consumer.seek_to_beginning()
+        while any([await consumer.position(partition) < ends[partition] for partition in ends]):
+            for record in await consumer.poll(0.5):
+                found[record.topic, record.partition].append((record.offset, (record.value or b"").decode()))
+    return found

@@ -1,0 +1,40 @@
+"""A seed determines a run: the same seed has the same history, to the byte."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.seeds import PROJECT
+from tests.simulation.story import Story
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_the_same_seed_has_the_same_history(brokers: int) -> None:
+    first, second = (Story(7, brokers, fault_seconds=6).run() for _ in range(2))
+    assert first.history == second.history
+    assert first.history.count("\n") > 200
+
+
+def test_different_seeds_have_different_histories() -> None:
+    first, second = (Story(seed, 1, fault_seconds=3).run() for seed in (1, 2))
+    assert first.history != second.history
+
+
+def test_another_process_replays_the_history() -> None:
+    texts = [
+        subprocess.run(
+            [sys.executable, "-m", "tests.simulation", "5", "--seconds", "4"],
+            cwd=PROJECT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert texts[0] == texts[1]
+    assert "is the controller" in texts[0]
