@@ -34,8 +34,6 @@ from tidelog.metadata.tree_writes import Step, write_steps
 from tidelog.partitions import TopicPartition
 from tidelog.slices import in_slices
 
-_log = logging.getLogger("tidelog.metadata")
-
 T = TypeVar("T")
 
 NO_TOPIC_ID = bytes(16)

@@ -64,7 +64,7 @@ class ClusterFeatures:
         return broker_id in self._without_features
 
     def brokers_changed(self) -> None:
-        """Brokers joined or left, or changes may have been missed: read the registrations in the background."""
+        """Brokers joined or left, or a change may have been missed: read the registrations again."""
         self._is_outdated = True
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._reload())
