@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.controlled import live_broker, update_metadata
+from tests.storage.helpers import batch
 from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.security import Security
@@ -28,9 +29,10 @@ from tidelog.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tidelog.protocol.messages.update_metadata import UpdateMetadataResponse
 from tidelog.server import broker as broker_module
-from tidelog.server.broker import SUPPORTED_FEATURES, Broker
+from tidelog.server.broker import SUPPORTED_FEATURES, Broker, BrokerState
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.cluster import ClusterConfig
 from tidelog.server.platform import RealPlatform
@@ -91,6 +93,13 @@ class Stage:
         return connection.features
 
 
+async def create(client: AsyncConnection, name: str) -> None:
+    topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+    request = CreateTopicsRequest(topics=[topic])
+    while (await client.call(request, CreateTopicsResponse)).topics[0].error_code not in (0, 36):
+        await asyncio.sleep(0.01)
+
+
 def test_a_stop_does_not_wait_for_a_request_that_waits_for_zookeeper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,10 +130,7 @@ def test_settings_are_neither_read_nor_changed_while_zookeeper_is_gone(tmp_path:
     async def story() -> None:
         await stage.broker.start()
         client = await stage.connect()
-        made = CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1)])
-        made.topics[0].replication_factor = 1
-        while (await client.call(made, CreateTopicsResponse)).topics[0].error_code not in (0, 36):
-            await asyncio.sleep(0.01)
+        await create(client, "t")
         stage.zookeeper.stop()
         altered = await client.call(
             IncrementalAlterConfigsRequest(resources=[change]), IncrementalAlterConfigsResponse
@@ -135,6 +141,32 @@ def test_settings_are_neither_read_nor_changed_while_zookeeper_is_gone(tmp_path:
         stage.zookeeper.start()
         while described.results[0].error_code:
             described = await client.call(DescribeConfigsRequest(resources=[wanted]), DescribeConfigsResponse)
+        client.close()
+        await stage.broker.stop()
+
+    stage.run(story())
+
+
+def test_a_log_folder_that_fails_while_the_controller_moves_leaderships_is_offline(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+
+    async def story() -> None:
+        await stage.broker.start()
+        client = await stage.connect()
+        await create(client, "t")
+        wanted = ProduceRequest.PartitionProduceData(index=0, records=bytes(batch()))
+        topic = ProduceRequest.TopicProduceData(name="t", partition_data=[wanted])
+        request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
+
+        async def produced() -> int:
+            answer = await client.call(request, ProduceResponse, version=9)
+            return answer.responses[0].partition_responses[0].error_code
+
+        while await produced():
+            await asyncio.sleep(0.01)
+        stage.broker.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        stage.broker.log_dir_offline(str(tmp_path), [("t", 0)])
+        assert await produced() == ErrorCode.KAFKA_STORAGE_ERROR
         client.close()
         await stage.broker.stop()
 

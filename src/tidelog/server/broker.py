@@ -381,7 +381,9 @@ class Broker(LogManagerListener):
 
         While logs are loaded another thread than the loop's calls this.
         """
-        if self._membership is None or self.state is not BrokerState.RUNNING_AS_BROKER:
+        # Clients are served until the controller has moved leaderships away, which may take minutes.
+        serves = (BrokerState.RUNNING_AS_BROKER, BrokerState.PENDING_CONTROLLED_SHUTDOWN)
+        if self._membership is None or not self._has_logs or self.state not in serves:
             return
         self._membership.partitions_offline(lost)
         self._spawn(self._tell_controller(lost))
