@@ -449,6 +449,19 @@ def test_a_broker_with_another_time_deletes_no_new_announcement() -> None:
     run(story)
 
 
+def test_settings_that_cannot_be_understood_hide_no_others() -> None:
+    async def story(world: World) -> None:
+        store = await world.store()
+        for entity_path in ("topics/bad", "topics/good", "users/bad", "users/good"):
+            await store.write_config(entity_path, {"a": "1"})
+        for entity_path in ("topics/bad", "users/bad"):
+            await store.tree.set(f"/config/{entity_path}", b"{")
+        assert await store.topic_configs(["bad", "good"]) == {"bad": {}, "good": {"a": "1"}}
+        assert await store.read_entity_configs() == {"users/good": {"a": "1"}}
+
+    run(story)
+
+
 def test_an_announcement_that_cannot_be_understood_hides_no_other() -> None:
     async def story(world: World) -> None:
         store = await world.store()

@@ -284,11 +284,11 @@ class ClusterStore:
     # --- settings
 
     async def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The settings that topics override; empty for a topic without a settings node."""
+        """The settings that topics override; none if its node is missing or not understood."""
         by_topic = {name: paths.entity_config(paths.entity_path("topics", name)) for name in topics}
         found = await self.tree.get_all(by_topic.values())
         return {
-            name: decode(path, nodes.decode_config, found[path][0]) if path in found else {}
+            name: _settings(path, found[path][0]) if path in found else {}
             for name, path in by_topic.items()
         }
 
@@ -305,7 +305,7 @@ class ClusterStore:
         kinds = [kind for kind in await self._children(paths.CONFIG) if kind not in ("topics", "changes")]
         below = await asyncio.gather(*(subtree(self.tree, child_of(paths.CONFIG, kind)) for kind in kinds))
         found = await self.tree.get_all([path for some in below for path in some])
-        configs = {path: decode(path, nodes.decode_config, data) for path, (data, _) in found.items()}
+        configs = {path: _settings(path, data) for path, (data, _) in found.items()}
         return {path.removeprefix(f"{paths.CONFIG}/"): some for path, some in configs.items() if some}
 
     async def write_config(self, entity_path: str, configs: Mapping[str, str]) -> None:
@@ -452,6 +452,11 @@ def _partition_state(
         # The partition has a state, if not a known one: no leader may be written over it.
         version = 0 if found is None else found[1].version
         return replace(operations.partition_state(topic, index, node, None), partition_epoch=version)
+
+
+def _settings(path: str, data: bytes) -> dict[str, str]:
+    """The settings of one entity of many. As in Kafka it has none if they are not understood."""
+    return decode_or_log(path, nodes.decode_config, data) or {}
 
 
 def _sequence(name: str) -> int:
