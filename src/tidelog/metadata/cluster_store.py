@@ -22,9 +22,11 @@ from tidelog.metadata.registration import create_ephemeral
 from tidelog.metadata.state import BrokerRegistration, PartitionState, TopicState
 from tidelog.metadata.tree import (
     BadVersion,
+    Create,
     Delete,
     NodeExists,
     NoNode,
+    SetData,
     Stat,
     Watch,
     child_of,
@@ -322,6 +324,34 @@ class ClusterStore:
                 exists = not exists
             except ConnectionLost:
                 continue  # the same settings can be written twice
+
+    async def change_config(
+        self, entity_path: str, after: Callable[[Mapping[str, str]], Mapping[str, str] | None]
+    ) -> None:
+        """Replace an entity's settings by what `after` makes of them, and notify all brokers.
+
+        None leaves them as they are. If another broker changes them at the same time, `after` is called again
+        with its settings, so that neither change is lost.
+        """
+        path = paths.entity_config(entity_path)
+        while True:
+            version: int | None = None
+            present: dict[str, str] = {}
+            try:
+                data, stat = await self.tree.get(path)
+                present, version = decode(path, nodes.decode_config, data), stat.version
+            except NoNode:
+                await ensure_path(self.tree, parent_of(path))
+            wanted = after(present)
+            if wanted is None or wanted == present:
+                return
+            written = nodes.encode_config(wanted)
+            change = Create(path, written) if version is None else SetData(path, written, version)
+            try:
+                await self.tree.multi([change, operations.config_notice(entity_path)])
+                return
+            except (BadVersion, ConnectionLost, NodeExists, NoNode):
+                continue  # look what they are now
 
     async def read_config_changes(self, after: int, watch: Watch | None = None) -> list[ConfigChangeNotice]:
         """The notifications with a number above `after`, in order; -1 for all.

@@ -74,7 +74,6 @@ class AdminManager:
         self._rules = rules
         self._listener = listener
         self._timeout = timeout
-        self._lock = asyncio.Lock()  # two changes of an entity at once would lose one
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout: float | None = None
@@ -147,14 +146,14 @@ class AdminManager:
     async def _change(
         self, entity: ConfigEntity, after: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
     ) -> None:
-        async with self._lock:
-            present = await self._store.read_config(entity.path)
+        def wanted(present: Mapping[str, str]) -> Mapping[str, str] | None:
             configs = after(present)
             self._rules.validate(entity, configs)
-            if validate_only or configs == present:
-                return
-            await self._store.write_config(entity.path, configs)
-        await self._listener.refresh(entity.path)
+            return None if validate_only else configs
+
+        await self._store.change_config(entity.path, wanted)
+        if not validate_only:
+            await self._listener.refresh(entity.path)
 
     def _check(self, entity: ConfigEntity) -> None:
         if entity.kind not in HAVE_DEFAULTS and entity.name in ("", DEFAULT_ENTITY):
