@@ -21,6 +21,7 @@ from tidelog.errors import (
     UnknownServerError,
 )
 from tidelog.metadata.state import ClusterState, PartitionState, TopicState
+from tidelog.storage.log import Log
 
 TOPIC = "__state"
 
@@ -359,6 +360,42 @@ def test_a_disk_that_refuses_holds_no_request_up(tmp_path: Path, suffix: str, nu
     assert stage.answers[-20:] == [None] * 20
     live, loaded = stage.runtime.shard(0), stage.loaded_anew(partition)
     assert (loaded.values, loaded.open, loaded.offsets) == (live.values, live.open, live.offsets)
+
+
+@pytest.mark.parametrize("where", ["read", "loaded"])
+def test_a_partition_that_cannot_be_loaded_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    stage = Stage(tmp_path / "data")
+    stage.lead()
+    stage.append((b"a", b"1"))
+    stage.runtime.resigned(0)
+    fine = [stage.world.partition(TOPIC, number) for number in range(1, 2 * LOADS_AT_ONCE)]
+    read, loaded = Log.read, Pairs.loaded
+
+    def fail_to_read(log: Log, *args: object, **more: object) -> object:
+        if log.partition == 0:
+            raise OSError(errno.EIO, "a bad sector")
+        return read(log, *args, **more)  # type: ignore[arg-type]
+
+    def fail_at_the_end(shard: Pairs) -> None:
+        if shard.partition == 0:
+            raise ValueError("a mistake")
+        loaded(shard)
+
+    if where == "read":
+        monkeypatch.setattr(Log, "read", fail_to_read)
+    else:
+        monkeypatch.setattr(Pairs, "loaded", fail_at_the_end)
+    for _ in range(2 * LOADS_AT_ONCE):
+        stage.runtime.elected(stage.world.replicas.partition(TOPIC, 0))
+        stage.world.advance()
+    for partition in fine:
+        stage.runtime.elected(partition)
+    stage.world.advance()
+    assert all(stage.runtime.shard(partition.index).is_loaded for partition in fine)
+    with pytest.raises(NotCoordinator):
+        stage.runtime.shard(0)
 
 
 def test_a_record_that_cannot_be_replayed_makes_the_shard_load_anew(

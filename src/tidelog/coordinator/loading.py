@@ -61,7 +61,7 @@ class Loading(Generic[S]):
         except NotCached as cold:
             bring_in(self._runtime.scheduler, cold, reads, self.go_on)
             return
-        except KafkaError as error:
+        except (KafkaError, OSError) as error:
             self._failed(error)
             return
         if found.slice is None:
@@ -129,7 +129,11 @@ class Loading(Generic[S]):
     def _finish(self) -> None:
         hosted = self._hosted
         hosted.is_loaded = True
-        hosted.shard.loaded()
+        try:
+            hosted.shard.loaded()
+        except Exception as error:  # it concerns this partition alone
+            self._failed(error)
+            return
         level = logging.INFO if self._records else logging.DEBUG
         log.log(
             level,
