@@ -22,7 +22,8 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.metadata.nodes import BrokerNode
-from tidelog.metadata.state import NO_LEADER, PartitionState
+from tidelog.metadata.state import NO_LEADER, BrokerRegistration, PartitionState
+from tidelog.metadata.tree import Watch
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from tidelog.protocol.messages.update_metadata import UpdateMetadataRequest
@@ -196,6 +197,30 @@ def test_a_broker_that_moves_gets_the_requests_that_waited_for_it() -> None:
             await node.store.update_broker(2, BrokerNode([moved], 0))
             await cluster.until(lambda: node.broker.deleted == [DEMO], "the log is deleted")
             await cluster.until(lambda: not controller.controller.context.topics, "the topic is deleted")
+
+    simulated(story())
+
+
+def test_a_broker_that_moves_before_the_controller_watches_it_is_reached() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            controller = await controller_on(cluster, 1)
+            read_brokers = controller.store.read_brokers
+
+            async def read_then_move(
+                watch: Watch | None = None, *, watch_each: Watch | None = None
+            ) -> dict[int, BrokerRegistration]:
+                found = await read_brokers(watch, watch_each=watch_each)
+                if 2 in found:
+                    controller.store.read_brokers = read_brokers  # type: ignore[method-assign]
+                    cluster.nodes[2].port = cluster.next_port()
+                    moved = Endpoint("PLAINTEXT", "PLAINTEXT", "elsewhere", cluster.nodes[2].port)
+                    await controller.store.update_broker(2, BrokerNode([moved], 0))
+                return found
+
+            controller.store.read_brokers = read_then_move  # type: ignore[method-assign]
+            node = await cluster.start(2)
+            await cluster.until(lambda: node.broker.live == {1, 2}, "broker 2 is told")
 
     simulated(story())
 

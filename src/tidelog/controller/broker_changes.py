@@ -97,9 +97,11 @@ class BrokerChanges:
             *(self._term.cluster.read_broker(broker.broker_id, self._broker_modified) for broker in brokers)
         )
         for broker, newest in zip(brokers, watched, strict=True):
-            # Of a broker that left meanwhile the next event is about.
-            is_same = newest is not None and newest.epoch == broker.epoch
-            self._context.add_live_brokers([newest if newest is not None and is_same else broker])
+            # A broker that left meanwhile is the subject of the next event.
+            if newest is not None and newest.epoch == broker.epoch and newest != broker:
+                self._term.channels.replace_broker(newest)  # its address may have changed; nothing is queued
+                broker = newest
+            self._context.add_live_brokers([broker])
         broker_ids = [broker.broker_id for broker in brokers]
         others = [
             broker_id
