@@ -18,7 +18,7 @@ from tidelog.metadata.controller_store import ControllerStore
 from tidelog.metadata.operations import CHANGE_EXPIRY_MS, ControllerEpoch, Fenced
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.state import NO_STATE_NODE, PartitionState, TopicState
-from tidelog.metadata.tree import Create, Delete, NodeExists, NoNode, Operation, Result
+from tidelog.metadata.tree import Create, DataTooLarge, Delete, NodeExists, NoNode, Operation, Result
 from tidelog.metadata.tree_writes import MAX_MULTI_BYTES, MAX_MULTI_OPERATIONS, Step, write_steps
 from tidelog.metadata.zookeeper.settings import ZooKeeperSettings
 from tidelog.partitions import TopicPartition
@@ -337,6 +337,17 @@ def test_fields_that_this_version_does_not_know_are_kept() -> None:
         node = nodes.TopicNode.decode((await store.tree.get("/brokers/topics/demo"))[0])
         assert node.other_fields == {"colour": "blue"}
         assert len(node.partitions) == 2
+
+    run(story)
+
+
+def test_a_topic_that_zookeeper_does_not_take_does_not_prevent_the_others() -> None:
+    async def story(world: World) -> None:
+        store, controller = await world.controller()
+        wide = topic("wide", 100_000)
+        refused = await controller.create_topics([topic("a"), wide, topic("b")])
+        assert {name: type(error) for name, error in refused.items()} == {"wide": DataTooLarge}
+        assert await store.read_topic_names() == ["a", "b"]
 
     run(story)
 

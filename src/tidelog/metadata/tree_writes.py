@@ -19,6 +19,7 @@ from tidelog.metadata.tree import (
     BadVersion,
     Check,
     Create,
+    DataTooLarge,
     Delete,
     NodeExists,
     NoNode,
@@ -40,7 +41,7 @@ MAX_MULTI_OPERATIONS = 300
 OPERATION_OVERHEAD = 64
 """Bytes of an encoded operation beside its path and data, at most: header, lengths, flags, access list."""
 
-REFUSALS = (NodeExists, NoNode, BadVersion, NotEmpty)
+REFUSALS = (NodeExists, NoNode, BadVersion, NotEmpty, DataTooLarge)
 """Errors of one operation. Others concern the tree as a whole."""
 
 
