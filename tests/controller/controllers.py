@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from tests.support.virtual_loop import VirtualLoop
 from tests.support.wait import eventually_async
+from tidelog.cluster.metadata_update import FULL_UPDATE
 from tidelog.cluster.transport import BrokerConnection
 from tidelog.controller.channel_manager import ChannelSettings
 from tidelog.controller.cluster_controller import ClusterController
@@ -81,6 +82,8 @@ class FakeBroker:
     live: set[int] = field(default_factory=set)
     leaders: dict[TopicPartition, int] = field(default_factory=dict)
     """The leaders of all partitions, from UpdateMetadata."""
+    forgotten: set[str] = field(default_factory=set)
+    """The topics that a full update did not have."""
     failed_dir: set[TopicPartition] = field(default_factory=set)
     received: list[Message] = field(default_factory=list)
     acting: set[tuple[int, int]] = field(default_factory=set)
@@ -150,6 +153,10 @@ class FakeBroker:
     def _update_metadata(self, request: UpdateMetadataRequest, code: int) -> UpdateMetadataResponse:
         if not code:
             self.live = {broker.id for broker in request.live_brokers}
+            if request.type == FULL_UPDATE:
+                named = {topic.topic_name for topic in request.topic_states}
+                self.forgotten.update({topic for topic, _ in self.leaders} - named)
+                self.leaders.clear()
             for topic in request.topic_states:
                 for state in topic.partition_states:
                     partition = TopicPartition(topic.topic_name, state.partition_index)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 
 import pytest
 
-from tests.controller.controllers import Cluster, simulated
+from tests.controller.controllers import Cluster, Node, simulated
 from tidelog.controller.context import ControllerContext
-from tidelog.controller.interface import NewTopic, TopicToDelete
-from tidelog.errors import NotController
+from tidelog.controller.interface import NewPartitions, NewTopic, TopicToDelete
+from tidelog.endpoints import Endpoint
+from tidelog.errors import BrokerNotAvailable, NotController
 from tidelog.metadata import paths
+from tidelog.metadata.nodes import BrokerNode, TopicNode
+from tidelog.metadata.tree import NoNode, TreeUnavailable
 
-STEPS = 8
+STEPS = 12
 BROKERS = (1, 2, 3)
 
 
@@ -25,9 +29,20 @@ class Story:
         self.made = 0
 
     async def step(self) -> None:
-        steps = (self.create, self.delete, self.expire, self.restart, self.lose_connection)
+        steps = (
+            self.create,
+            self.create_with_a_tool,
+            self.grow,
+            self.delete,
+            self.expire,
+            self.restart,
+            self.shut_down,
+            self.lose_connection,
+            self.move,
+            self.cut_off,
+        )
         await self.rng.choice(steps)()
-        await asyncio.sleep(self.rng.random() * 3)
+        await asyncio.sleep(self.rng.random() * self.rng.choice((0.01, 3)))
 
     async def create(self) -> None:
         count = self.rng.randrange(1, 20)
@@ -49,8 +64,55 @@ class Story:
             except NotController:
                 return
 
+    async def create_with_a_tool(self) -> None:
+        """A topic without an id and without states."""
+        name = f"topic-{self.made}"
+        self.made += 1
+        partitions = {index: self.rng.sample(BROKERS, 2) for index in range(3)}
+        try:
+            await self.any_node().tree.create(paths.topic(name), TopicNode(partitions).encode())
+        except TreeUnavailable:
+            return
+        self.topics.append(name)
+
+    async def grow(self) -> None:
+        if self.topics:
+            grown = NewPartitions(self.rng.choice(self.topics), 5)
+            with suppress(NotController):
+                await (await self.cluster.controller()).controller.create_partitions([grown], timeout=3)
+
+    async def shut_down(self) -> None:
+        broker_id = self.rng.choice(BROKERS)
+        with suppress(NotController, BrokerNotAvailable):
+            await (await self.cluster.controller()).controller.controlled_shutdown(broker_id, -1)
+        await self.cluster.nodes.pop(broker_id).stop()
+        await asyncio.sleep(self.rng.random() * 3)
+        await self.cluster.start(broker_id)
+
+    async def move(self) -> None:
+        """A broker gets another address; the old one answers for a while."""
+        node = self.any_node()
+        node.port = self.cluster.next_port()
+        self.cluster.network.brokers[node.port] = node.broker
+        endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "elsewhere", node.port)
+        with suppress(TreeUnavailable, NoNode):
+            await node.store.update_broker(node.broker_id, BrokerNode([endpoint], 0))
+
+    async def cut_off(self) -> None:
+        """A broker does not answer the controller, but its session lives on."""
+        node = self.any_node()
+        node.broker.is_up = False
+
+        def heal() -> None:
+            node.broker.is_up = node in self.cluster.nodes.values()
+
+        asyncio.get_running_loop().call_later(self.rng.random() * 4, heal)
+
+    def any_node(self) -> Node:
+        return self.rng.choice(list(self.cluster.nodes.values()))
+
     async def expire(self) -> None:
-        node = self.rng.choice(list(self.cluster.nodes.values()))
+        node = self.any_node()
         self.cluster.zookeeper.expire(node.client)
 
     async def restart(self) -> None:
@@ -69,7 +131,9 @@ def check(cluster: Cluster, context: ControllerContext, topics: list[str]) -> No
     assert set(topics) <= context.topics
     assert context.offline_partition_count == 0
     leaders = {partition: state.leader for partition, state in context.partitions.items()}
+    assert context.topic_ids.keys() == context.topics == set(cluster.zookeeper.tree.children(paths.TOPICS))
     for broker_id, node in cluster.nodes.items():
+        assert not node.broker.forgotten & set(topics)
         assert node.broker.live == set(BROKERS)
         assert node.broker.leaders == leaders
         assert node.broker.leading == {
