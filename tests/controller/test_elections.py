@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -197,5 +199,26 @@ def test_a_controller_resigns_when_a_kraft_controller_takes_over() -> None:
             await node.tree.multi([Delete("/controller"), Create("/controller", taken)])
             await cluster.until(lambda: not node.controller.is_active, "the end of the term")
             assert node.controller.active_controller_id == NO_CONTROLLER
+
+    simulated(story())
+
+
+def test_a_term_that_is_over_leaves_no_memory_behind() -> None:
+    """A broker may be elected again and again in one session, in which the watches of its terms stay."""
+
+    async def story() -> None:
+        async with Cluster(1) as cluster:
+            node = await cluster.controller()
+            await node.controller.create_topics([NewTopic(f"t{n}", 1, 1) for n in range(10)])
+            terms: list[weakref.ref[object]] = []
+            for epoch in range(2, 5):
+                terms.append(weakref.ref(node.controller._active))
+                await node.tree.delete("/controller")
+                await cluster.until(lambda epoch=epoch: node.controller.epoch == epoch, "the next term")  # type: ignore[misc]
+                await cluster.settle()
+            gc.collect()
+            assert [term() for term in terms] == [None] * 3
+            watches = node.tree._session.watches
+            assert {len(watches.data[f"/brokers/topics/t{n}"]) for n in range(10)} == {1}
 
     simulated(story())

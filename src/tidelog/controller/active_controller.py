@@ -57,8 +57,9 @@ class ActiveController:
         self.elections.schedule_rebalance()
 
     def resign(self) -> None:
-        """End the term: stop the clock and the channels. The owner drops events that come later."""
-        self.elections.close()
+        """End the term: close its watches, its timer and its channels. The owner drops later events."""
+        for part in (self.brokers, self.topics, self.partitions, self.elections):
+            part.close()
         self.term.channels.close()
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:

@@ -26,6 +26,13 @@ class BrokerChanges:
         self._context = term.context
         self._registrations = ChangeWatch(self._brokers_changed)
         self._log_dir_events = ChangeWatch(self._log_dir_event)
+        self._watch = term.parts.broker_watch
+        self._watch.handler = self._broker_modified
+
+    def close(self) -> None:
+        self._registrations.close()
+        self._log_dir_events.close()
+        self._watch.handler = None
 
     def _brokers_changed(self, _event: WatchEvent) -> None:
         self._term.put(ControllerState.BROKER_CHANGE, "BrokerChange", self.broker_change)
@@ -48,9 +55,7 @@ class BrokerChanges:
 
     async def load(self) -> None:
         """Read the live brokers into the context, and open channels to them."""
-        brokers = await self._term.cluster.read_brokers(
-            self._registrations.set(), watch_each=self._broker_modified
-        )
+        brokers = await self._term.cluster.read_brokers(self._registrations.set(), watch_each=self._watch)
         self._context.set_live_brokers(brokers.values())
         self._term.channels.add_brokers(brokers.values())
         # What was announced before this term is part of what it reads, or asked for below.
@@ -94,7 +99,7 @@ class BrokerChanges:
 
     async def _start(self, brokers: Sequence[BrokerRegistration]) -> None:
         watched = await asyncio.gather(
-            *(self._term.cluster.read_broker(broker.broker_id, self._broker_modified) for broker in brokers)
+            *(self._term.cluster.read_broker(broker.broker_id, self._watch) for broker in brokers)
         )
         for broker, newest in zip(brokers, watched, strict=True):
             # A broker that left meanwhile is the subject of the next event.
@@ -130,7 +135,7 @@ class BrokerChanges:
 
     async def broker_modifications(self, broker_id: int) -> None:
         """A broker changed its addresses or features."""
-        broker = await self._term.cluster.read_broker(broker_id, self._broker_modified)
+        broker = await self._term.cluster.read_broker(broker_id, self._watch)
         known = self._context.live_or_shutting_down_brokers.get(broker_id)
         if broker is None or known is None or broker.epoch != known.epoch or broker == known:
             return

@@ -53,6 +53,10 @@ class LeaderElections:
         )
 
     def close(self) -> None:
+        self._requests.close()
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
@@ -119,7 +123,7 @@ class LeaderElections:
 
     def schedule_rebalance(self, seconds: float = FIRST_REBALANCE_SECONDS) -> None:
         """Check the balance of leaders after a while, and then regularly, if the setting says so."""
-        self.close()
+        self._stop_timer()
         if self._term.parts.settings.auto_leader_rebalance_enable:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._check_balance)
 

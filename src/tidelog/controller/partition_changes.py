@@ -37,6 +37,9 @@ class PartitionChanges:
         self._context = term.context
         self._isr_changes = ChangeWatch(self._isr_changed)
 
+    def close(self) -> None:
+        self._isr_changes.close()
+
     def _isr_changed(self, _event: WatchEvent) -> None:
         self._term.put(ControllerState.ISR_CHANGE, "IsrChangeNotification", self.isr_change_notification)
 

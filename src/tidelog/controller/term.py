@@ -23,6 +23,7 @@ from tidelog.controller.request_batch import BatchNotEmpty, ControllerBrokerRequ
 from tidelog.controller.state_change_log import StateChangeLog
 from tidelog.controller.states import PartitionAndReplica, PartitionStatus, ReplicaStatus
 from tidelog.controller.topic_deletion import TopicDeletionManager
+from tidelog.controller.watches import SharedWatch
 from tidelog.metadata.cluster_store import ClusterStore
 from tidelog.metadata.controller_store import ControllerStore
 from tidelog.metadata.operations import ControllerEpoch
@@ -46,6 +47,8 @@ class ControllerParts:
     channels: ChannelSettings
     inter_broker_listener: str
     rng: random.Random
+    topic_watch: SharedWatch = field(default_factory=SharedWatch)
+    broker_watch: SharedWatch = field(default_factory=SharedWatch)
     stats: ElectionStats = field(default_factory=ElectionStats)
 
 

@@ -29,6 +29,13 @@ class TopicChanges:
         self._context = term.context
         self._names = ChangeWatch(self._topics_changed)
         self._deletions = ChangeWatch(self._deletions_changed)
+        self._watch = term.parts.topic_watch
+        self._watch.handler = self._partitions_changed
+
+    def close(self) -> None:
+        self._names.close()
+        self._deletions.close()
+        self._watch.handler = None
 
     def _topics_changed(self, _event: WatchEvent) -> None:
         self._term.put(ControllerState.TOPIC_CHANGE, "TopicChange", self.topic_change)
@@ -57,13 +64,13 @@ class TopicChanges:
     async def _read(self, names: Iterable[str]) -> dict[str, TopicState]:
         """Topics with ids: those that were written before topics had ids get one, here and in the tree."""
         names = list(names)
-        topics = await self._term.cluster.read_topics(names, self._partitions_changed)
+        topics = await self._term.cluster.read_topics(names, self._watch)
         self._context.unreadable_topics.update(name for name in names if name not in topics)
         self._context.unreadable_topics.difference_update(topics)
         while without := [name for name, topic in topics.items() if topic.topic_id == NO_TOPIC_ID]:
             # Another writer may change a node meanwhile: what it wrote is read as well.
             await self._term.store.set_topic_ids({name: random_id(self._term.parts.rng) for name in without})
-            found = await self._term.cluster.read_topics(without, self._partitions_changed)
+            found = await self._term.cluster.read_topics(without, self._watch)
             topics = {name: topic for name, topic in topics.items() if topic.topic_id != NO_TOPIC_ID} | found
         return topics
 
@@ -117,9 +124,7 @@ class TopicChanges:
         partitions = await self._add_planned(_partitions_of(topics))
         _log.info("new topics: %s", ", ".join(topic.name for topic in topics))
         await self._term.create_partitions(partitions)
-        found = await self._term.cluster.read_assignments(
-            [topic.name for topic in topics], self._partitions_changed
-        )
+        found = await self._term.cluster.read_assignments([topic.name for topic in topics], self._watch)
         for topic in topics:
             node = found.get(topic.name)
             if node is not None and len(node.partitions) != len(topic.partitions):

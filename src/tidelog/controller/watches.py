@@ -1,6 +1,7 @@
-"""ChangeWatch: a watch of the controller that is set at most once at a time.
+"""ChangeWatch and SharedWatch: the watches of the controller.
 
-ZooKeeper calls a watch once. The event that follows reads the node again and sets the watch again.
+ZooKeeper calls a watch once. The event that follows reads the node again and sets the watch again. A session
+keeps its watches until they are called, also those of a term that is over: they must not keep the term.
 """
 
 from __future__ import annotations
@@ -11,13 +12,20 @@ from tidelog.metadata.tree import Watch, WatchEvent
 
 
 class ChangeWatch:
-    """`changed` is called with each event. Make a new ChangeWatch for a new session: the old one is gone."""
+    """A watch that is set at most once at a time; `changed` is called with each event.
+
+    Make a new ChangeWatch for a new session: the old one is gone.
+    """
 
     __slots__ = ("_changed", "_is_set")
 
     def __init__(self, changed: Callable[[WatchEvent], None]) -> None:
-        self._changed = changed
+        self._changed: Callable[[WatchEvent], None] | None = changed
         self._is_set = False
+
+    def close(self) -> None:
+        """Ignore the events from now on."""
+        self._changed = None
 
     def set(self) -> Watch | None:
         """The watch to read with; None while it is set already."""
@@ -28,4 +36,21 @@ class ChangeWatch:
 
     def _fire(self, event: WatchEvent) -> None:
         self._is_set = False
-        self._changed(event)
+        if self._changed is not None:
+            self._changed(event)
+
+
+class SharedWatch:
+    """The watch of all terms on nodes of one kind, such as all topics: a session has it once for each node.
+
+    The events go to the handler of the present term.
+    """
+
+    __slots__ = ("handler",)
+
+    def __init__(self) -> None:
+        self.handler: Callable[[WatchEvent], None] | None = None
+
+    def __call__(self, event: WatchEvent) -> None:
+        if self.handler is not None:
+            self.handler(event)
