@@ -12,6 +12,7 @@ from tests.spark.hands import Hands
 from tidelog import Consumer, NewTopic
 from tidelog.clients.admin import OffsetSpec
 from tidelog.clients.producer.transaction_values import PreparedTxnState
+from tidelog.errors import InvalidReplicationFactor
 from tidelog.spark import decisions as module
 from tidelog.spark.decisions import Decision, Decisions, Holder, IncompleteDecision
 
@@ -137,6 +138,28 @@ def test_the_topic_has_three_replicas_where_there_are_as_many_brokers(
     assert [topic.replication_factor for topic in made] == [replicas]
     assert made[0].configs["cleanup.policy"] == "compact"
     assert made[0].configs.get("min.insync.replicas") == in_sync
+
+
+def test_a_cluster_that_does_not_replicate_gives_the_topic_its_default(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin, asked = driver.ledger.transactions.admin, []
+    create = admin.create_topics
+
+    async def count() -> int:
+        return 3
+
+    async def refuse_copies(topics: list[NewTopic]) -> None:
+        asked.extend(topic.replication_factor for topic in topics)
+        if topics[0].replication_factor > 1:
+            raise InvalidReplicationFactor("no copies")
+        await create(topics)
+
+    monkeypatch.setattr(admin, "broker_count", count)
+    monkeypatch.setattr(admin, "create_topics", refuse_copies)
+    driver.ledger.decisions.read()
+    assert asked == [3, -1]
+    assert "has 1 of 3 replicas" in caplog.text
 
 
 def test_a_topic_with_fewer_replicas_than_it_could_have_is_warned_of_once(

@@ -259,17 +259,19 @@ class Decisions:
         if self._exists:
             return
         deadline = time.monotonic() + READ_SECONDS
+        refused = 0
         while (found := self._settings()) is None:
             # If the topic exists although it was not described, the broker had not heard of it yet.
             try:
-                self._create()
-                self._exists = True
-                return
-            except (TopicAlreadyExists, InvalidReplicationFactor):
-                # A broker may have left since they were counted.
+                refused = self._create(refused)
+            except TopicAlreadyExists:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
+            else:
+                if not refused:
+                    self._exists = True
+                    return
         policy = found.get("cleanup.policy") or "compact"
         if policy != "compact":
             raise OptionError(
@@ -279,15 +281,32 @@ class Decisions:
         self._warn_of_few_replicas(int(found.get("min.insync.replicas") or 1))
         self._exists = True
 
-    def _create(self) -> None:
-        """Create the topic with the replicas of Kafka's internal topics, at most one for each broker."""
+    def _create(self, refused: int) -> int:
+        """Create the topic with the replicas of Kafka's internal topics, at most one for each broker.
+
+        Returns 0, or the number of replicas that the cluster refused: a broker may have left since they were
+        counted. If the same number was `refused` before, the cluster does not replicate so much, and the
+        topic gets the default of the brokers.
+        """
         transactions = self._transactions
         replicas = min(REPLICAS, transactions.thread.run(transactions.admin.broker_count()))
-        safe = {"min.insync.replicas": str(MIN_IN_SYNC)} if replicas == REPLICAS else {}
+        by_default = replicas == refused
+        safe = {"min.insync.replicas": str(MIN_IN_SYNC)} if replicas == REPLICAS and not by_default else {}
         new = NewTopic(
-            self.topic, num_partitions=1, replication_factor=replicas, configs={**SETTINGS, **safe}
+            self.topic,
+            num_partitions=1,
+            replication_factor=-1 if by_default else replicas,
+            configs={**SETTINGS, **safe},
         )
-        transactions.thread.run(transactions.admin.create_topics([new]))
+        try:
+            transactions.thread.run(transactions.admin.create_topics([new]))
+        except InvalidReplicationFactor:
+            if by_default:
+                raise
+            return replicas
+        if by_default:
+            self._warn_of_few_replicas(1)
+        return 0
 
     def _warn_of_few_replicas(self, min_in_sync: int) -> None:
         transactions = self._transactions
