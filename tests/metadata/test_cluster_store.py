@@ -22,6 +22,7 @@ from tidelog.metadata.tree import Create, DataTooLarge, Delete, NodeExists, NoNo
 from tidelog.metadata.tree_writes import MAX_MULTI_BYTES, MAX_MULTI_OPERATIONS, Step, write_steps
 from tidelog.metadata.zookeeper.settings import ZooKeeperSettings
 from tidelog.partitions import TopicPartition
+from tidelog.slices import ITEMS_PER_TURN
 
 BROKER = nodes.BrokerNode([Endpoint("PLAINTEXT", "PLAINTEXT", "here", 9092)], 1)
 
@@ -237,6 +238,38 @@ def test_topics_are_read_as_they_were_written() -> None:
         }
         assert {each.topic_id for each in found.values()} == {each.topic_id for each in made}
         assert await store.topic_configs(["t1", "no"]) == {"t1": {"retention.ms": "5"}, "no": {}}
+
+    run(story)
+
+
+def test_other_tasks_run_while_the_partitions_of_a_large_topic_are_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded = longest = 0
+    decode = nodes.PartitionNode.decode
+
+    def count(data: bytes) -> nodes.PartitionNode:
+        nonlocal decoded, longest
+        if not decoded:
+            asyncio.get_running_loop().call_soon(next_turn)
+        decoded += 1
+        longest = max(longest, decoded)
+        return decode(data)
+
+    def next_turn() -> None:
+        nonlocal decoded
+        decoded = 0
+
+    async def story(world: World) -> None:
+        store, controller = await world.controller()
+        large = topic("large", 1000)
+        await controller.create_topics([large])
+        await controller.create_partition_states(
+            {TopicPartition("large", index): state for index, state in large.partitions.items()}
+        )
+        monkeypatch.setattr(nodes.PartitionNode, "decode", count)
+        assert (await store.read_topics(["large"]))["large"].partitions == large.partitions
+        assert 0 < longest <= ITEMS_PER_TURN
 
     run(story)
 

@@ -234,20 +234,16 @@ class ClusterStore:
         written before topics had ids has NO_TOPIC_ID.
         """
         assignments = await self.read_assignments(names, watch)
-        wanted = [
-            paths.partition_state(name, index)
+        wanted = [(name, index) for name, node in assignments.items() for index in node.partitions]
+        found = await self.tree.get_all([paths.partition_state(name, index) for name, index in wanted])
+        topics = {
+            name: operations.topic_state(name, node.topic_id or NO_TOPIC_ID, {}, {})
             for name, node in assignments.items()
-            for index in node.partitions
-        ]
-        found = await self.tree.get_all(wanted)
-        topics: dict[str, TopicState] = {}
-        async for some in in_slices(assignments.items()):
-            for name, node in some:
-                partitions = {
-                    index: _partition_state(name, index, node, found.get(paths.partition_state(name, index)))
-                    for index in node.partitions
-                }
-                topics[name] = operations.topic_state(name, node.topic_id or NO_TOPIC_ID, partitions, {})
+        }
+        async for some in in_slices(wanted):
+            for name, index in some:
+                state = found.get(paths.partition_state(name, index))
+                topics[name].partitions[index] = _partition_state(name, index, assignments[name], state)
         return topics
 
     async def read_assignments(
