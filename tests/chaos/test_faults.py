@@ -204,10 +204,12 @@ def cpu_seconds(cluster: FaultyCluster) -> dict[int, float]:
 @pytest.mark.parametrize(
     "flavours",
     [
-        [Flavour(client, "range") for client in ("confluent-kafka", "kafka-python", "aiokafka")],
-        [Flavour("confluent-kafka", "consumer:uniform")],
+        [Flavour(client, "range") for client in ("kafka-python", "aiokafka")],
+        # In the long form alone: a member of librdkafka 2.16 that was paused while its coordinator moved once
+        # did not end for a minute.
+        *[[Flavour("confluent-kafka", how)] for how in ("range", "consumer:uniform")][: scale(0, 2)],
     ],
-    ids=["classic", "consumer"],
+    ids=lambda flavours: f"{flavours[0].client}-{flavours[0].strategy}",
 )
 def test_groups_read_every_record_once_while_their_coordinators_move(
     cluster: FaultyCluster, tmp_path: Path, flavours: list[Flavour], seed: int

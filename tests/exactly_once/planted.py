@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from tidelog.coordinator import runtime
+from tidelog.coordinator import loading
 from tidelog.coordinator.group.offsets import Offsets
 from tidelog.coordinator.transaction import completion
 from tidelog.coordinator.transaction.markers import LocalMarkers, Marker, MarkerDone
@@ -126,7 +126,7 @@ def replay_commits() -> list[Change]:
         marker = read_control_record(record)
         return None if marker is None else marker._replace(commit=True)
 
-    return [Change(runtime, "read_control_record", committed)]
+    return [Change(loading, "read_control_record", committed)]
 
 
 def no_duplicates_known() -> list[Change]:
