@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.exactly_once.history import COMMITTED, FAIL, INFO, INVOKE, OK, Entry, Line, Partition
 from tests.groups.member import POLL_RECORDS, Ledger
 from tests.simulation.diaries import GroupDiary, TransactionDiary
-from tidelog import AsyncConsumer, AsyncProducer, ConsumerRebalanceListener, TopicPartition
+from tidelog import (
+    AsyncAdmin,
+    AsyncConsumer,
+    AsyncProducer,
+    ConsumerRebalanceListener,
+    NewTopic,
+    TopicPartition,
+)
+from tidelog.clients.admin.topics import NewPartitions
 from tidelog.clients.errors import TimeoutException
 from tidelog.clients.producer.transaction_values import State
 from tidelog.errors import KafkaError
@@ -95,8 +103,8 @@ class Member:
                 continue
             for record in records:
                 ledger.read(record.topic, record.partition, record.offset, record.value)
-            if records and process.rng.random() < 0.3:
-                await asyncio.sleep(process.rng.uniform(0.0, 0.5))  # it works on them
+            if records and process.rng.random() < 0.5:
+                await asyncio.sleep(process.rng.uniform(0.0, 0.8))  # it works on them
             await ledger.commit_async(consumer.commit)
         try:
             await consumer.close()
@@ -162,6 +170,74 @@ class SteadyWriter:
             await producer.send(self.topic, value.encode(), partition=partition, callback=told)
         except KafkaError as error:
             self.problems.append(f"{value} could not be sent: {error!r}")
+
+
+@dataclass(slots=True)
+class Administrator:
+    """Creates topics, adds partitions to them and deletes them. Each name is used once."""
+
+    bootstrap: str
+    orders: Orders
+    note: Callable[[str], None]
+    partitions: dict[str, int] = field(default_factory=dict)
+    """The topics that exist for sure, with the least number of their partitions."""
+    deleted: set[str] = field(default_factory=set)
+    """The topics that are deleted for sure."""
+
+    async def main(self, process: Process) -> None:
+        rng = process.rng
+        number = 0
+        async with AsyncAdmin(
+            {"bootstrap.servers": self.bootstrap, "default.api.timeout.ms": 6000, **RECONNECT, **ANSWERS}
+        ) as admin:
+            while not self.orders.stopping:
+                await asyncio.sleep(rng.uniform(0.1, 1.5))
+                kind = rng.random()
+                if kind < 0.5 or not self.partitions:
+                    number += 1
+                    await self._create(admin, f"made{number}", rng.randint(1, 3))
+                elif kind < 0.7:
+                    await self._grow(admin, rng.choice(sorted(self.partitions)))
+                else:
+                    await self._delete(admin, rng.choice(sorted(self.partitions)))
+
+    async def _create(self, admin: AsyncAdmin, name: str, count: int) -> None:
+        if await self._try(
+            f"create {name} with {count} partitions", admin.create_topics([NewTopic(name, count, 1)])
+        ):
+            self.partitions[name] = count
+
+    async def _grow(self, admin: AsyncAdmin, name: str) -> None:
+        wanted = self.partitions[name] + 1
+        if await self._try(
+            f"let {name} have {wanted} partitions", admin.create_partitions({name: NewPartitions(wanted)})
+        ):
+            self.partitions[name] = wanted
+
+    async def _delete(self, admin: AsyncAdmin, name: str) -> None:
+        del self.partitions[name]
+        if await self._try(f"delete {name}", admin.delete_topics([name])):
+            self.deleted.add(name)
+
+    async def _try(self, what: str, call: Awaitable[object]) -> bool:
+        """Whether the call succeeded; otherwise nobody knows its outcome."""
+        self.note(what)
+        try:
+            await call
+        except KafkaError as error:
+            self.note(f"{what}: {type(error).__name__}: {error}")
+            return False
+        self.note(f"{what}: done")
+        return True
+
+    def problems(self, found: Mapping[str, int]) -> list[str]:
+        """What is wrong with the topics that the cluster has in the end, with their numbers of partitions."""
+        lost = [
+            f"{name} has {found.get(name)} partitions instead of {count}"
+            for name, count in self.partitions.items()
+            if found.get(name, 0) < count
+        ]
+        return lost + [f"{name} was deleted and is there" for name in sorted(self.deleted & found.keys())]
 
 
 # -- transactions ------------------------------------------------------------------------------------

@@ -235,9 +235,13 @@ class Nemesis:
 
     def _pause_client(self, _: SimBroker) -> None:
         running = [process for process in self._clients() if not process.is_paused]
+        members = [process for process in running if process.name.startswith("member")]
+        if members and self.rng.random() < 0.5:
+            running = members  # whose sessions expire
         if running:
             process = self.rng.choice(running)
             self._note(f"{process.name} is paused")
             process.pause()
             self._disturbed()
-            self._later(0.1, 7.0, process.resume)
+            shortest, longest = self.rng.choice([(0.1, 2.0), (4.5, 8.0)])
+            self._later(shortest, longest, process.resume)

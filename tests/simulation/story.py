@@ -14,6 +14,7 @@ from tests.groups.checker import check as check_group
 from tests.simulation.actors import (
     ANSWERS,
     RECONNECT,
+    Administrator,
     Member,
     Orders,
     Reader,
@@ -53,6 +54,7 @@ class Outcome:
 class Audit:
     """What the logs and groups have in the end."""
 
+    topics: dict[str, int] = field(default_factory=dict)
     ends: dict[Partition, int] = field(default_factory=dict)
     committed: dict[Partition, int] = field(default_factory=dict)
     final: Final = field(default_factory=lambda: Final("auditor"))
@@ -104,6 +106,10 @@ class Story:
             lambda text: world.history.add("steady", text),
         )
 
+        self.administrator = Administrator(
+            self.bootstrap, self._writer_orders, lambda text: world.history.add("admin", text)
+        )
+
     @property
     def bootstrap(self) -> str:
         return self.cluster.bootstrap
@@ -150,6 +156,7 @@ class Story:
         self._do("auditor", self._audit)
         self._member_orders.stopping = True
         self.problems += self.steady.problems
+        self.problems += self.administrator.problems(self.audit.topics)
         self._check()
 
     def _converge(self, invariants: Invariants) -> None:
@@ -192,6 +199,7 @@ class Story:
     def _start_clients(self) -> None:
         self.strategy = self.rng.choice(STRATEGIES)
         self._start_writer("steady", self.steady.main)
+        self._start_writer("admin", self.administrator.main)
         for number in range(1, 3):
             self._start_transactional(f"txn{number}")
         for _ in range(self.rng.randint(1, 3)):
@@ -283,6 +291,7 @@ class Story:
         events = [(TOPIC, index) for index in range(PARTITIONS)]
         audit, final = self.audit, self.audit.final
         async with self._admin() as admin:
+            audit.topics = await _partition_counts(admin)
             audit.ends = await _ends(admin, events, UNCOMMITTED)
             deadline = self.world.now + RECOVERY_SECONDS / 2
             while self.world.now < deadline:
@@ -308,6 +317,11 @@ class Story:
 
 class _GiveUp(Exception):
     pass
+
+
+async def _partition_counts(admin: AsyncAdmin) -> dict[str, int]:
+    described = await admin.describe_topics(list(await admin.list_topics()))
+    return {name: len(topic.partitions) for name, topic in described.items()}
 
 
 async def _ends(admin: AsyncAdmin, partitions: list[Partition], isolation: str) -> dict[Partition, int]:
