@@ -10,7 +10,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from tidelog.simulation.history import History
@@ -193,9 +193,11 @@ class World:
         try:
             for process in [*self._ended, *self.processes]:
                 process.is_alive = False
+                process.loop.close()
                 for task in asyncio.all_tasks(process.loop):
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
-                process.loop.close()
+                    with suppress(Exception):  # its last steps find a loop that is closed
+                        task.get_coro().close()
             self._ended.clear()
             self.processes.clear()
             self._events.clear()
