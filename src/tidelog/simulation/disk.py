@@ -108,7 +108,8 @@ class SimulatedFile:
     def fsync(self) -> None:
         self._disk.step()
         self._disk.check("sync", self.path)
-        self._inode.sync()
+        if not self._disk.lies:
+            self._inode.sync()
 
 
 class SimulatedLock:
@@ -133,6 +134,7 @@ class SimulatedDisk:
         self.free_bytes: int | None = None
         self.broken: str | None = None  # a path prefix below which every operation fails
         self.faults = Faults()
+        self.lies = False  # whether a sync of a file returns before it is durable
         self.on_step: Callable[[], None] | None = None
         """Called before each change."""
         self._durable_files: dict[str, Inode] = {}
@@ -241,7 +243,9 @@ class SimulatedDisk:
     def fsync(self, path: str) -> None:
         self.step()
         self.check("sync", path)
-        self._inode(path).sync()
+        inode = self._inode(path)
+        if not self.lies:
+            inode.sync()
 
     def rename(self, source: str, target: str) -> None:
         self.step()
