@@ -13,17 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
-
-FUNCTIONS: Final = (
-    "monotonic",
-    "monotonic_ns",
-    "perf_counter",
-    "perf_counter_ns",
-    "sleep",
-    "time",
-    "time_ns",
-)
+from typing import Any, Final, Protocol
 
 
 class TimeSource(Protocol):
@@ -36,39 +26,66 @@ class TimeSource(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
 
+def _sleep(source: TimeSource, seconds: float) -> None:
+    source.sleep(seconds)
+
+
+SIMULATED: Final[dict[str, Callable[..., object]]] = {
+    "monotonic": lambda source: source.monotonic(),
+    "monotonic_ns": lambda source: round(source.monotonic() * 1e9),
+    "perf_counter": lambda source: source.monotonic(),
+    "perf_counter_ns": lambda source: round(source.monotonic() * 1e9),
+    "sleep": _sleep,
+    "time": lambda source: source.wall_seconds(),
+    "time_ns": lambda source: round(source.wall_seconds() * 1e9),
+}
+
+
+class _Installed:
+    """The world that answers now, and the thread that runs it."""
+
+    source: TimeSource | None = None
+    rng = random.Random()
+    thread = 0
+
+
+_installed = _Installed()
+
+
+def _replacement(real: Callable[..., Any], simulated: Callable[..., object]) -> Callable[..., object]:
+    """A function that a module may keep: it is the real one again when no world is installed."""
+
+    def call(*args: object) -> object:
+        source = _installed.source
+        if source is None or threading.get_ident() != _installed.thread:
+            return real(*args)
+        return simulated(source, *args)
+
+    return call
+
+
+_REAL: Final = {name: getattr(time, name) for name in SIMULATED}
+_REPLACED: Final = {name: _replacement(_REAL[name], simulated) for name, simulated in SIMULATED.items()}
+_urandom: Final = os.urandom
+_simulated_urandom: Final = _replacement(_urandom, lambda source, size: _installed.rng.randbytes(size))
+
+
 @contextmanager
 def installed(source: TimeSource, rng: random.Random) -> Iterator[None]:
     """Let `time`, `random` and `os.urandom` answer for a simulated world until the block ends."""
-    thread = threading.get_ident()
-    real = {name: getattr(time, name) for name in FUNCTIONS}
-    urandom, state = os.urandom, random.getstate()
-
-    def on_thread(simulated: Callable[..., object], original: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object) -> object:
-            return simulated(*args) if threading.get_ident() == thread else original(*args)
-
-        return call
-
-    simulated: dict[str, Callable[..., object]] = {
-        "monotonic": source.monotonic,
-        "monotonic_ns": lambda: round(source.monotonic() * 1e9),
-        "perf_counter": source.monotonic,
-        "perf_counter_ns": lambda: round(source.monotonic() * 1e9),
-        "sleep": source.sleep,
-        "time": source.wall_seconds,
-        "time_ns": lambda: round(source.wall_seconds() * 1e9),
-    }
-    replaced = {name: on_thread(simulated[name], real[name]) for name in FUNCTIONS}
+    state = random.getstate()
     try:
-        for name in FUNCTIONS:
-            _replace(name, real[name], replaced[name])
-        os.urandom = on_thread(rng.randbytes, urandom)  # type: ignore[assignment]
+        for name in SIMULATED:
+            _replace(name, _REAL[name], _REPLACED[name])
+        os.urandom = _simulated_urandom  # type: ignore[assignment]
+        _installed.source, _installed.rng, _installed.thread = source, rng, threading.get_ident()
         random.seed(rng.getrandbits(64))
         yield
     finally:
-        for name in FUNCTIONS:
-            _replace(name, replaced[name], real[name])
-        os.urandom = urandom
+        _installed.source = None
+        for name in SIMULATED:
+            _replace(name, _REPLACED[name], _REAL[name])
+        os.urandom = _urandom
         random.setstate(state)
 
 
