@@ -253,7 +253,7 @@ class Schedule:
 
     def _follower_fetched(self) -> None:
         partition = self._any()
-        if partition is not None and partition.followers:
+        if partition is not None and partition.followers.replicas:
             assert partition.log is not None
             end = partition.log.log_end_offset
             self.world.follower_has(partition, self.random.choice((end, end // 2)))

@@ -101,7 +101,7 @@ def test_replicas_that_fall_out_of_sync_meanwhile_are_told(tmp_path: Path) -> No
     world = World(tmp_path)
     partition = world.partition(replicas=BOTH, min_insync_replicas=2)
     produced = world.produce(partition)
-    partition.isr = [SELF]
+    partition.followers.isr = [SELF]
     partition.advance_high_watermark()
     assert isinstance(produced.error, NotEnoughReplicasAfterAppend)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.cluster.world import FailingDisk, HeldWorker, Produced, World, stored
 from tests.storage.helpers import NOW, batch
 from tests.support.scale import scale
-from tidelog.cluster.partition import Append
+from tidelog.cluster.leader_append import LeaderAppend
 from tidelog.cluster.worker import ThreadWorker
 from tidelog.errors import KafkaStorageError, NotLeaderOrFollower
 from tidelog.records.batch import Record, build_batch, read_records
@@ -249,8 +249,8 @@ def test_a_batch_that_unpacks_to_much_is_left_to_the_worker(tmp_path: Path, work
     records = [Record(0, NOW, None, bytes(2 << 20))]
     data = memoryview(bytearray(build_batch(records, codec=Codec.ZSTD)))
     assert len(data) < 64 * 1024
-    append = Append(
-        data, False, True, AppendOrigin.CLIENT, NOW, lambda result, error: outcomes.append(result)
+    append = LeaderAppend(
+        partition, data, False, True, AppendOrigin.CLIENT, NOW, lambda result, error: outcomes.append(result)
     )
     partition.submit(append)
     assert append.heavy

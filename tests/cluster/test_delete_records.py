@@ -30,7 +30,7 @@ def test_the_answer_waits_until_the_follower_has_deleted_too(tmp_path: Path) -> 
     world.follower_has(partition, 10)
     answers = world.delete_records({T0: 5})
     assert answers == []
-    partition.followers[FOLLOWER].log_start_offset = 5
+    partition.followers.replicas[FOLLOWER].log_start_offset = 5
     world.replicas.delete_records_purgatory.check(T0)
     assert answers == [{T0: (5, None)}]
 
@@ -68,7 +68,7 @@ def test_every_partition_gets_an_answer_of_its_own(tmp_path: Path) -> None:
     assert answers == []
     world.replicas.delete_partition("other", 0)
     assert answers == []
-    partition.followers[FOLLOWER].log_start_offset = 6
+    partition.followers.replicas[FOLLOWER].log_start_offset = 6
     world.replicas.delete_records_purgatory.check(T0)
     (answer,) = answers
     assert answer[T0] == (5, None)

@@ -73,7 +73,7 @@ def test_a_producer_that_goes_on_when_answered_does_not_begin_a_second_flush(tmp
 
     def answered(error: BaseException | None) -> None:
         later.append(world.produce(partition))
-        running.append(len(partition.flushing or ()))
+        running.append(len(partition.flushes.running or ()))
 
     for _ in range(3):
         now_ms = world.scheduler.clock.ms()

@@ -75,12 +75,12 @@ def test_other_appends_wait_their_turn(tmp_path: Path) -> None:
         partition, memoryview(batch(1)), timeout_ms=1000, written=own.append, done=own.append
     )
     held: list[bool] = []
-    partition.hold(lambda: held.append(True))
+    partition.appends.hold(lambda: held.append(True))
     assert not own
     assert not held
     assert end_turn(world, partition) == [0]
     assert held == [True]
-    partition.release()
+    partition.appends.release()
     assert submitted.offset == 2
     assert own[-1] is None
     assert log_of(partition).log_end_offset == 5

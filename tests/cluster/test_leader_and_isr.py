@@ -154,14 +154,16 @@ def test_a_new_epoch_begins_at_the_log_end(broker: Controlled) -> None:
 def test_followers_that_stay_keep_their_state_within_an_epoch(broker: Controlled) -> None:
     broker.lead(leader_epoch=5, replicas=(SELF, OTHER))
     partition = broker.hosted()
-    partition.followers[OTHER].log_end_offset = 42
+    partition.followers.replicas[OTHER].log_end_offset = 42
     broker.lead(leader_epoch=5, partition_epoch=1, replicas=(SELF, OTHER, 2))
-    assert {broker_id: one.log_end_offset for broker_id, one in partition.followers.items()} == {
+    assert {broker_id: one.log_end_offset for broker_id, one in partition.followers.replicas.items()} == {
         OTHER: 42,
         2: -1,
     }
     broker.lead(leader_epoch=6, replicas=(SELF, OTHER))
-    assert {broker_id: one.log_end_offset for broker_id, one in partition.followers.items()} == {OTHER: -1}
+    assert {broker_id: one.log_end_offset for broker_id, one in partition.followers.replicas.items()} == {
+        OTHER: -1
+    }
 
 
 @pytest.mark.parametrize("leader", [OTHER, -1])
@@ -303,10 +305,10 @@ def test_the_batches_of_a_turn_are_written_under_their_own_epoch(broker: Control
 def test_a_held_partition_changes_its_epoch_at_once(broker: Controlled) -> None:
     broker.lead(leader_epoch=1)
     partition = broker.hosted()
-    partition.hold(lambda: None)
+    partition.appends.hold(lambda: None)
     queued = broker.produce(partition, acks=1)
     assert broker.lead(leader_epoch=2) == NONE
-    partition.release()
+    partition.appends.release()
     assert isinstance(queued.error, NotLeaderOrFollower)
     assert broker.produce(partition).offset == 0
 

@@ -302,7 +302,7 @@ class World:
 
     def follower_has(self, partition: Partition, offset: int) -> None:
         """The follower's log has grown up to `offset`, as its next fetch would tell."""
-        partition.followers[FOLLOWER].log_end_offset = offset
+        partition.followers.replicas[FOLLOWER].log_end_offset = offset
         partition.advance_high_watermark()
 
     def advance(self, seconds: float = 0.0) -> None:

@@ -186,7 +186,7 @@ class TwoBrokers:
         log, copy = leading.leader_log(), self.nodes[1 - replicated.leader].log(key)
         if copy.log_end_offset == log.log_end_offset == copy.high_watermark:
             return
-        leading.followers[1 - replicated.leader].log_end_offset = copy.log_end_offset
+        leading.followers.replicas[1 - replicated.leader].log_end_offset = copy.log_end_offset
         leading.advance_high_watermark()
         if copy.log_end_offset < log.log_end_offset:
             found = log.read(copy.log_end_offset, 1 << 30, max_offset=log.log_end_offset)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tidelog.cluster.delayed import DelayedProduce
-from tidelog.cluster.partition import Append, Partition
+from tidelog.cluster.leader_append import LeaderAppend
+from tidelog.cluster.partition import Partition
 from tidelog.cluster.purgatory import OnFailure
 from tidelog.errors import KafkaError, KafkaStorageError, UnknownServerError
 from tidelog.partitions import PartitionKey
@@ -99,7 +100,9 @@ class AppendRequest:
             done = self._appended(slot, partition)
             guard = None if guards is None else guards.get(partition)
             partition.submit(
-                Append(data, heavy, allow_zstd, origin, now_ms, done, guard, transaction_version)
+                LeaderAppend(
+                    partition, data, heavy, allow_zstd, origin, now_ms, done, guard, transaction_version
+                )
             )
 
     def _appended(

@@ -257,7 +257,7 @@ class ReplicaMoves:
         move.future.is_arriving = False
         if move.holds:
             move.holds = False
-            move.partition.release()
+            move.partition.appends.release()
 
     def _go_on(self, move: _Move, then: Callable[[], None]) -> None:
         if self._is_over(move):
@@ -329,7 +329,7 @@ class ReplicaMoves:
             self._step(move)
         else:
             move.holds = True
-            move.partition.hold(lambda: self._go_on(move, lambda: self._held(move)))
+            move.partition.appends.hold(lambda: self._go_on(move, lambda: self._held(move)))
 
     # -- swapping
 
@@ -344,7 +344,7 @@ class ReplicaMoves:
 
     def _is_flushing(self, move: _Move) -> bool:
         """Whether a flush of the old folder's files is running: they must not be renamed meanwhile."""
-        return self._logs.flushes.is_flushing(move.key) or move.partition.flushing is not None
+        return self._logs.flushes.is_flushing(move.key) or move.partition.flushes.running is not None
 
     def _completed(self, move: _Move) -> None:
         if self._is_flushing(move):

@@ -1,22 +1,20 @@
-"""Partition: a partition on this broker, with its log, its leader and the queue of its appends.
-
-Appends of a partition are prepared, written and finished one after the other. A small one takes one turn of
-the loop; while the worker writes a large one, later appends wait in the queue.
-"""
+"""Partition: a partition on this broker, with its log, its leader, its followers and its append queue."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from tidelog.cluster.append_queue import AppendQueue
 from tidelog.cluster.append_rules import AppendRules, AppendRulesTable
+from tidelog.cluster.flush_waiters import FlushWaiter, FlushWaiters
+from tidelog.cluster.followers import Followers, Replica
+from tidelog.cluster.leader_append import LeaderAppend
 from tidelog.cluster.worker import Worker
 from tidelog.errors import (
     FencedLeaderEpoch,
     KafkaError,
     KafkaStorageError,
-    MessageTooLarge,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     UnknownLeaderEpoch,
@@ -36,47 +34,6 @@ HEAVY_BYTES = 64 * 1024
 # The outcome of a batch that is not in the file yet.
 NOT_WRITTEN = KafkaStorageError("the batch was not written")
 
-FlushWaiter = tuple[int, Callable[[BaseException | None], None]]  # the append's base offset, the callback
-
-
-class Append:
-    """A batch of a produce request for one partition, until it is in the log."""
-
-    __slots__ = (
-        "allow_zstd",
-        "batch",
-        "data",
-        "done",
-        "guard",
-        "heavy",
-        "leader_epoch",
-        "now_ms",
-        "origin",
-        "transaction_version",
-    )
-
-    def __init__(
-        self,
-        data: memoryview,
-        heavy: bool,
-        allow_zstd: bool,
-        origin: AppendOrigin,
-        now_ms: int,
-        done: Callable[[AppendResult | None, BaseException | None], None],
-        guard: Verification | None = None,
-        transaction_version: int = 0,
-    ) -> None:
-        self.guard = guard
-        self.transaction_version = transaction_version
-        self.data = data
-        self.heavy = heavy
-        self.allow_zstd = allow_zstd
-        self.origin = origin
-        self.now_ms = now_ms
-        self.done = done
-        self.batch: CheckedBatch | None = None  # set when it is checked
-        self.leader_epoch = -1  # set when it is submitted
-
 
 class PartitionWatcher(Protocol):
     """A reader that has read all that the partition had for it."""
@@ -84,34 +41,16 @@ class PartitionWatcher(Protocol):
     def changed(self) -> None: ...
 
 
-class Replica:
-    """What the leader knows about a follower."""
-
-    __slots__ = ("broker_id", "last_caught_up_ms", "log_end_offset", "log_start_offset")
-
-    def __init__(self, broker_id: int) -> None:
-        self.broker_id = broker_id
-        self.log_end_offset = -1
-        self.log_start_offset = -1
-        self.last_caught_up_ms = 0
-
-
 class Partition(LogListener):
     __slots__ = (
-        "_changes",
-        "_hold",
-        "_is_held",
-        "_joined",
-        "_next_flush",
-        "_queue",
         "_rules_table",
         "_worker",
+        "appends",
         "broker_id",
         "end_watchers",
-        "flushing",
+        "flushes",
         "followers",
         "index",
-        "isr",
         "leader_epoch",
         "leader_id",
         "log",
@@ -122,9 +61,7 @@ class Partition(LogListener):
         "rules",
         "topic",
         "topic_id",
-        "unwritten",
         "watchers",
-        "writing",
     )
 
     def __init__(
@@ -147,8 +84,7 @@ class Partition(LogListener):
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.replicas: list[int] = []
-        self.isr: list[int] = []
-        self.followers: dict[int, Replica] = {}
+        self.followers = Followers()
         self.rules: AppendRules | None = None
         self._rules_table = rules_table or AppendRulesTable()
         # Called when the high watermark moved: it may complete delayed produces and fetches.
@@ -156,18 +92,9 @@ class Partition(LogListener):
         # Called once with the next change; those that read to the log end with the next append, too.
         self.watchers: dict[PartitionWatcher, None] = {}
         self.end_watchers: dict[PartitionWatcher, None] = {}
-        # Appends that wait for the running flush, and appends that wait for the next one.
-        self.flushing: list[FlushWaiter] | None = None
-        self._next_flush: list[FlushWaiter] = []
         self._worker = worker
-        self._queue: deque[Append] = deque()
-        self._hold: Callable[[], None] | None = None
-        self._is_held = False
-        self._changes: list[Callable[[], None]] = []  # changes of the leader that wait for an append
-        self.writing = False  # or held: later appends wait in both cases
-        # Small batches to append at the end of this turn of the loop, and their bytes.
-        self.unwritten: list[CheckedBatch] = []
-        self._joined = bytearray()
+        self.appends = AppendQueue(worker)
+        self.flushes = FlushWaiters()
 
     @property
     def name(self) -> str:
@@ -177,17 +104,20 @@ class Partition(LogListener):
     def is_leader(self) -> bool:
         return self.leader_id == self.broker_id
 
+    @property
+    def isr(self) -> list[int]:
+        return self.followers.isr
+
     def become_leader(self, log: Log, state: PartitionState) -> None:
         """Lead the partition. With the epoch that it is led with already, only the replicas can change.
 
-        A new epoch begins at the log end: no append may be at the worker (`between_appends`). If this is the
-        only replica, its whole log is committed.
+        A new epoch begins at the log end: no append may be at the worker (`AppendQueue.between`). If this is
+        the only replica, its whole log is committed.
         """
         is_new = state.leader_epoch != self.leader_epoch or not self.is_leader
         self._take(state)
-        known = {} if is_new else self.followers
         others = [broker for broker in self.replicas if broker != self.broker_id]
-        self.followers = {broker: known.get(broker) or Replica(broker) for broker in others}
+        self.followers.assign(others, keep=not is_new)
         self._serve(log)
         if is_new:
             log.assign_epoch(state.leader_epoch, log.log_end_offset)
@@ -197,25 +127,25 @@ class Partition(LogListener):
     def become_follower(self, log: Log, state: PartitionState) -> bool:
         """Follow the leader, or wait for one; returns whether the leader or its epoch is new.
 
-        The log stays as it is. No append may be at the worker (`between_appends`).
+        The log stays as it is. No append may be at the worker (`AppendQueue.between`).
         """
         is_new = (state.leader, state.leader_epoch) != (self.leader_id, self.leader_epoch)
         self._take(state)
-        self.followers = {}
+        self.followers.clear()
         self._serve(log)
         return is_new
 
     def stop_leading(self) -> None:
         """The controller stopped this replica: it leads no more until there is a newer epoch."""
         self.leader_id = -1
-        self.followers = {}
+        self.followers.clear()
 
     def _take(self, state: PartitionState) -> None:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.replicas = list(state.replicas)
-        self.isr = list(state.isr)
+        self.followers.isr = list(state.isr)
 
     def _serve(self, log: Log) -> None:
         self.log = log
@@ -259,7 +189,7 @@ class Partition(LogListener):
 
     def follower(self, replica_id: int) -> Replica:
         """The state of a follower that fetches. KafkaError if it is no replica of the partition."""
-        found = self.followers.get(replica_id)
+        found = self.followers.replicas.get(replica_id)
         if found is None:
             raise NotLeaderOrFollower(f"broker {replica_id} has no replica of {self.name} to keep up")
         return found
@@ -282,12 +212,13 @@ class Partition(LogListener):
 
     def can_append_now(self, acks: int) -> bool:
         """Whether a small batch can be appended and answered in this turn of the loop."""
+        appends = self.appends
         return (
-            not self.writing
-            and not self._queue
+            not appends.writing
+            and not appends.waiting
             and self.leader_id == self.broker_id
             and not self.offline
-            and (acks != -1 or (len(self.replicas) == 1 and self.flushing is None))
+            and (acks != -1 or (len(self.replicas) == 1 and self.flushes.running is None))
         )
 
     def can_append_in_turn(self, acks: int) -> bool:
@@ -297,7 +228,7 @@ class Partition(LogListener):
 
     def can_append_own_now(self) -> bool:
         """The same for batches that this broker made, with acks=all; they are not joined with others."""
-        return not self.unwritten and self.can_append_now(-1)
+        return not self.appends.turn and self.can_append_now(-1)
 
     def check_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> CheckedBatch:
         """Check a client's batch on the loop. KafkaError if it is invalid, or too large for the loop."""
@@ -323,16 +254,16 @@ class Partition(LogListener):
         Only if `can_append_in_turn`. A batch that begins a transaction is appended at once instead: the
         batches after it are checked against the producer's new state.
         """
-        self._joined += batch.data  # the network buffer is reused for the next frame
-        self.unwritten.append(batch)
+        appends = self.appends
+        appends.joined += batch.data  # the network buffer is reused for the next frame
+        appends.turn.append(batch)
 
     def write_turn(self, now_ms: int) -> list[int | DuplicateBatch | KafkaError]:
         """Append the batches of `append_in_turn`; returns the base offset or the error of each.
 
         KafkaError if none can be appended. The caller calls `turn_written` in both cases.
         """
-        batches, data = self.unwritten, self._joined
-        self.unwritten, self._joined = [], bytearray()
+        batches, data = self.appends.take_turn()
         log = self.log
         assert log is not None
         if log.closed:
@@ -342,7 +273,7 @@ class Partition(LogListener):
     def turn_written(self) -> None:
         """Advance the high watermark over the written batches, and continue with the queued appends."""
         self.advance_high_watermark()
-        self._drain()
+        self.appends.drain()
 
     def append_one_own_now(self, batch: memoryview, now_ms: int, version: int = 0) -> AppendResult:
         """Append a batch that this broker made, if `can_append_own_now`.
@@ -391,144 +322,26 @@ class Partition(LogListener):
             return [failure if outcome is NOT_WRITTEN else outcome for outcome in outcomes]
         return [next(results) if outcome is NOT_WRITTEN else outcome for outcome in outcomes]
 
-    def submit(self, append: Append) -> None:
-        """Append, with checks and writes off the loop; `append.done` is called once, with the outcome.
-
-        If the leader epoch changes before the write, the outcome is NotLeaderOrFollower.
-        """
-        append.leader_epoch = self.leader_epoch
-        if not append.heavy:
-            try:
-                self._check(append)
-            except MessageTooLarge:
-                append.heavy = True
-            except Exception as error:
-                append.done(None, error)
-                return
-        if append.heavy:
-            self._worker.submit(lambda: self._check(append), lambda _, error: self._checked(append, error))
-        else:
-            self._checked(append, None)
-
-    def _check(self, append: Append) -> None:
-        assert self.rules is not None
-        rules = self.rules.of(
-            on_loop=not append.heavy,
-            allow_zstd=append.allow_zstd,
-            from_client=append.origin is AppendOrigin.CLIENT,
-        )
-        append.batch = check_produced(append.data, rules, append.now_ms)
-
-    def _checked(self, append: Append, error: BaseException | None) -> None:
-        if error is not None:
-            append.done(None, error)
-            return
-        self._queue.append(append)
-        self._drain()
-
-    def between_appends(self, change: Callable[[], None]) -> None:
-        """Call `change` now, or when the append at the worker and those of this turn are written.
-
-        Appends that are queued then are made after the change.
-        """
-        if self._is_appending:
-            self._changes.append(change)
-        else:
-            change()
-
-    @property
-    def _is_appending(self) -> bool:
-        return bool(self.unwritten) or (self.writing and not self._is_held)
-
-    def hold(self, held: Callable[[], None]) -> None:
-        """Queue all appends between the call of `held` and `release`."""
-        self._hold = held
-        self._drain()
-
-    def release(self) -> None:
-        self._hold = None
-        if self._is_held:
-            self._is_held = self.writing = False
-            self._drain()
-
-    def _drain(self) -> None:
-        if self.unwritten:
-            return  # `turn_written` continues
-        while self._changes and not self._is_appending:
-            self._changes.pop(0)()
-        if self._hold is not None and not self.writing:
-            held, self._hold = self._hold, None
-            self._is_held = self.writing = True
-            held()
-            return
-        while self._queue and not self.writing:
-            append = self._queue.popleft()
-            try:
-                result = self._begin(append)
-            except Exception as error:
-                append.done(None, error)
-            else:
-                if result is not None:
-                    append.done(result, None)
-
-    def _begin(self, append: Append) -> AppendResult | None:
-        """Append the batch; None if the worker writes it."""
-        assert append.batch is not None
-        log = self.leader_log()
-        if append.leader_epoch != self.leader_epoch:
-            # The producer retries. A coordinator has begun to read its partition anew without this record.
-            raise NotLeaderOrFollower(f"{self.name} is led with a newer epoch since the append came")
-        prepared = log.appender.prepare(
-            append.batch,
-            self.leader_epoch,
-            append.now_ms,
-            origin=append.origin,
-            guard=append.guard,
-            transaction_version=append.transaction_version,
-        )
-        if isinstance(prepared, DuplicateBatch):
-            return prepared.result
-        if not append.heavy:
-            return log.appender.write(prepared, append.now_ms)
-        self.writing = True
-        self._worker.submit(prepared.write, lambda _, error: self._written(append, prepared, error))
-        return None
-
-    def _written(self, append: Append, pending: PendingAppend, error: BaseException | None) -> None:
-        self.writing = False
-        result: AppendResult | None = None
-        try:
-            result = self._finish(append, pending, error)
-        except Exception as failure:
-            error = failure
-        append.done(result, error)
-        self._drain()
-
-    def _finish(self, append: Append, pending: PendingAppend, error: BaseException | None) -> AppendResult:
-        log = self.log
-        assert log is not None
-        if error is not None:
-            raise log.appender.abandon(pending, error)
-        if log.closed:
-            self.leader_log()  # raises if it was deleted or went offline during the write
-        return log.appender.finish(pending, append.now_ms)
+    def submit(self, append: LeaderAppend) -> None:
+        """Append, with checks and writes of large batches off the loop; `append.done` gets the outcome."""
+        append.submit(self._worker)
 
     # -- watermarks --------------------------------------------------------------------------------
 
     def advance_high_watermark(self) -> bool:
         """Move the high watermark to the smallest log end offset of the replicas in sync; it never falls."""
         assert self.log is not None
-        if len(self.replicas) == 1 and self.flushing is None and not self._next_flush:
+        flushes = self.flushes
+        if len(self.replicas) == 1 and flushes.running is None and not flushes.next:
             self.log.commit_all()
             if self.on_high_watermark is not None:
                 self.on_high_watermark(self)
             return True
         if not self.is_leader:
             return False  # a flush ended after this broker lost the partition
-        offset = self._flushed_up_to(self.log.log_end_offset)
-        for broker_id in self.isr:
-            if broker_id != self.broker_id:
-                offset = min(offset, self.followers[broker_id].log_end_offset)
+        offset = flushes.flushed_up_to(self.log.log_end_offset)
+        for replica in self.followers.in_sync():
+            offset = min(offset, replica.log_end_offset)
         if offset <= self.log.high_watermark:
             if self.end_watchers:
                 self.changed()  # followers read uncommitted records
@@ -540,38 +353,19 @@ class Partition(LogListener):
 
     # -- flushing ----------------------------------------------------------------------------------
 
-    def await_flush(self, base_offset: int, done: Callable[[BaseException | None], None]) -> None:
-        self._next_flush.append((base_offset, done))
-
-    def begin_flush(self) -> list[FlushWaiter]:
-        """The appends that a flush beginning now includes."""
-        self.flushing, self._next_flush = self._next_flush, []
-        return self.flushing
-
     def flush_ended(self, waiting: list[FlushWaiter], error: BaseException | None) -> None:
-        self.flushing = None
+        self.flushes.end()
         if error is None:
             self.advance_high_watermark()
         for _, done in waiting:
             done(error)
-
-    @property
-    def has_flush_waiters(self) -> bool:
-        return bool(self._next_flush)
-
-    def _flushed_up_to(self, log_end_offset: int) -> int:
-        """Where readers have to stop: before the first append that waits for its flush, or at the log end."""
-        for waiters in (self.flushing, self._next_flush):
-            if waiters:
-                return min(log_end_offset, waiters[0][0])
-        return log_end_offset
 
     # -- deleting ----------------------------------------------------------------------------------
 
     def low_watermark(self) -> int:
         """The offset below which every replica has deleted its records."""
         assert self.log is not None
-        starts = [self.followers[b].log_start_offset for b in self.isr if b != self.broker_id]
+        starts = [replica.log_start_offset for replica in self.followers.in_sync()]
         return min([self.log.log_start_offset, *starts])
 
     def delete_records_before(self, offset: int) -> int:

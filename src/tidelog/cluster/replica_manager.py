@@ -400,8 +400,8 @@ class ReplicaManager:
 
         One flush of a partition runs at a time: appends during a flush share the next one.
         """
-        partition.await_flush(base_offset, done)
-        if not partition.flushing:
+        partition.flushes.add(base_offset, done)
+        if not partition.flushes.running:
             self._flush(partition)
 
     def _flush(self, partition: Partition) -> None:
@@ -411,9 +411,9 @@ class ReplicaManager:
             if isinstance(error, OSError):
                 self._io_failed(partition, error)
                 error = KafkaStorageError(f"{partition.name} could not be brought to the disk: {error}")
-            partition.flush_ended(partition.begin_flush(), error)
+            partition.flush_ended(partition.flushes.begin(), error)
             return
-        waiting = partition.begin_flush()
+        waiting = partition.flushes.begin()
 
         def flushed(_: object, error: BaseException | None) -> None:
             if error is None and job is not None and partition.log is not None:
@@ -423,7 +423,7 @@ class ReplicaManager:
                 error = KafkaStorageError(f"{partition.name} could not be brought to the disk: {error}")
             partition.flush_ended(waiting, error)
             # A callback may have appended again, and begun the next flush.
-            if partition.has_flush_waiters and partition.flushing is None:
+            if partition.flushes.next and partition.flushes.running is None:
                 self._flush(partition)
 
         if job is None:

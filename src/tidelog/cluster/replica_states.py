@@ -374,5 +374,5 @@ async def _between_appends(partition: Partition, change: Callable[[], None]) -> 
             if not changed.done():
                 changed.set_result(None)
 
-    partition.between_appends(make)
+    partition.appends.between(make)
     await changed

@@ -10,8 +10,8 @@ import pytest
 from tests.storage.helpers import NOW, batch, end_transaction, marker, offsets, records
 from tests.storage.move.world import KEY, A, B, C, Moving
 from tests.support.simdisk import SimulatedDisk, SimulatedFile
+from tidelog.cluster.append_queue import AppendQueue
 from tidelog.cluster.moves import MoveSettings
-from tidelog.cluster.partition import Partition
 from tidelog.errors import (
     InvalidTopic,
     KafkaStorageError,
@@ -69,11 +69,11 @@ def test_appends_wait_for_the_swap_and_readers_do_not() -> None:
     world = filled(step_bytes=1 << 20)
     world.moves.alter(KEY, B)
     held: list[int] = []
-    world.partition.hold(lambda: held.append(world.log.log_end_offset))
+    world.partition.appends.hold(lambda: held.append(world.log.log_end_offset))
     waiting = world.append()
     assert not waiting
     assert offsets(records(world.log)) == list(range(60))
-    world.partition.release()
+    world.partition.appends.release()
     assert waiting[0].error is None
     assert held == [60]
 
@@ -96,18 +96,18 @@ def test_appends_wait_for_few_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     world = filled()
     world.moves.alter(KEY, B)
     names: list[str] = []
-    hold, release = Partition.hold, Partition.release
+    hold, release = AppendQueue.hold, AppendQueue.release
 
-    def note_hold(self: Partition, held: Callable[[], None]) -> None:
+    def note_hold(self: AppendQueue, held: Callable[[], None]) -> None:
         synced.clear()
         hold(self, held)
 
-    def note_release(self: Partition) -> None:
+    def note_release(self: AppendQueue) -> None:
         names.extend(name.rpartition("/")[2] for name in synced)
         release(self)
 
-    monkeypatch.setattr(Partition, "hold", note_hold)
-    monkeypatch.setattr(Partition, "release", note_release)
+    monkeypatch.setattr(AppendQueue, "hold", note_hold)
+    monkeypatch.setattr(AppendQueue, "release", note_release)
     world.advance(1)
     assert world.folder() == B
     future = names[1]

@@ -1,0 +1,144 @@
+"""LeaderAppend: a batch of a client or a coordinator, from its check until it is in the log of the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.cluster.worker import Worker
+from tidelog.errors import MessageTooLarge, NotLeaderOrFollower
+from tidelog.records.check import CheckedBatch, check_produced
+from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend
+from tidelog.storage.producer_state_manager import Verification
+
+if TYPE_CHECKING:
+    from tidelog.cluster.partition import Partition
+
+
+class LeaderAppend:
+    """`done` is called once, with the outcome.
+
+    If the leader epoch changes before the write, the outcome is NotLeaderOrFollower.
+    """
+
+    __slots__ = (
+        "allow_zstd",
+        "batch",
+        "data",
+        "done",
+        "guard",
+        "heavy",
+        "leader_epoch",
+        "now_ms",
+        "origin",
+        "partition",
+        "pending",
+        "transaction_version",
+    )
+
+    def __init__(
+        self,
+        partition: Partition,
+        data: memoryview,
+        heavy: bool,
+        allow_zstd: bool,
+        origin: AppendOrigin,
+        now_ms: int,
+        done: Callable[[AppendResult | None, BaseException | None], None],
+        guard: Verification | None = None,
+        transaction_version: int = 0,
+    ) -> None:
+        self.partition = partition
+        self.guard = guard
+        self.transaction_version = transaction_version
+        self.data = data
+        self.heavy = heavy
+        self.allow_zstd = allow_zstd
+        self.origin = origin
+        self.now_ms = now_ms
+        self.done = done
+        self.batch: CheckedBatch | None = None  # set when it is checked
+        self.pending: PendingAppend | None = None  # set while the worker writes it
+        self.leader_epoch = partition.leader_epoch
+
+    def submit(self, worker: Worker) -> None:
+        """Check the batch, off the loop if it is large, and append it when its turn comes."""
+        if not self.heavy:
+            try:
+                self._check()
+            except MessageTooLarge:
+                self.heavy = True
+            except Exception as error:
+                self.done(None, error)
+                return
+        if self.heavy:
+            worker.submit(self._check, lambda _, error: self._checked(error))
+        else:
+            self._checked(None)
+
+    def _check(self) -> None:
+        assert self.partition.rules is not None
+        rules = self.partition.rules.of(
+            on_loop=not self.heavy,
+            allow_zstd=self.allow_zstd,
+            from_client=self.origin is AppendOrigin.CLIENT,
+        )
+        self.batch = check_produced(self.data, rules, self.now_ms)
+
+    def _checked(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.done(None, error)
+        else:
+            self.partition.appends.put(self)
+
+    # -- append_queue.QueuedAppend
+
+    def begin(self) -> Callable[[], object] | None:
+        try:
+            outcome = self._append()
+        except Exception as error:
+            self.done(None, error)
+            return None
+        if isinstance(outcome, PendingAppend):
+            self.pending = outcome
+            return outcome.write
+        self.done(outcome, None)
+        return None
+
+    def _append(self) -> AppendResult | PendingAppend:
+        """Append the batch, or prepare it if the worker writes it."""
+        assert self.batch is not None
+        partition = self.partition
+        log = partition.leader_log()
+        if self.leader_epoch != partition.leader_epoch:
+            # The producer retries. A coordinator has begun to read its partition anew without this record.
+            raise NotLeaderOrFollower(f"{partition.name} is led with a newer epoch since the append came")
+        prepared = log.appender.prepare(
+            self.batch,
+            self.leader_epoch,
+            self.now_ms,
+            origin=self.origin,
+            guard=self.guard,
+            transaction_version=self.transaction_version,
+        )
+        if isinstance(prepared, DuplicateBatch):
+            return prepared.result
+        return prepared if self.heavy else log.appender.write(prepared, self.now_ms)
+
+    def written(self, error: BaseException | None) -> None:
+        result: AppendResult | None = None
+        try:
+            result = self._finish(error)
+        except Exception as failure:
+            error = failure
+        self.done(result, error)
+
+    def _finish(self, error: BaseException | None) -> AppendResult:
+        log, pending = self.partition.log, self.pending
+        assert log is not None
+        assert pending is not None
+        if error is not None:
+            raise log.appender.abandon(pending, error)
+        if log.closed:
+            self.partition.leader_log()  # raises if it was deleted or went offline during the write
+        return log.appender.finish(pending, self.now_ms)
