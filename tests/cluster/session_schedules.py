@@ -228,6 +228,7 @@ class Schedule:
         for _ in range(steps):
             (_, event), *_ = self.random.choices(events, weights)
             event()
+            self.world.advance()  # followers are woken at the end of a turn
             for fetcher in self.fetchers:
                 fetcher.check()
         return sum(fetcher.answers for fetcher in self.fetchers)

@@ -101,9 +101,24 @@ def test_replicas_that_fall_out_of_sync_meanwhile_are_told(tmp_path: Path) -> No
     world = World(tmp_path)
     partition = world.partition(replicas=BOTH, min_insync_replicas=2)
     produced = world.produce(partition)
-    partition.followers.isr = [SELF]
-    partition.advance_high_watermark()
+    partition.leader_log().update_high_watermark(1)
+    partition.followers.commit_isr([SELF])
+    world.replicas.isr_changed(partition)
     assert isinstance(produced.error, NotEnoughReplicasAfterAppend)
+
+
+def test_nothing_is_committed_while_too_few_replicas_are_in_sync(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    partition = world.partition(replicas=BOTH, min_insync_replicas=2)
+    produced = world.produce(partition)
+    partition.followers.commit_isr([SELF])
+    world.replicas.isr_changed(partition)
+    world.produce(partition, acks=1)
+    assert partition.leader_log().high_watermark == 0
+    assert not produced.answered
+    partition.followers.commit_isr(BOTH)
+    world.follower_has(partition, 2)
+    assert produced.offset == 0
 
 
 def test_a_wait_for_a_partition_that_is_deleted_ends_without_success(tmp_path: Path) -> None:

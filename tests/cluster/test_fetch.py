@@ -164,12 +164,16 @@ def test_a_follower_reads_what_is_not_committed_and_is_woken_by_appends(tmp_path
     partition = world.partition(replicas=(SELF, FOLLOWER))
     world.produce(partition, acks=1)
     assert world.fetch([want()], replica_id=FOLLOWER).offsets() == [[0]]
-    consumer = world.fetch([want(offset=0)])
+    first = world.fetch([want(offset=0)])
+    assert not first.answered
     follower = world.fetch([want(offset=1)], replica_id=FOLLOWER)
+    assert first.offsets() == [[0]], "the follower's fetch offset says that it has the record"
+    consumer = world.fetch([want(offset=1)])
     world.produce(partition, batch(2), acks=1)
+    world.advance()
     assert (follower.offsets(), consumer.answered) == ([[1, 2]], False)
-    world.follower_has(partition, 3)
-    assert consumer.offsets() == [[0, 1, 2]]
+    world.fetch([want(offset=3)], replica_id=FOLLOWER)
+    assert consumer.offsets() == [[1, 2]]
 
 
 # Byte limits

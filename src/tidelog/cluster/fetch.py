@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, FetchSession
+from tidelog.cluster.followers import Replica
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.purgatory import DelayedOperation, OnFailure
 from tidelog.cluster.replica_manager import ReplicaManager
@@ -36,6 +37,7 @@ class FetchParams:
     max_bytes: int
     isolation_level: int
     replica_id: int = CONSUMER
+    replica_epoch: int = -1  # the broker epoch of a follower
 
     @property
     def reads_to_log_end(self) -> bool:
@@ -53,6 +55,10 @@ def read_partition(
 ) -> FetchedPartition:
     """Read one partition. Raises the KafkaError for the answer, or NotCached."""
     log = partition.leader_log(wanted.current_leader_epoch)
+    wanted.replica = None
+    if params.reads_to_log_end:
+        epoch = wanted.current_leader_epoch
+        wanted.replica = partition.follower(params.replica_id, epoch, params.replica_epoch)
     answer = FetchedPartition(wanted)
     answer.source = partition
     answer.high_watermark = high_watermark = log.high_watermark
@@ -107,6 +113,7 @@ class Fetcher:
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
+        self._woken: dict[FetchSession, None] = {}  # sessions of followers to wake in this turn
 
     def read_all(
         self,
@@ -114,11 +121,14 @@ class Fetcher:
         params: FetchParams,
         reads: CachedReads = CACHED,
         known_unknown: Unknown = NONE_UNKNOWN,
+        *,
+        is_new: bool = False,
     ) -> tuple[list[FetchedPartition], int]:
         """Read all partitions once; returns the answers and the number of bytes of their records.
 
-        Unknown partitions come last, as in Kafka; those in `known_unknown` are not searched again. NotCached
-        with all ranges that have to be read from the disk first.
+        The first read of a request (`is_new`) says how far a follower's log goes. Unknown partitions come
+        last, as in Kafka; those in `known_unknown` are not searched again. NotCached with all ranges that
+        have to be read from the disk first.
         """
         replicas = self._replicas
         answers: list[FetchedPartition] = []
@@ -134,9 +144,9 @@ class Fetcher:
             try:
                 partition = replicas.partition(want.topic, want.partition)
                 want.name = partition.topic
-                if params.reads_to_log_end:
-                    partition.follower(params.replica_id)
                 answer = read_partition(partition, want, min(want.max_bytes, left), params, min_one, reads)
+                if is_new and want.replica is not None and answer.diverging is None:
+                    self._follower_fetched(partition, want.replica, answer, params.replica_epoch)
             except NotCached as missing:
                 cold.append(missing)
                 continue
@@ -157,6 +167,14 @@ class Fetcher:
         if cold:
             raise NotCached(*(missing for found in cold for missing in found.missing))
         return answers + unknown if unknown else answers, total
+
+    def _follower_fetched(
+        self, partition: Partition, replica: Replica, answer: FetchedPartition, epoch: int
+    ) -> None:
+        log = partition.log
+        assert log is not None
+        self._replicas.follower_fetched(partition, replica, answer.wanted, log.log_end_offset, epoch)
+        answer.high_watermark, answer.last_stable_offset = log.high_watermark, log.last_stable_offset
 
     def unknown_of(self, wanted: list[FetchPartition]) -> Slices[Unknown]:
         """Find the partitions that this broker does not have, in slices; returns the answer for each."""
@@ -239,7 +257,7 @@ class Fetcher:
     ) -> bool:
         session = context.session
         try:
-            answers, total = self.read_all(context.due(), params, reads, known_unknown)
+            answers, total = self.read_all(context.due(), params, reads, known_unknown, is_new=True)
         except NotCached as cold:
             again = partial(self._answer, context, params, done, on_failure, known_unknown)
             self.bring_in(cold, reads, again, on_failure)
@@ -257,9 +275,23 @@ class Fetcher:
             return True
         purgatory = self._replicas.fetch_purgatory
         operation = DelayedFetch(self, context, params, unknown, done, on_failure)
-        session.wake = lambda: purgatory.check(session)
+        if params.reads_to_log_end:
+            session.wake = partial(self._wake_in_turn, session)
+        else:
+            session.wake = partial(purgatory.check, session)
         watch_again(answers, session)
         return purgatory.watch(operation, (session,), params.max_wait_ms)
+
+    def _wake_in_turn(self, session: FetchSession) -> None:
+        """Check a waiting follower once in this turn of the loop, however many partitions get records."""
+        if not self._woken:
+            self._replicas.scheduler.call_soon_in_turn(self._wake_followers)
+        self._woken[session] = None
+
+    def _wake_followers(self) -> None:
+        woken, self._woken = self._woken, {}
+        for session in woken:
+            self._replicas.fetch_purgatory.check(session)
 
 
 def is_enough(answers: list[FetchedPartition], total: int, params: FetchParams) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 
 from tidelog.clock import Clock
+from tidelog.cluster.followers import Replica
 from tidelog.cluster.partition import Partition
 from tidelog.errors import ErrorCode, KafkaError, UnknownTopicId, UnknownTopicOrPartition
 from tidelog.storage.file_slice import FileSlice
@@ -43,6 +44,7 @@ class FetchPartition:
         "max_bytes",
         "name",
         "partition",
+        "replica",
         "session",
         "topic",
         "turn",
@@ -72,6 +74,7 @@ class FetchPartition:
         self.turn = 0  # its position in the order of the session
         self.watched: Partition | None = None
         self.session: FetchSession | None = None  # set while it is watched
+        self.replica: Replica | None = None  # of the follower that fetches
 
     @property
     def key(self) -> PartitionKey:
@@ -106,9 +109,10 @@ class FetchPartition:
             self.unwatch()
             self.watched = partition
             self.session = session
-        partition.watchers[self] = None
         if session.reads_to_log_end:
             partition.end_watchers[self] = None
+        else:
+            partition.watchers[self] = None
 
     def unwatch(self) -> None:
         partition = self.watched
@@ -120,9 +124,21 @@ class FetchPartition:
     def changed(self) -> None:
         session = self.session
         if session is not None:
-            session.dirty[self] = None
+            self._mark(session)
             if session.wake is not None:
                 session.wake()
+
+    def high_watermark_moved(self) -> None:
+        """The next answer to a follower has the high watermark; a fetch that waits goes on waiting."""
+        if self.session is not None:
+            self._mark(self.session)
+
+    def _mark(self, session: FetchSession) -> None:
+        if self not in session.dirty:
+            session.dirty[self] = None
+            if self.replica is not None:
+                # Up to now the follower had the whole log, and each fetch of the session said so.
+                self.replica.caught_up_at(session.last_used)
 
 
 class FetchedPartition:
@@ -156,6 +172,14 @@ class FetchedPartition:
         self.has_more = False
         # A read returns batches of one segment: for an older segment waiting would not add any.
         self.behind_active_segment = False
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the fetcher has all that there is. A follower out of the ISR is looked at in each fetch."""
+        if self.error is not None or self.diverging is not None or self.has_more:
+            return False
+        replica, source = self.wanted.replica, self.source
+        return replica is None or source is None or replica.broker_id in source.followers.isr
 
     @property
     def is_unknown(self) -> bool:
@@ -321,7 +345,7 @@ class FetchContext:
                 told.append(answer)
                 if has_records and incremental:
                     session.to_the_end(wanted)
-            if error is None and answer.diverging is None and not answer.has_more and not session.closed:
+            if answer.is_read and not session.closed:
                 assert answer.source is not None
                 wanted.watch(answer.source, session)
                 session.dirty.pop(wanted, None)

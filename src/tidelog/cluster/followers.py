@@ -1,38 +1,161 @@
-"""Followers: the other replicas of a partition as its leader knows them, and the replicas in sync (ISR)."""
+"""Followers: the other replicas of a partition as its leader knows them, and the replicas in sync (ISR).
+
+Times are seconds of the monotonic clock.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.clock import Clock
+from tidelog.cluster.metadata_cache import MetadataCache
+
+NEVER: Final = float("-inf")
+UNKNOWN_OFFSET: Final = -1
+NO_BROKER_EPOCH: Final = -1
+
+
+class IsrRules:
+    """When a follower is in sync. All partitions of a broker share these rules."""
+
+    __slots__ = ("clock", "max_lag_seconds", "metadata")
+
+    def __init__(self, clock: Clock, max_lag_seconds: float = 30.0) -> None:
+        self.clock = clock
+        self.max_lag_seconds = max_lag_seconds
+        self.metadata: MetadataCache | None = None
+
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether the broker is live, as the controller last told; only live brokers join an ISR."""
+        return self.metadata is None or broker_id in self.metadata.snapshot.brokers
 
 
 class Replica:
     """The state of one follower, from its fetches."""
 
-    __slots__ = ("broker_id", "last_caught_up_ms", "log_end_offset", "log_start_offset")
+    __slots__ = (
+        "broker_epoch",
+        "broker_id",
+        "last_caught_up",
+        "last_fetch",
+        "leader_end_at_last_fetch",
+        "log_end_offset",
+        "log_start_offset",
+    )
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
-        self.log_end_offset = -1
-        self.log_start_offset = -1
-        self.last_caught_up_ms = 0
+        self.broker_epoch = NO_BROKER_EPOCH
+        self.log_end_offset = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.last_caught_up = NEVER
+        self.last_fetch = NEVER
+        self.leader_end_at_last_fetch = UNKNOWN_OFFSET
+
+    def fetched(self, offset: int, log_start_offset: int, leader_end: int, now: float, epoch: int) -> None:
+        """The follower's log ends at `offset`; when it fetched, the leader's log ended at `leader_end`.
+
+        It was caught up now if it has the leader's whole log; at its fetch before if it has what the leader
+        had then.
+        """
+        if offset >= leader_end:
+            self.last_caught_up = now
+        elif offset >= self.leader_end_at_last_fetch and self.last_fetch > self.last_caught_up:
+            self.last_caught_up = self.last_fetch
+        self.log_end_offset = offset
+        self.log_start_offset = log_start_offset
+        self.leader_end_at_last_fetch = leader_end
+        self.last_fetch = now
+        self.broker_epoch = epoch
+
+    def caught_up_at(self, when: float) -> None:
+        """A fetch session without news of this partition was used at this time."""
+        if when > self.last_caught_up:
+            self.last_caught_up = when
+
+    def is_caught_up(self, leader_end: int, now: float, max_lag_seconds: float) -> bool:
+        return self.log_end_offset == leader_end or now - self.last_caught_up <= max_lag_seconds
+
+
+@dataclass(slots=True, eq=False)
+class PendingIsr:
+    """An ISR that the leader asks the controller for."""
+
+    isr: list[int]
+    is_expansion: bool
+    leader_epoch: int
+    partition_epoch: int
 
 
 class Followers:
     """`replicas` is empty unless this broker leads the partition."""
 
-    __slots__ = ("isr", "replicas")
+    __slots__ = ("isr", "maximal_isr", "pending", "replicas")
 
     def __init__(self) -> None:
-        self.isr: list[int] = []
+        self.isr: list[int] = []  # as the controller has it
+        self.pending: PendingIsr | None = None
+        # A candidate counts before the controller has answered, and so does a member that shall leave.
+        self.maximal_isr: Collection[int] = ()
         self.replicas: dict[int, Replica] = {}
 
-    def assign(self, brokers: Iterable[int], *, keep: bool) -> None:
+    def assign(self, brokers: Iterable[int], *, keep: bool, now: float) -> None:
         """Set the brokers to keep track of; `keep` the states of those that are known."""
         known = self.replicas if keep else {}
         self.replicas = {broker: known.get(broker) or Replica(broker) for broker in brokers}
+        for broker in self.isr:
+            # A member gets the whole time to fetch from its new leader.
+            if broker in self.replicas and broker not in known:
+                self.replicas[broker].last_caught_up = now
 
     def clear(self) -> None:
         self.replicas = {}
+        self.pending = None
 
-    def in_sync(self) -> list[Replica]:
-        return [self.replicas[broker] for broker in self.isr if broker in self.replicas]
+    def commit_isr(self, isr: Iterable[int]) -> None:
+        """The controller has this ISR; a change that was asked for is over."""
+        self.isr = list(isr)
+        self.maximal_isr = self.isr
+        self.pending = None
+
+    def ask_for(self, pending: PendingIsr) -> None:
+        self.pending = pending
+        self.maximal_isr = {*self.isr, *pending.isr}
+
+    def give_up(self) -> None:
+        """The controller refused the change."""
+        self.commit_isr(self.isr)
+
+    def committed_up_to(self, offset: int, leader_end: int, rules: IsrRules) -> int:
+        """`offset`, or the smallest log end offset of the replicas that records are committed by.
+
+        These are the maximal ISR, and followers that are caught up and about to join it: the high watermark
+        waits for them, otherwise a follower could never reach it.
+        """
+        maximal = self.maximal_isr
+        for replica in self.replicas.values():
+            if replica.log_end_offset < offset and (
+                replica.broker_id in maximal
+                or (
+                    replica.is_caught_up(leader_end, rules.clock.monotonic(), rules.max_lag_seconds)
+                    and rules.is_alive(replica.broker_id)
+                )
+            ):
+                offset = replica.log_end_offset
+        return offset
+
+    def out_of_sync(self, leader_end: int, now: float, max_lag_seconds: float) -> list[int]:
+        """The members of the ISR that have not been caught up for `max_lag_seconds`."""
+        found = []
+        for broker in self.isr:
+            replica = self.replicas.get(broker)
+            if replica is not None and not replica.is_caught_up(leader_end, now, max_lag_seconds):
+                found.append(broker)
+        return found
+
+    def log_start_offset(self, own: int, rules: IsrRules) -> int:
+        """The smallest log start offset: `own`, or of a follower whose broker is live."""
+        starts = [r.log_start_offset for r in self.replicas.values() if rules.is_alive(r.broker_id)]
+        return min([own, *starts])

@@ -8,7 +8,7 @@ from typing import Protocol
 from tidelog.cluster.append_queue import AppendQueue
 from tidelog.cluster.append_rules import AppendRules, AppendRulesTable
 from tidelog.cluster.flush_waiters import FlushWaiter, FlushWaiters
-from tidelog.cluster.followers import Followers, Replica
+from tidelog.cluster.followers import NO_BROKER_EPOCH, Followers, IsrRules, Replica
 from tidelog.cluster.leader_append import LeaderAppend
 from tidelog.cluster.worker import Worker
 from tidelog.errors import (
@@ -38,7 +38,11 @@ NOT_WRITTEN = KafkaStorageError("the batch was not written")
 class PartitionWatcher(Protocol):
     """A reader that has read all that the partition had for it."""
 
-    def changed(self) -> None: ...
+    def changed(self) -> None:
+        """There is something new to read."""
+
+    def high_watermark_moved(self) -> None:
+        """There is no new record, but a new high watermark."""
 
 
 class Partition(LogListener):
@@ -47,11 +51,14 @@ class Partition(LogListener):
         "_worker",
         "appends",
         "broker_id",
+        "end_told",
         "end_watchers",
         "flushes",
         "followers",
         "index",
+        "isr_rules",
         "leader_epoch",
+        "leader_epoch_start_offset",
         "leader_id",
         "log",
         "offline",
@@ -71,6 +78,7 @@ class Partition(LogListener):
         topic_id: bytes,
         broker_id: int,
         worker: Worker,
+        isr_rules: IsrRules,
         rules_table: AppendRulesTable | None = None,
     ) -> None:
         self.topic = topic
@@ -84,14 +92,19 @@ class Partition(LogListener):
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.replicas: list[int] = []
+        # The log end offset when this broker became leader: of the first record with its epoch.
+        self.leader_epoch_start_offset = -1
         self.followers = Followers()
+        self.isr_rules = isr_rules
         self.rules: AppendRules | None = None
         self._rules_table = rules_table or AppendRulesTable()
         # Called when the high watermark moved: it may complete delayed produces and fetches.
         self.on_high_watermark: Callable[[Partition], None] | None = None
-        # Called once with the next change; those that read to the log end with the next append, too.
+        # Readers up to the high watermark, and readers up to the log end. Each is told of the next change,
+        # and has to watch again.
         self.watchers: dict[PartitionWatcher, None] = {}
         self.end_watchers: dict[PartitionWatcher, None] = {}
+        self.end_told = -1  # the log end offset that the readers up to the log end know
         self._worker = worker
         self.appends = AppendQueue(worker)
         self.flushes = FlushWaiters()
@@ -117,9 +130,10 @@ class Partition(LogListener):
         is_new = state.leader_epoch != self.leader_epoch or not self.is_leader
         self._take(state)
         others = [broker for broker in self.replicas if broker != self.broker_id]
-        self.followers.assign(others, keep=not is_new)
+        self.followers.assign(others, keep=not is_new, now=self.isr_rules.clock.monotonic())
         self._serve(log)
         if is_new:
+            self.leader_epoch_start_offset = log.log_end_offset
             log.assign_epoch(state.leader_epoch, log.log_end_offset)
         self.advance_high_watermark()
         self.changed()
@@ -145,7 +159,7 @@ class Partition(LogListener):
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.replicas = list(state.replicas)
-        self.followers.isr = list(state.isr)
+        self.followers.commit_isr(state.isr)
 
     def _serve(self, log: Log) -> None:
         self.log = log
@@ -157,13 +171,16 @@ class Partition(LogListener):
         self.changed()
 
     def changed(self) -> None:
-        """Tell the watchers that readers would see something new; each has to watch again."""
-        for watchers in (self.watchers, self.end_watchers):
-            if watchers:
-                told = list(watchers)
-                watchers.clear()
-                for watcher in told:
-                    watcher.changed()
+        """Tell all watchers that readers would see something new."""
+        _tell(self.watchers)
+        _tell(self.end_watchers)
+
+    def high_watermark_moved(self) -> None:
+        """Tell the watchers of a new high watermark. A follower learns of it with its next records."""
+        if self.watchers:
+            _tell(self.watchers)
+        for follower in self.end_watchers:
+            follower.high_watermark_moved()
 
     def config_changed(self) -> None:
         assert self.log is not None
@@ -187,11 +204,20 @@ class Partition(LogListener):
             raise KafkaStorageError(f"the folder of {self.name} is offline")
         return self.log
 
-    def follower(self, replica_id: int) -> Replica:
-        """The state of a follower that fetches. KafkaError if it is no replica of the partition."""
+    def follower(self, replica_id: int, current_leader_epoch: int = -1, broker_epoch: int = -1) -> Replica:
+        """The state of a follower that fetches. KafkaError if it is no replica of the partition.
+
+        As in Kafka, a follower with the present leader epoch may know of its assignment first.
+        """
         found = self.followers.replicas.get(replica_id)
         if found is None:
-            raise NotLeaderOrFollower(f"broker {replica_id} has no replica of {self.name} to keep up")
+            reason = f"broker {replica_id} has no replica of {self.name} to keep up"
+            raise NotLeaderOrFollower(reason) if current_leader_epoch < 0 else UnknownLeaderEpoch(reason)
+        if NO_BROKER_EPOCH < broker_epoch < found.broker_epoch:
+            raise NotLeaderOrFollower(
+                f"the fetch of broker {replica_id} has the broker epoch {broker_epoch}, "
+                f"an earlier one had {found.broker_epoch}"
+            )
         return found
 
     # -- appending ---------------------------------------------------------------------------------
@@ -328,25 +354,35 @@ class Partition(LogListener):
 
     # -- watermarks --------------------------------------------------------------------------------
 
+    @property
+    def is_under_min_isr(self) -> bool:
+        return len(self.followers.isr) < self.min_isr
+
     def advance_high_watermark(self) -> bool:
-        """Move the high watermark to the smallest log end offset of the replicas in sync; it never falls."""
-        assert self.log is not None
-        flushes = self.flushes
+        """Move the high watermark to the smallest log end offset of the maximal ISR; it never falls.
+
+        As in Kafka, it stays while fewer replicas than min.insync.replicas are in sync. Followers are told
+        of new records.
+        """
+        log, flushes = self.log, self.flushes
+        assert log is not None
         if len(self.replicas) == 1 and flushes.running is None and not flushes.next:
-            self.log.commit_all()
+            log.commit_all()
             if self.on_high_watermark is not None:
                 self.on_high_watermark(self)
             return True
         if not self.is_leader:
             return False  # a flush ended after this broker lost the partition
-        offset = flushes.flushed_up_to(self.log.log_end_offset)
-        for replica in self.followers.in_sync():
-            offset = min(offset, replica.log_end_offset)
-        if offset <= self.log.high_watermark:
-            if self.end_watchers:
-                self.changed()  # followers read uncommitted records
+        end = log.log_end_offset
+        if end != self.end_told:
+            self.end_told = end
+            _tell(self.end_watchers)
+        if self.is_under_min_isr:
             return False
-        self.log.update_high_watermark(offset)
+        offset = self.followers.committed_up_to(flushes.flushed_up_to(end), end, self.isr_rules)
+        if offset <= log.high_watermark:
+            return False
+        log.update_high_watermark(offset)
         if self.on_high_watermark is not None:
             self.on_high_watermark(self)
         return True
@@ -363,11 +399,18 @@ class Partition(LogListener):
     # -- deleting ----------------------------------------------------------------------------------
 
     def low_watermark(self) -> int:
-        """The offset below which every replica has deleted its records."""
+        """The offset below which every replica on a live broker has deleted its records."""
         assert self.log is not None
-        starts = [replica.log_start_offset for replica in self.followers.in_sync()]
-        return min([self.log.log_start_offset, *starts])
+        return self.followers.log_start_offset(self.log.log_start_offset, self.isr_rules)
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log start offset; -1 is the high watermark. Returns the requested offset."""
         return self.leader_log().delete_records_before(offset)
+
+
+def _tell(watchers: dict[PartitionWatcher, None]) -> None:
+    if watchers:
+        told = list(watchers)
+        watchers.clear()
+        for watcher in told:
+            watcher.changed()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tidelog.clock import Scheduler
 from tidelog.cluster.append_request import ACKS_ALL, AppendRequest
 from tidelog.cluster.append_request import AppendOutcome as AppendOutcome
 from tidelog.cluster.append_rules import AppendRulesTable
 from tidelog.cluster.delayed import DelayedDeleteRecords
+from tidelog.cluster.followers import IsrRules, Replica
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
 from tidelog.cluster.purgatory import OnFailure, Purgatory
@@ -34,6 +36,10 @@ from tidelog.storage.config import LogConfig
 from tidelog.storage.log import Log
 from tidelog.storage.log_manager import LogManager
 from tidelog.storage.producer_state_manager import Verification
+
+if TYPE_CHECKING:
+    from tidelog.cluster.fetch_session import FetchPartition
+    from tidelog.cluster.isr_manager import IsrManager
 
 log = logging.getLogger("tidelog.cluster")
 
@@ -69,6 +75,9 @@ class ReplicaManager:
         self.clock = scheduler.clock
         self._worker = worker
         self._append_rules = AppendRulesTable()
+        self.isr_rules = IsrRules(scheduler.clock)
+        # Changes the in-sync replicas of the partitions that this broker leads; None without a cluster.
+        self.isr_manager: IsrManager | None = None
         self.topics: dict[str, HostedTopic] = {}
         self.topics_by_id: dict[bytes, HostedTopic] = {}
         self.produce_purgatory = Purgatory("Produce", scheduler)
@@ -137,7 +146,9 @@ class ReplicaManager:
             self.topics_by_id[hosted.topic_id] = hosted
         partition = hosted.partitions.get(index)
         if partition is None:
-            partition = Partition(topic, index, topic_id, self.broker_id, self._worker, self._append_rules)
+            partition = Partition(
+                topic, index, topic_id, self.broker_id, self._worker, self.isr_rules, self._append_rules
+            )
             partition.on_high_watermark = self.high_watermark_moved
             hosted.partitions[index] = partition
         elif topic_id != NO_TOPIC_ID:
@@ -387,9 +398,31 @@ class ReplicaManager:
                 partition.advance_high_watermark()
             told(None)
 
+    def follower_fetched(
+        self, partition: Partition, replica: Replica, wanted: FetchPartition, leader_end: int, epoch: int
+    ) -> None:
+        """A follower has everything below its fetch offset: commit, and let it join the ISR."""
+        deletes = self.delete_records_purgatory.delayed
+        low_watermark = partition.low_watermark() if deletes else 0
+        before, offset = replica.log_end_offset, wanted.fetch_offset
+        now = self.clock.monotonic()
+        replica.fetched(offset, wanted.fetcher_log_start_offset, leader_end, now, epoch)
+        if self.isr_manager is not None and replica.broker_id not in partition.followers.isr:
+            self.isr_manager.maybe_expand(partition, replica)
+        if offset != before:
+            partition.advance_high_watermark()
+        if deletes and partition.low_watermark() > low_watermark:
+            self.delete_records_purgatory.check((partition.topic, partition.index))
+
+    def isr_changed(self, partition: Partition) -> None:
+        """The ISR is another one: the high watermark may move, and produces may be refused."""
+        partition.advance_high_watermark()
+        if self.produce_purgatory.delayed:
+            self.produce_purgatory.check((partition.topic, partition.index))
+
     def high_watermark_moved(self, partition: Partition) -> None:
-        if partition.watchers:
-            partition.changed()
+        if partition.watchers or partition.end_watchers:
+            partition.high_watermark_moved()
         if self.produce_purgatory.delayed:
             self.produce_purgatory.check((partition.topic, partition.index))
 
@@ -401,6 +434,8 @@ class ReplicaManager:
         One flush of a partition runs at a time: appends during a flush share the next one.
         """
         partition.flushes.add(base_offset, done)
+        if len(partition.replicas) > 1:
+            partition.advance_high_watermark()  # followers fetch during the flush
         if not partition.flushes.running:
             self._flush(partition)
 

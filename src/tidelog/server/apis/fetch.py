@@ -63,7 +63,10 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
         for topic in body.forgotten_topics_data
         for index in topic.partitions
     ]
-    replica_id = body.replica_id if body.replica_state is None else body.replica_state.replica_id
+    follower = body.replica_state
+    replica_id = body.replica_id if follower is None else follower.replica_id
+    if replica_id >= 0:
+        _exempt_follower(services, request)
     context = services.sessions.context(
         body.session_id,
         body.session_epoch,
@@ -81,6 +84,7 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
         max_bytes=max_bytes,
         isolation_level=body.isolation_level,
         replica_id=replica_id,
+        replica_epoch=-1 if follower is None else follower.replica_epoch,
     )
 
     def done(answers: list[FetchedPartition]) -> None:
@@ -91,6 +95,12 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
     if not services.fetcher.fetch(context, params, done, partial(services.failed, request)):
         request.waiting()
     return None
+
+
+def _exempt_follower(services: Services, request: Request) -> None:
+    """Let a follower fetch while the request queue is full: producers may fill it who wait for followers."""
+    if services.cluster is not None and request.listener in services.cluster.listeners:
+        request.exempt_connection()
 
 
 def _fetch_many(

@@ -1,0 +1,159 @@
+"""Fetches of followers: what they read, what they say about the follower, and what wakes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.replicated import OTHER, Replicated
+from tests.cluster.world import FOLLOWER, SELF, Fetched, World, want
+from tests.storage.helpers import batch
+from tidelog.cluster.fetch import FetchParams
+from tidelog.cluster.fetch_session import FetchSessionCache
+from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.errors import FencedLeaderEpoch, NotLeaderOrFollower, OffsetOutOfRange, UnknownLeaderEpoch
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Replicated:
+    return Replicated(tmp_path)
+
+
+class FollowerSession:
+    """The incremental fetches of one follower."""
+
+    def __init__(self, world: World, replica_id: int = FOLLOWER) -> None:
+        self.world = world
+        self.cache = FetchSessionCache(world.scheduler.clock, 10)
+        self.params = FetchParams(500, 1, 1 << 20, 0, replica_id)
+        self.session_id = self.epoch = 0
+
+    def fetch(self, *positions: tuple[int, int]) -> Fetched:
+        """Positions are partitions with their fetch offsets, if they are new."""
+        wanted = [want(index=index, offset=offset) for index, offset in positions]
+        context = self.cache.context(self.session_id, self.epoch, wanted, [], from_follower=True)
+        assert context.error == 0
+        self.session_id, self.epoch = context.session_id, self.epoch + 1
+        fetched = Fetched()
+        self.world.fetcher.fetch(context, self.params, fetched)
+        return fetched
+
+
+def test_a_fetch_says_how_far_the_log_of_a_follower_goes(world: Replicated) -> None:
+    partition = world.lead()
+    world.produce(partition, batch(3), acks=1)
+    assert world.follow(0, epoch=7, fetcher_log_start_offset=0).offsets() == [[0, 1, 2]]
+    world.follow(3, epoch=7, fetcher_log_start_offset=2)
+    replica = partition.followers.replicas[FOLLOWER]
+    assert (replica.log_end_offset, replica.log_start_offset, replica.broker_epoch) == (3, 2, 7)
+    assert partition.followers.replicas[OTHER].log_end_offset == -1
+
+
+def test_records_are_committed_when_all_members_have_fetched_past_them(world: Replicated) -> None:
+    partition = world.lead()
+    world.produce(partition, batch(3), acks=1)
+    world.follow(3)
+    assert partition.leader_log().high_watermark == 0
+    world.follow(2, replica_id=OTHER)
+    assert partition.leader_log().high_watermark == 2
+    answer = world.follow(3, replica_id=OTHER)
+    assert not answer.answered
+    assert partition.leader_log().high_watermark == 3
+
+
+def test_the_answer_has_the_high_watermark_that_the_fetch_has_moved(world: Replicated) -> None:
+    partition = world.lead(isr=(SELF, FOLLOWER))
+    world.produce(partition, batch(), acks=1)
+    world.produce(partition, batch(), acks=1)
+    assert world.follow(1).only.high_watermark == 1
+
+
+def test_a_fetch_from_outside_of_the_log_says_nothing_about_the_follower(world: Replicated) -> None:
+    partition = world.lead()
+    assert isinstance(world.follow(5).only.error, OffsetOutOfRange)
+    assert partition.followers.replicas[FOLLOWER].log_end_offset == -1
+
+
+def test_a_log_that_diverges_gets_the_end_of_the_common_epoch(world: Replicated) -> None:
+    partition = world.lead(leader_epoch=1)
+    world.produce(partition, batch(3), acks=1)
+    world.lead(leader_epoch=4)
+    world.produce(partition, batch(), acks=1)
+    answer = world.follow(4, last_fetched_epoch=2).only
+    assert answer.diverging == (1, 3)
+    assert answer.records is None
+    assert partition.followers.replicas[FOLLOWER].log_end_offset == -1, "it will truncate its log"
+    assert world.follow(3, last_fetched_epoch=1).only.diverging is None
+    assert partition.followers.replicas[FOLLOWER].log_end_offset == 3
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"), [(4, FencedLeaderEpoch), (6, UnknownLeaderEpoch), (5, UnknownLeaderEpoch)]
+)
+def test_a_broker_without_a_replica_is_refused(world: Replicated, epoch: int, error: type[Exception]) -> None:
+    world.lead(leader_epoch=5)
+    assert isinstance(world.follow(0, replica_id=9, current_leader_epoch=epoch).only.error, error)
+
+
+def test_a_broker_without_a_replica_and_without_an_epoch_is_refused(world: Replicated) -> None:
+    world.lead(leader_epoch=5)
+    assert isinstance(world.follow(0, replica_id=9).only.error, NotLeaderOrFollower)
+
+
+def test_a_fetch_of_an_earlier_registration_is_refused(world: Replicated) -> None:
+    partition = world.lead()
+    world.follow(0, epoch=8)
+    assert isinstance(world.follow(0, epoch=7).only.error, NotLeaderOrFollower)
+    assert not world.follow(0, epoch=-1).answered, "a fetch before version 15 has no broker epoch"
+    assert partition.followers.replicas[FOLLOWER].broker_epoch == -1
+
+
+def test_appends_of_one_turn_wake_a_follower_once(world: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+    partitions = [world.lead(index=index) for index in range(3)]
+    follower = FollowerSession(world)
+    follower.fetch(*((index, 0) for index in range(3)))
+    waiting = follower.fetch()
+    for partition in partitions:
+        world.produce(partition, batch(), acks=1)
+    assert not waiting.answered
+    world.advance()
+    assert waiting.offsets() == [[0], [0], [0]]
+
+
+def test_a_high_watermark_does_not_wake_a_follower_but_goes_with_its_next_answer(world: Replicated) -> None:
+    partition = world.lead(isr=(SELF, FOLLOWER))
+    follower = FollowerSession(world)
+    world.produce(partition, batch(), acks=1)
+    assert follower.fetch((0, 0)).offsets() == [[0]]
+    waiting = follower.fetch((0, 1))
+    assert partition.leader_log().high_watermark == 1
+    world.advance()
+    assert not waiting.answered
+    world.advance(0.5)
+    assert waiting.only.high_watermark == 1
+    idle = follower.fetch()
+    world.advance(0.5)
+    assert idle.answers == []
+
+
+def test_a_fetch_without_news_reads_no_partition(world: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(20):
+        world.lead(index=index)
+    follower = FollowerSession(world)
+    follower.fetch(*((index, 0) for index in range(20)))
+    world.advance(0.5)
+    seen: list[int] = []
+    right = ReplicaManager.partition
+
+    def noted(self: ReplicaManager, topic: str | bytes, index: int) -> object:
+        seen.append(index)
+        return right(self, topic, index)
+
+    monkeypatch.setattr(ReplicaManager, "partition", noted)
+    follower.fetch()
+    world.advance(0.5)
+    assert seen == []
+    world.produce(world.replicas.topics["t"].partitions[7], batch(), acks=1)
+    assert follower.fetch().offsets() == [[0]]
+    assert seen == [7]
