@@ -98,9 +98,9 @@ def test_unknown_settings_warn_with_what_was_probably_meant() -> None:
 
 
 def test_a_setting_that_changes_nothing_says_why() -> None:
-    config = BrokerConfig.load(None, {"replica.lag.time.max.ms": "5", "telemetry.max.bytes": "1"})
+    config = BrokerConfig.load(None, {"log.dir.failure.timeout.ms": "5", "telemetry.max.bytes": "1"})
     assert config.warnings == [
-        "replica.lag.time.max.ms changes nothing: partitions are not replicated",
+        "log.dir.failure.timeout.ms changes nothing: partitions are not replicated",
         "telemetry.max.bytes changes nothing: clients' own metrics are not collected",
     ]
 

@@ -83,17 +83,20 @@ class ControllerChannel:
         self._waiting: asyncio.Timeout | None = None  # ends the present attempt
         self._is_closed = False
 
-    async def call(self, request: Message, answer: type[R], *, timeout: float | None = None) -> R:
+    async def call(
+        self, request: Message, answer: type[R], *, timeout: float | None = None, version: int | None = None
+    ) -> R:
         """The answer of the active controller.
 
-        Raises RequestTimedOut if no controller answers within `timeout` seconds (or the retry time-out),
-        UnsupportedVersion if the controller does not serve the request, NetworkException after `close`.
+        The request has this version, or the newest that both sides have. Raises RequestTimedOut if no
+        controller answers within `timeout` seconds (or the retry time-out), UnsupportedVersion if the
+        controller does not serve the request, NetworkException after `close`.
         """
         limit = self._retry_timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(limit), self._turn:
                 while True:
-                    answered = await self._attempt(request, answer)
+                    answered = await self._attempt(request, answer, version)
                     if answered is not None:
                         return answered
                     await asyncio.sleep(self._backoff)
@@ -101,14 +104,14 @@ class ControllerChannel:
             name = api_name(request.KEY) if request.KEY is not None else type(request).__name__
             raise RequestTimedOut(f"{name}: no controller answered within {limit:g} s") from None
 
-    async def _attempt(self, request: Message, answer: type[R]) -> R | None:
+    async def _attempt(self, request: Message, answer: type[R], version: int | None) -> R | None:
         """The answer; None if the request is to be sent again."""
         try:
             async with asyncio.timeout(None) as waiting:
                 self._waiting = waiting
                 check = self._give_up_on_change(waiting)
                 try:
-                    return await self._exchange(request, answer)
+                    return await self._exchange(request, answer, version)
                 finally:
                     check.cancel()
                     self._waiting = None
@@ -130,12 +133,12 @@ class ControllerChannel:
 
         return _Repeated(self._backoff, check)
 
-    async def _exchange(self, request: Message, answer: type[R]) -> R | None:
+    async def _exchange(self, request: Message, answer: type[R], version: int | None) -> R | None:
         try:
             connection = await self._connected()
             if connection is None:
                 return None
-            answered = await connection.call(request, answer, timeout=self._timeout)
+            answered = await connection.call(request, answer, version=version, timeout=self._timeout)
         except (NetworkException, RequestTimedOut) as error:
             self._disconnect("the request failed")
             if self._is_closed:

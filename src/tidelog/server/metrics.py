@@ -80,7 +80,7 @@ class BrokerMetrics:
             return lambda: sum(1 for partition in replicas.partitions() if wanted(partition))
 
         kind = "ReplicaManager"
-        # There are no followers yet: these meters stay at 0, for dashboards that show them.
+        # A broker alone has no followers: these meters stay at 0, for dashboards that show them.
         for name in ("IsrShrinksPerSec", "IsrExpandsPerSec", "FailedIsrUpdatesPerSec"):
             self.registry.meter("kafka.server", kind, name)
         gauge("kafka.server", kind, "PartitionCount", lambda: sum(1 for _ in replicas.partitions()))

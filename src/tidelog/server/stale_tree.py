@@ -86,9 +86,7 @@ def _partitions_in(disk: Disk, folder: str) -> int:
     )
 
 
-def check_folders(
-    disk: Disk, folders: Iterable[str], tree: Tree, topics: Mapping[str, TopicState]
-) -> None:
+def check_folders(disk: Disk, folders: Iterable[str], tree: Tree, topics: Mapping[str, TopicState]) -> None:
     """Compare folders that another broker stopped cleanly in with the tree, before logs are opened.
 
     Raises StaleTree if they differ, else logs a warning.

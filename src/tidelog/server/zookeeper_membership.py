@@ -48,6 +48,7 @@ from tidelog.server.forwarding import ForwardingManager
 from tidelog.server.membership import Identity, known_broker_id, known_cluster_id
 from tidelog.server.part_settings import controller_settings
 from tidelog.server.platform import Platform
+from tidelog.server.replication import LeaderReplication
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
 from tidelog.server.transaction_links import TransactionLinks
@@ -90,6 +91,7 @@ class ZooKeeperMembership:
         self._controller: ClusterController | None = None
         self._channel: ControllerChannel | None = None
         self._links: TransactionLinks | None = None
+        self._replication: LeaderReplication | None = None
         self._services: ClusterServices | None = None
         self._has_joined = False
 
@@ -141,12 +143,7 @@ class ZooKeeperMembership:
             clock=self._clock,
             rng=self._rng,
         )
-        self._channel = ControllerChannel(
-            transport_to(config, listener_of_brokers, str(self._broker_id)),
-            self._controller_node,
-            timeout=cluster.controller_socket_timeout_ms / 1000,
-            retry_timeout=cluster.request_timeout_ms / 1000,
-        )
+        self._channel = self._make_channel()
         self._admin = AdminManager(
             self._controller,
             self._store,
@@ -160,6 +157,14 @@ class ZooKeeperMembership:
             self._broker_id,
             lambda: self._broker_epoch,
             timeout_ms=cluster.request_timeout_ms,
+        )
+
+    def _make_channel(self) -> ControllerChannel:
+        return ControllerChannel(
+            transport_to(self._config, self._config.inter_broker_listener, str(self._broker_id)),
+            self._controller_node,
+            timeout=self._cluster.controller_socket_timeout_ms / 1000,
+            retry_timeout=self._cluster.request_timeout_ms / 1000,
         )
 
     def _controller_node(self) -> ControllerNode | None:
@@ -218,6 +223,9 @@ class ZooKeeperMembership:
             frozenset(filter(None, (self._config.inter_broker_listener, control))),
         )
         register_controller_metrics(services.metrics.registry, controller)
+        self._replication = LeaderReplication(
+            services, self._cluster, self._make_channel(), lambda: self._broker_epoch
+        )
         self._listener.start(self)
         self._endpoints = endpoints
         self._supported_features = services.supported_features
@@ -357,8 +365,12 @@ class ZooKeeperMembership:
             self._channel.close()
         if self._links is not None:
             self._links.close()
+        if self._replication is not None:
+            self._replication.disconnect()
 
     async def resign(self) -> None:
+        if self._replication is not None:
+            await self._replication.close()
         if self._services is not None:
             await self._services.forwarding.drain()
         if self._controller is not None and self._has_joined:

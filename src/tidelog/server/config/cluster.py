@@ -41,6 +41,7 @@ class ClusterConfig:
     controlled_shutdown_max_retries: int
     controlled_shutdown_retry_backoff_ms: int
     controller_socket_timeout_ms: int
+    replica_lag_time_max_ms: int
     request_timeout_ms: int
     socket_connection_setup_timeout_ms: int
     auto_leader_rebalance_enable: bool
@@ -86,6 +87,7 @@ def cluster_config(
         controlled_shutdown_max_retries=_number(values, "controlled.shutdown.max.retries"),
         controlled_shutdown_retry_backoff_ms=_number(values, "controlled.shutdown.retry.backoff.ms"),
         controller_socket_timeout_ms=_number(values, "controller.socket.timeout.ms"),
+        replica_lag_time_max_ms=_number(values, "replica.lag.time.max.ms"),
         request_timeout_ms=_number(values, "request.timeout.ms"),
         socket_connection_setup_timeout_ms=_number(values, "socket.connection.setup.timeout.ms"),
         auto_leader_rebalance_enable=bool(values["auto.leader.rebalance.enable"]),

@@ -1,0 +1,40 @@
+"""LeaderReplication: the parts of a broker in a cluster that keep the ISR of the partitions that it leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog.cluster.alter_partition_manager import AlterPartitionManager
+from tidelog.cluster.isr_manager import IsrManager, IsrMeters
+from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from tidelog.server.config.cluster import ClusterConfig
+from tidelog.server.controller_channel import ControllerChannel
+from tidelog.server.services import Services
+
+
+class LeaderReplication:
+    """Asks the controller over `channel`, which serves nothing else: no request of a client waits there."""
+
+    def __init__(
+        self, services: Services, cluster: ClusterConfig, channel: ControllerChannel, epoch: Callable[[], int]
+    ) -> None:
+        self._channel = channel
+        self._alter_partitions = AlterPartitionManager(services.broker_id, epoch, self._send)
+        replicas = services.replicas
+        replicas.isr_rules.metadata = services.metadata
+        replicas.isr_rules.max_lag_seconds = cluster.replica_lag_time_max_ms / 1000
+        meters = IsrMeters(services.metrics.registry)
+        self._isr_manager = IsrManager(replicas, self._alter_partitions, meters, epoch)
+        replicas.isr_manager = self._isr_manager
+        self._isr_manager.start()
+
+    async def _send(self, request: AlterPartitionRequest, *, version: int) -> AlterPartitionResponse:
+        return await self._channel.call(request, AlterPartitionResponse, version=version)
+
+    def disconnect(self) -> None:
+        """Change no ISR any more."""
+        self._isr_manager.close()
+        self._channel.close()
+
+    async def close(self) -> None:
+        await self._alter_partitions.close()
