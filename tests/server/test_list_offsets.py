@@ -50,7 +50,9 @@ class SlowLog:
 
 
 def ask(log: SlowLog, timestamp: int) -> Answer:
-    partition = SimpleNamespace(leader_log=lambda _: log, leader_epoch=0)
+    partition = SimpleNamespace(
+        local_log=lambda _, only_leader: log, leader_epoch=0, has_uncertain_offsets=False
+    )
     replicas = SimpleNamespace(partition=lambda *_: partition, scheduler=SimpleNamespace(clock=SystemClock()))
     services = SimpleNamespace(replicas=replicas)
     wanted = [
@@ -59,7 +61,8 @@ def ask(log: SlowLog, timestamp: int) -> Answer:
     ]
     topic = ListOffsetsRequest.ListOffsetsTopic(name="topic", partitions=wanted)
     request = cast("Request", SimpleNamespace(api_version=8))
-    return list_offsets(cast("Services", services), request, ListOffsetsRequest(topics=[topic]))
+    body = ListOffsetsRequest(replica_id=-1, topics=[topic])
+    return list_offsets(cast("Services", services), request, body)
 
 
 def test_many_partitions_are_looked_up_between_the_turns_of_others() -> None:

@@ -188,6 +188,10 @@ class Partition(LogListener):
 
     def leader_log(self, current_leader_epoch: int = -1) -> Log:
         """The log, if this broker leads the partition with the leader epoch that the caller expects."""
+        return self.local_log(current_leader_epoch, only_leader=True)
+
+    def local_log(self, current_leader_epoch: int = -1, *, only_leader: bool) -> Log:
+        """The log of a leader or, unless `only_leader`, of a follower with the expected leader epoch."""
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             if current_leader_epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(
@@ -198,7 +202,7 @@ class Partition(LogListener):
                 f"{self.name} is led with epoch {self.leader_epoch} here, the request has the newer "
                 f"{current_leader_epoch}"
             )
-        if self.leader_id != self.broker_id:
+        if only_leader and self.leader_id != self.broker_id:
             raise NotLeaderOrFollower(f"{self.name} is led by broker {self.leader_id}, not by this one")
         if self.log is None or self.offline:
             raise KafkaStorageError(f"the folder of {self.name} is offline")
@@ -353,6 +357,18 @@ class Partition(LogListener):
         append.submit(self._worker)
 
     # -- watermarks --------------------------------------------------------------------------------
+
+    @property
+    def has_uncertain_offsets(self) -> bool:
+        """Whether the high watermark may be lower than that of the last leader, which clients have seen.
+
+        It is above all of its records once it has reached the beginning of this leader's epoch.
+        """
+        return (
+            self.is_leader
+            and self.log is not None
+            and self.leader_epoch_start_offset > self.log.high_watermark
+        )
 
     @property
     def is_under_min_isr(self) -> bool:

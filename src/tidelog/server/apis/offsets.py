@@ -5,6 +5,10 @@ ListOffsets answers with the offset of a timestamp, or of a special timestamp:
   largest timestamp (v7), -4 the start of the local log (v8), -5 the end of the tiered log (v9), -6 the
   earliest offset that is not yet tiered (v11). There is no tiered log: -5 and -6 answer -1. Other negative
   timestamps, or one of a later version, are UNSUPPORTED_VERSION.
+- After an election the high watermark may be lower than before, until followers have fetched. The log end and
+  times after the high watermark are OFFSET_NOT_AVAILABLE meanwhile (LEADER_NOT_AVAILABLE before v5).
+- Clients see records up to the high watermark, followers (and tools with replica id -2) up to the log end.
+  Followers answer tools alone.
 - A partition that occurs twice is INVALID_REQUEST. As in Kafka, an unknown isolation level is
   UNKNOWN_SERVER_ERROR.
 OffsetForLeaderEpoch answers with the end offset of an epoch. Followers and consumers check with it whether
@@ -27,6 +31,8 @@ from tidelog.errors import (
     InvalidRequest,
     KafkaError,
     KafkaStorageError,
+    LeaderNotAvailable,
+    OffsetNotAvailable,
     UnknownServerError,
     UnsupportedVersion,
 )
@@ -54,6 +60,9 @@ from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 CONSUMER = -1
 DEBUGGING_CONSUMER = -2
+
+NOT_AVAILABLE_SINCE = 5
+"""The first version of ListOffsets whose clients know OFFSET_NOT_AVAILABLE."""
 
 # Lookups by timestamp let other requests run after this time.
 SECONDS_A_TURN = 0.005
@@ -162,12 +171,16 @@ def _find(
             services.replicas.partition(topic, wanted.partition_index),
             wanted.timestamp,
             wanted.current_leader_epoch,
+            replica_id=body.replica_id,
             read_committed=body.isolation_level == READ_COMMITTED,
             version=request.api_version,
             reads=reads,
         )
         if request.api_version >= 4:
             answer.leader_epoch = leader_epoch
+    except OffsetNotAvailable as error:
+        is_known = request.api_version >= NOT_AVAILABLE_SINCE
+        answer.error_code = error.code if is_known else LeaderNotAvailable.code
     except KafkaError as error:
         answer.error_code = error.code
     except OSError:
@@ -180,15 +193,23 @@ def find_offset(
     timestamp: int,
     current_leader_epoch: int,
     *,
+    replica_id: int,
     read_committed: bool,
     version: int,
     reads: CachedReads,
 ) -> Found:
-    log = _leader_log(partition, current_leader_epoch)
+    log = _local_log(partition, current_leader_epoch, only_leader=replica_id != DEBUGGING_CONSUMER)
     if timestamp < EARLIEST_PENDING_UPLOAD or version < SINCE_VERSION.get(timestamp, 0):
         raise UnsupportedVersion(f"version {version} of ListOffsets has no special time {timestamp}")
-    limit = log.last_stable_offset if read_committed else log.high_watermark
+    is_client = replica_id == CONSUMER
+    is_uncertain = is_client and partition.has_uncertain_offsets
+    if is_client:
+        limit = log.last_stable_offset if read_committed else log.high_watermark
+    else:
+        limit = log.log_end_offset
     if timestamp == LATEST:
+        if is_uncertain:
+            raise _not_available(partition)
         return -1, limit, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset, log.leader_epochs.epoch_for_offset(log.log_start_offset)
@@ -199,14 +220,20 @@ def find_offset(
     else:
         found = log.offset_for_timestamp(timestamp, reads=reads)
     if found is None or found[1] >= limit:
+        if is_uncertain:
+            raise _not_available(partition)
         return NOT_FOUND
     return found
 
 
-def _leader_log(partition: Partition, current_leader_epoch: int) -> Log:
+def _not_available(partition: Partition) -> OffsetNotAvailable:
+    return OffsetNotAvailable(f"the high watermark of {partition.name} has not reached its leader's epoch")
+
+
+def _local_log(partition: Partition, current_leader_epoch: int, *, only_leader: bool = True) -> Log:
     if current_leader_epoch < NO_EPOCH:
         raise FencedLeaderEpoch(f"{partition.name} was never led with epoch {current_leader_epoch}")
-    return partition.leader_log(current_leader_epoch)
+    return partition.local_log(current_leader_epoch, only_leader=only_leader)
 
 
 def offset_for_leader_epoch(
@@ -228,7 +255,7 @@ def _end_of_epoch(
     answer = OffsetForLeaderEpochResponse.EpochEndOffset(partition=wanted.partition)
     try:
         partition = services.replicas.partition(topic, wanted.partition)
-        log = _leader_log(partition, wanted.current_leader_epoch)
+        log = _local_log(partition, wanted.current_leader_epoch)
         if wanted.leader_epoch == partition.leader_epoch:
             answer.leader_epoch, answer.end_offset = partition.leader_epoch, log.log_end_offset
         else:
