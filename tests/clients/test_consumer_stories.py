@@ -1,5 +1,5 @@
 """Our consumers in one group with other people's read every record once between commits, whoever comes, goes
-or is killed. What that means precisely is written in `tests.groups.checker`.
+or is killed. What that means precisely is written in `tidelog.simulation.checks.group_checker`.
 """
 
 from __future__ import annotations

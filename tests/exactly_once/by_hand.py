@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tests.exactly_once.history import Partition
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
 from tests.support.routing import routed_connection
 from tests.support.wait import eventually
@@ -30,6 +29,7 @@ from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, In
 from tidelog.protocol.messages.produce import ProduceRequest, ProduceResponse
 from tidelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from tidelog.records.batch import Record, build_batch
+from tidelog.simulation.checks.transaction_history import Partition
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")

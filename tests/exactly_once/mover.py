@@ -20,8 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.exactly_once.history import FAIL, INFO, OK, Diary, Entry, Line
+from tests.exactly_once.history import Diary
 from tests.exactly_once.sessions import KAFKA_PYTHON_SECONDS, within
+from tidelog.simulation.checks.transaction_history import FAIL, INFO, OK, Entry, Line
 
 if TYPE_CHECKING:
     import confluent_kafka

@@ -15,14 +15,15 @@ from typing import Self
 
 from tests.exactly_once.brokers import Running
 from tests.exactly_once.by_hand import HandProducer
-from tests.exactly_once.checker import Log, Problem, report
-from tests.exactly_once.history import INFO, NEMESIS, OK, Diary, History, Line, Partition
+from tests.exactly_once.history import Diary, History
 from tests.exactly_once.mover import Mover, transformed
 from tests.exactly_once.outside import wait_for_stable_offsets, wait_until_stable
 from tests.groups.outside import Group
 from tests.support.contents import read_with_client
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
+from tidelog.simulation.checks.transaction_checker import Log, Problem, report
+from tidelog.simulation.checks.transaction_history import INFO, NEMESIS, OK, Line, Partition
 
 PROJECT = Path(__file__).parent.parent.parent
 SOURCE, TARGET, GROUP = "source", "target", "movers"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Sequence
 
-from tests.exactly_once.checker import Final, Log
-from tests.exactly_once.history import Entry, Partition
 from tests.support.contents import read_with_client, read_with_fetch
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
 from tests.support.routing import routed_connection
@@ -14,6 +12,8 @@ from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from tidelog.simulation.checks.transaction_checker import Final, Log
+from tidelog.simulation.checks.transaction_history import Entry, Partition
 
 GONE = (ConnectionClosed, NoAnswer, OSError)
 NO_OFFSET = -1

@@ -5,11 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from tests.exactly_once.history import COMMITTED, FAIL, INFO, INVOKE, OK, Diary, Entry, Line, Partition
+from tests.exactly_once.history import Diary
 from tests.exactly_once.outside import GONE, stable_offsets
 from tests.support.raw import RawConnection
 from tests.support.routing import routed_connection
 from tests.support.wait import eventually
+from tidelog.simulation.checks.transaction_history import (
+    COMMITTED,
+    FAIL,
+    INFO,
+    INVOKE,
+    OK,
+    Entry,
+    Line,
+    Partition,
+)
 
 POLL_SECONDS = 0.05
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.exactly_once.by_hand import HandProducer, Refused
-from tests.exactly_once.history import FAIL, INFO, INVOKE, OK, Entry, Line, Partition
 from tests.exactly_once.story import Story
 from tidelog.errors import ErrorCode
+from tidelog.simulation.checks.transaction_history import FAIL, INFO, INVOKE, OK, Entry, Line, Partition
 
 
 class Scripted:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tests.exactly_once.by_hand import HandProducer
 from tests.exactly_once.by_hand import Refused as HandRefused
-from tests.exactly_once.history import Entry, Partition
+from tidelog.simulation.checks.transaction_history import Entry, Partition
 
 if TYPE_CHECKING:
     import confluent_kafka

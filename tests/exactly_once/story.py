@@ -20,25 +20,24 @@ from typing import Self
 
 from tests.exactly_once.brokers import Running
 from tests.exactly_once.by_hand import wait_until_ended
-from tests.exactly_once.checker import Final, Problem, check, report
-from tests.exactly_once.history import (
-    COMMITTED,
-    INFO,
-    INVOKE,
-    NEMESIS,
-    OK,
-    UNCOMMITTED,
-    Diary,
-    History,
-    Line,
-    Partition,
-)
+from tests.exactly_once.history import Diary, History
 from tests.exactly_once.outside import read_final, wait_until_stable
 from tests.exactly_once.readers import ConfluentReader, KafkaPythonReader, OffsetReader, Reader
 from tests.exactly_once.sessions import ANSWER_MS
 from tests.exactly_once.writer import Writer, WriterProcess
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
+from tidelog.simulation.checks.transaction_checker import Final, Problem, check, report
+from tidelog.simulation.checks.transaction_history import (
+    COMMITTED,
+    INFO,
+    INVOKE,
+    NEMESIS,
+    OK,
+    UNCOMMITTED,
+    Line,
+    Partition,
+)
 
 PROJECT = Path(__file__).parent.parent.parent
 FLAVOURS = ("confluent-kafka", "kafka-python", "by-hand", "two-phase")

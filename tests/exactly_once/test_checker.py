@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.exactly_once.checker import Final, Problem, check, report
-from tests.exactly_once.history import (
+from tests.exactly_once.history import Diary, History
+from tidelog.simulation.checks.transaction_checker import Final, Problem, check, report
+from tidelog.simulation.checks.transaction_history import (
     COMMITTED,
     FAIL,
     INFO,
     INVOKE,
     OK,
     UNCOMMITTED,
-    Diary,
     Entry,
-    History,
     Line,
     Partition,
 )

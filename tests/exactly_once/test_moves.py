@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.exactly_once.brokers import running_broker
-from tests.exactly_once.checker import Log
 from tests.exactly_once.moving import Moving, compare
 from tests.support.scale import scale
+from tidelog.simulation.checks.transaction_checker import Log
 
 
 @pytest.mark.parametrize("seed", range(scale(1, 3)))

@@ -10,11 +10,11 @@ import pytest
 from tests.exactly_once import test_traps as traps
 from tests.exactly_once.brokers import ON_KAFKA, running_broker
 from tests.exactly_once.by_hand import Refused
-from tests.exactly_once.checker import Problem, report
-from tests.exactly_once.history import COMMITTED
 from tests.exactly_once.planted import FAULTS
 from tests.exactly_once.story import Cast, Story
 from tests.support.wait import eventually
+from tidelog.simulation.checks.transaction_checker import Problem, report
+from tidelog.simulation.checks.transaction_history import COMMITTED
 
 pytestmark = pytest.mark.skipif(ON_KAFKA, reason="the faults are planted in our broker")
 

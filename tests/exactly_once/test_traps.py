@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import Consumer
 
 from tests.exactly_once.brokers import ON_KAFKA, Running, running_broker
-from tests.exactly_once.history import COMMITTED
 from tests.exactly_once.scripted import Scripted
 from tests.exactly_once.story import Cast, Story
 from tests.support.wait import eventually
 from tidelog.errors import ErrorCode
+from tidelog.simulation.checks.transaction_history import COMMITTED
 
 PROTOCOLS = pytest.mark.parametrize("bumps", [False, True], ids=["v1", "v2"])
 

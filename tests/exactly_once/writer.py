@@ -16,19 +16,18 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.exactly_once.history import (
+from tests.exactly_once.history import Diary, History
+from tests.exactly_once.sessions import Ended, Refused, make_session
+from tidelog.simulation.checks.transaction_history import (
     COMMITTED,
     FAIL,
     INFO,
     INVOKE,
     OK,
-    Diary,
     Entry,
-    History,
     Line,
     Partition,
 )
-from tests.exactly_once.sessions import Ended, Refused, make_session
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,4 +1,4 @@
-"""What the members of a group did, one line each, in one file that all of them append to.
+"""The history of a group: one file that all members append to.
 
 The order of the lines is an order in time: a line stands before another when it was written before it.
 """
@@ -7,38 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.wait import eventually
-
-NOBODY = "-"
-BROKER = "broker"  # who, in the lines that say what was done to the broker
-
-
-@dataclass(slots=True, frozen=True)
-class Line:
-    """`offset` is a record's offset where it was read, and the next one to read where it is committed.
-
-    `detail` is the generation of an assignment where the client tells it, for a static member with a colon
-    and its instance id behind it; the value of a record; or an error.
-    """
-
-    who: str
-    what: str
-    topic: str = NOBODY
-    partition: int = -1
-    offset: int = -1
-    detail: str = NOBODY
-
-    def text(self) -> str:
-        return f"{self.who} {self.what} {self.topic} {self.partition} {self.offset} {self.detail}\n"
-
-    @staticmethod
-    def parse(text: str) -> Line:
-        who, what, topic, partition, offset, detail = text.split(" ", 5)
-        return Line(who, what, topic, int(partition), int(offset), detail.rstrip("\n"))
-
+from tidelog.simulation.checks.group_history import BROKER, Line
 
 Wanted = Callable[[Line], bool]
 

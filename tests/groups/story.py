@@ -19,13 +19,14 @@ from types import TracebackType
 from typing import Self
 
 from tests.groups.brokers import Running
-from tests.groups.checker import check
-from tests.groups.history import BROKER, Diary, History, Line
+from tests.groups.history import Diary, History
 from tests.groups.member import Member
 from tests.groups.outside import Group, log_ends
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
 from tidelog.clients.admin import NewPartitions
+from tidelog.simulation.checks.group_checker import check
+from tidelog.simulation.checks.group_history import BROKER, Line
 
 PROJECT = Path(__file__).parent.parent.parent
 LEAVE_SECONDS = 40.0

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from tests.groups.checker import check
-from tests.groups.history import BROKER, Line
+from tidelog.simulation.checks.group_checker import check
+from tidelog.simulation.checks.group_history import BROKER, Line
 
 T = ("t", 0)
 

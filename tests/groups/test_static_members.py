@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.groups.brokers import Running, running_broker
-from tests.groups.history import Line
 from tests.groups.story import Flavour, MemberProcess, Story
+from tidelog.simulation.checks.group_history import Line
 
 FLAVOURS = [
     Flavour("confluent-kafka", "range"),

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.groups.history import BROKER, Line
 from tests.kafka.jars import JAVA, class_path
 from tests.support.wait import eventually
+from tidelog.simulation.checks.group_history import BROKER, Line
 
 PROGRAM = "org.apache.kafka.tools.VerifiableConsumer"
 QUICK = (

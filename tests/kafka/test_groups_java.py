@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.groups.brokers import Running, running_broker
-from tests.groups.checker import check
 from tests.groups.outside import Group, log_ends
 from tests.groups.story import SteadyWriter
 from tests.kafka.jars import run_tool
 from tests.kafka.java_members import JavaMember, history
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
+from tidelog.simulation.checks.group_checker import check
 
 TOOLS = "org.apache.kafka.tools."
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"

@@ -10,10 +10,10 @@ import random
 
 import pytest
 
-from tests.exactly_once.history import UNCOMMITTED
-from tests.simulation.actors import ANSWERS, RECONNECT, Orders, SteadyWriter, plain_consumer
 from tests.support.scale import scale
 from tidelog import AsyncAdmin, NewTopic
+from tidelog.simulation.actors import ANSWERS, RECONNECT, Orders, SteadyWriter, plain_consumer
+from tidelog.simulation.checks.transaction_history import UNCOMMITTED
 from tidelog.simulation.cluster import SimCluster
 from tidelog.simulation.process import Process
 from tidelog.simulation.world import World

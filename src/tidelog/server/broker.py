@@ -407,6 +407,16 @@ class Broker(LogManagerListener):
     # -- addresses and first screen ----------------------------------------------------------------
 
     @property
+    def replicas(self) -> ReplicaManager | None:
+        """The replicas on this broker; None before its logs are open."""
+        return self._replicas
+
+    @property
+    def membership(self) -> Membership | None:
+        """The place of this broker in its cluster; None before it starts."""
+        return self._membership
+
+    @property
     def addresses(self) -> dict[str, str]:
         """HOST:PORT of each listener, with the ports that the system chose."""
         assert self._server is not None

@@ -95,6 +95,11 @@ class ZooKeeperMembership:
         self._services: ClusterServices | None = None
         self._has_joined = False
 
+    @property
+    def candidate(self) -> ClusterController | None:
+        """This broker as a candidate for the controller; None before its start has read the tree."""
+        return self._controller
+
     # --- start
 
     async def identify(self, folders: Sequence[MetaProperties]) -> Identity:

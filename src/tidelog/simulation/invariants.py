@@ -95,19 +95,19 @@ class Invariants:
                 self._check_leaders(broker, broker.server, process)
 
     def _check_controller(self, broker: SimBroker, server: Broker) -> None:
-        membership = server._membership
-        if not isinstance(membership, ZooKeeperMembership) or membership._controller is None:
+        membership = server.membership
+        if not isinstance(membership, ZooKeeperMembership) or membership.candidate is None:
             return
-        controller = membership._controller
+        controller = membership.candidate
         if controller.is_active and (epoch := controller.epoch):
             other = self._controllers.setdefault(epoch, broker.id)
             if other != broker.id:
                 self._wrong(f"brokers {other} and {broker.id} are both the controller of epoch {epoch}")
 
     def _check_leaders(self, broker: SimBroker, server: Broker, process: Process) -> None:
-        if server._replicas is None:
+        if server.replicas is None:
             return
-        for partition in server._replicas.partitions():
+        for partition in server.replicas.partitions():
             key, epoch = (partition.topic, partition.index), partition.leader_epoch
             known = self._seen.get((process, key))
             if known == epoch:
@@ -132,10 +132,12 @@ class Invariants:
 
     def _differences(self, broker: SimBroker) -> Iterator[str]:
         server, tree = broker.server, self._zookeeper.tree
-        if server is None or not broker.is_running or server._replicas is None:
+        if server is None or not broker.is_running or server.replicas is None:
             yield "does not run"
             return
-        snapshot = server._replicas.metadata.snapshot
+        metadata = server.replicas.metadata
+        assert metadata is not None
+        snapshot = metadata.snapshot
         registered = sorted(int(name) for name in tree.children(paths.BROKER_IDS))
         if sorted(snapshot.brokers) != registered:
             yield f"knows the brokers {sorted(snapshot.brokers)}, registered are {registered}"
@@ -150,7 +152,7 @@ class Invariants:
                 have = None if state is None else (state.leader, state.leader_epoch)
                 yield f"has {have} as leader and epoch of {topic}-{index}, the tree has {(leader, epoch)}"
             if leader == broker.id:
-                partition = server._replicas.find_partition(topic, index)
+                partition = server.replicas.find_partition(topic, index)
                 if partition is None or not partition.is_leader or partition.leader_epoch != epoch:
                     yield f"does not lead {topic}-{index} with epoch {epoch}"
             if leader < 0:

@@ -26,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.groups.history import BROKER, NOBODY, Line
+from tidelog.simulation.checks.group_history import BROKER, NOBODY, Line
 
 Partition = tuple[str, int]
 NEVER = 1 << 62

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.exactly_once.history import Line as TransactionLine
-from tests.groups.history import BROKER, NOBODY
-from tests.groups.history import Line as GroupLine
+from tidelog.simulation.checks.group_history import BROKER, NOBODY
+from tidelog.simulation.checks.group_history import Line as GroupLine
+from tidelog.simulation.checks.transaction_history import Line as TransactionLine
 from tidelog.simulation.history import History
 
 

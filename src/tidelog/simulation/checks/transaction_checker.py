@@ -35,8 +35,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.exactly_once.history import COMMITTED, OK, UNCOMMITTED, Line, Partition
-from tests.exactly_once.model import NEVER, Model, Read, Transaction, Verdict
+from tidelog.simulation.checks.transaction_history import COMMITTED, OK, UNCOMMITTED, Line, Partition
+from tidelog.simulation.checks.transaction_model import NEVER, Model, Read, Transaction, Verdict
 
 Place = tuple[Partition, int]
 Log = list[tuple[int, str]]  # offset and value, in the order of the log

@@ -7,11 +7,10 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 
-from tests.exactly_once.checker import Final, Log
-from tests.exactly_once.checker import check as check_transactions
-from tests.exactly_once.history import COMMITTED, UNCOMMITTED, Partition
-from tests.groups.checker import check as check_group
-from tests.simulation.actors import (
+from tidelog import AsyncAdmin, NewTopic
+from tidelog.clients.admin.topics import OffsetSpec
+from tidelog.errors import KafkaError
+from tidelog.simulation.actors import (
     ANSWERS,
     RECONNECT,
     Administrator,
@@ -22,13 +21,15 @@ from tests.simulation.actors import (
     TransactionalWriter,
     plain_consumer,
 )
-from tests.simulation.diaries import GroupDiary, TransactionDiary
-from tests.simulation.invariants import Invariants
-from tests.simulation.nemesis import Nemesis
-from tidelog import AsyncAdmin, NewTopic
-from tidelog.clients.admin.topics import OffsetSpec
-from tidelog.errors import KafkaError
+from tidelog.simulation.checks.group_checker import check as check_group
+from tidelog.simulation.checks.transaction_checker import Final, Log
+from tidelog.simulation.checks.transaction_checker import check as check_transactions
+from tidelog.simulation.checks.transaction_history import COMMITTED, UNCOMMITTED, Partition
 from tidelog.simulation.cluster import SimCluster
+from tidelog.simulation.diaries import GroupDiary, TransactionDiary
+from tidelog.simulation.history import Event
+from tidelog.simulation.invariants import Invariants
+from tidelog.simulation.nemesis import Nemesis
 from tidelog.simulation.process import Process
 from tidelog.simulation.world import World
 
@@ -45,7 +46,7 @@ CONVERGENCE_SECONDS = 15.0
 class Outcome:
     seed: int
     problems: list[str]
-    history: str
+    history: list[Event]
     seconds: float
     steps: int
 
@@ -130,7 +131,7 @@ class Story:
             self.problems += self.invariants.problems
         self.problems += self.world.failures
         return Outcome(
-            self.world.seed, self.problems, self.world.history.text(), self.world.now, self.world.steps
+            self.world.seed, self.problems, self.world.history.events, self.world.now, self.world.steps
         )
 
     def _run(self) -> None:

@@ -6,11 +6,11 @@ import json
 import random
 from collections.abc import Callable, Sequence
 
-from tests.groups.history import BROKER
-from tests.groups.history import Line as GroupLine
-from tests.simulation.diaries import GroupDiary
 from tidelog.metadata.paths import CONTROLLER
+from tidelog.simulation.checks.group_history import BROKER
+from tidelog.simulation.checks.group_history import Line as GroupLine
 from tidelog.simulation.cluster import SimBroker, SimCluster
+from tidelog.simulation.diaries import GroupDiary
 from tidelog.simulation.process import Process
 
 FARTHEST_MS = 1_500_000
@@ -229,7 +229,12 @@ class Nemesis:
             self._note(f"the link from {source} to {target} takes up to {seconds} s longer")
             network.slow_down(source, target, seconds)
         self._disturbed()
-        self._later(0.5, 5.0, lambda: [network.slow_down(*way, 0.0) for way in ways] and None)
+
+        def repair() -> None:
+            for source, target in ways:
+                network.slow_down(source, target, 0.0)
+
+        self._later(0.5, 5.0, repair)
 
     # Clients
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tests.exactly_once.history import FAIL, INFO, INVOKE, OK, Entry, Line, Partition
+from tidelog.simulation.checks.transaction_history import FAIL, INFO, INVOKE, OK, Entry, Line, Partition
 
 NEVER = 1 << 62
 

@@ -7,10 +7,8 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from tests.exactly_once.history import COMMITTED, FAIL, INFO, INVOKE, OK, Entry, Line, Partition
-from tests.groups.member import POLL_RECORDS, Ledger
-from tests.simulation.diaries import GroupDiary, TransactionDiary
 from tidelog import (
     AsyncAdmin,
     AsyncConsumer,
@@ -24,6 +22,18 @@ from tidelog.clients.errors import TimeoutException
 from tidelog.clients.producer.transaction_values import State
 from tidelog.errors import KafkaError
 from tidelog.records.loops import RecordMetadata
+from tidelog.simulation.checks.ledger import POLL_RECORDS, Ledger
+from tidelog.simulation.checks.transaction_history import (
+    COMMITTED,
+    FAIL,
+    INFO,
+    INVOKE,
+    OK,
+    Entry,
+    Line,
+    Partition,
+)
+from tidelog.simulation.diaries import GroupDiary, TransactionDiary
 from tidelog.simulation.process import Process
 
 PATIENCE = 60.0
@@ -52,7 +62,7 @@ class Member:
     orders: Orders
 
     async def main(self, process: Process) -> None:
-        ledger = Ledger(self.name, None, self.diary)  # type: ignore[arg-type]
+        ledger = Ledger(self.name, None, self.diary)
         is_new = self.strategy == "consumer"
         consumer: AsyncConsumer[bytes, bytes] = AsyncConsumer(
             {
@@ -363,7 +373,7 @@ class TransactionalWriter:
             number += count
             self._note(INVOKE, "write", entries)
             for entry in entries:
-                await self._call(producer, lambda entry=entry: self._send(producer, entry))
+                await self._call(producer, partial(self._send, producer, entry))
             if rng.random() < 0.2:
                 await self._call(producer, lambda: producer.flush(PATIENCE))
         if rng.random() < 0.4:

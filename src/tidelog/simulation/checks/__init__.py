@@ -1,0 +1,1 @@
+"""Checkers of histories: groups of consumers, and transactions. They are pure functions."""
