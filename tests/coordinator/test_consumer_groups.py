@@ -159,6 +159,16 @@ class TestRebalancing:
         assert world.by_name(world.say("a", 2)) == {"orders": {0, 1}}
         assert world.group.assignment_epoch == 3
 
+    def test_a_clock_that_is_set_back_holds_up_no_target(self) -> None:
+        world = ConsumerWorld(consumer_assignment_interval_ms=1000)
+        world.topic("orders", 4)
+        world.join("a", ["orders"])
+        clock = world.scheduler.clock
+        clock.jump_to(clock.ms() - 3_600_000)
+        world.join("b", ["orders"])
+        assert world.group.assignment_epoch == world.group.group_epoch == 3
+        assert world.by_name(world.say("a", 2)) == {"orders": {0, 1}}
+
     def test_a_member_that_leaves_leaves_its_partitions(self, world: ConsumerWorld) -> None:
         world.join("a", ["orders"])
         world.join("b", ["orders"])

@@ -1,0 +1,137 @@
+"""The member of a classic group, against a coordinator whose answers the test gives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import cast
+
+from tidelog.clients.consumer.assignors import assignment_bytes
+from tidelog.clients.consumer.classic_group import ClassicGroup
+from tidelog.clients.consumer.membership import ASSIGNED, LOST, REVOKED, MembershipContext
+from tidelog.clients.consumer.metrics import ConsumerMetrics
+from tidelog.clients.consumer.partitions import SubscriptionState
+from tidelog.clients.settings import consumer_settings
+from tidelog.errors import KafkaError, UnknownMemberId
+from tidelog.partitions import TopicPartition
+from tidelog.protocol.message import Message
+from tidelog.protocol.messages.heartbeat import HeartbeatResponse
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
+LATER = 5.0
+
+
+class ScriptedCoordinator:
+    """Answers joins with rising generations. A test may hold the joins, and says what each sync assigns."""
+
+    group_id = "g"
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.assignment: list[TopicPartition] = []
+        self.may_join = asyncio.Event()
+        self.may_join.set()
+        self.joins: list[JoinGroupRequest] = []
+
+    async def connection(self) -> ScriptedCoordinator:
+        return self
+
+    def note(self, error: KafkaError) -> None:
+        raise error
+
+    def version_for(self, request: type[Message]) -> int:
+        return request.VERSIONS[1]
+
+    async def call(self, request: Message, answer: type[Message], **how: object) -> Message:
+        if isinstance(request, JoinGroupRequest):
+            self.joins.append(request)
+            await self.may_join.wait()
+            self.generation += 1
+            return JoinGroupResponse(
+                generation_id=self.generation,
+                protocol_name="cooperative-sticky",
+                leader="another",
+                member_id=request.member_id or f"m{self.generation}",
+            )
+        if isinstance(request, SyncGroupRequest):
+            return SyncGroupResponse(assignment=assignment_bytes(self.assignment))
+        return HeartbeatResponse()
+
+
+class Membership:
+    def __init__(self) -> None:
+        self.coordinator = ScriptedCoordinator()
+        self.told: list[tuple[str, list[TopicPartition]]] = []
+        subscription = SubscriptionState()
+        subscription.subscribe(["t"])
+        around = SimpleNamespace(
+            client=None,
+            settings=consumer_settings(
+                bootstrap_servers="127.0.0.1:1",
+                group_id="g",
+                partition_assignment_strategy="cooperative-sticky",
+            ),
+            coordinator=self.coordinator,
+            subscription=subscription,
+            metrics=ConsumerMetrics(),
+            wake=lambda: None,
+            tell=self._tell,
+            commit_owned=self._commit,
+            reassigned=lambda: None,
+        )
+        self.group = ClassicGroup(cast(MembershipContext, around))
+
+    async def _tell(self, kind: str, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            self.told.append((kind, partitions))
+
+    async def _commit(self) -> None:
+        """Nothing is committed by itself."""
+
+    async def poll(self, seconds: float = LATER) -> None:
+        await self.group.poll(asyncio.get_running_loop().time() + seconds)
+
+
+def run(story: Callable[[Membership], Coroutine[None, None, None]]) -> None:
+    async def main() -> None:
+        member = Membership()
+        try:
+            await story(member)
+        finally:
+            await member.group.close()
+
+    asyncio.run(main())
+
+
+def test_a_cooperative_member_revokes_what_it_is_not_assigned_any_more() -> None:
+    async def story(member: Membership) -> None:
+        member.coordinator.assignment = [FIRST, SECOND]
+        await member.poll()
+        member.coordinator.assignment = [FIRST]
+        member.group.request_rejoin("another member came")
+        await member.poll()
+        assert member.told == [(ASSIGNED, [FIRST, SECOND]), (REVOKED, [SECOND])]
+
+    run(story)
+
+
+def test_a_member_that_is_removed_while_it_joins_has_lost_its_partitions() -> None:
+    """A commit of them would be valid in the new generation, and set the offsets of other members back."""
+
+    async def story(member: Membership) -> None:
+        member.coordinator.assignment = [FIRST, SECOND]
+        await member.poll()
+        before = member.group.identity()
+        member.coordinator.may_join.clear()
+        member.group.request_rejoin("another member came")
+        await member.poll(0.0)
+        member.group.refused(UnknownMemberId("the session expired"), before)
+        member.coordinator.assignment = [FIRST]
+        member.coordinator.may_join.set()
+        await member.poll()
+        assert member.told == [(ASSIGNED, [FIRST, SECOND]), (LOST, [FIRST, SECOND]), (ASSIGNED, [FIRST])]
+
+    run(story)
