@@ -23,7 +23,7 @@ from tidelog.coordinator.transaction.markers import MarkerChannel
 from tidelog.coordinator.transaction.remote_verification import RemoteVerification
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError
-from tidelog.metadata.async_tree import AsyncTree, within_one_session
+from tidelog.metadata.async_tree import AsyncTree, SessionEvent, within_one_session
 from tidelog.metadata.cluster_store import ClusterStore, KRaftController
 from tidelog.metadata.nodes import BrokerNode
 from tidelog.metadata.paths import decode_name
@@ -62,6 +62,9 @@ UNCLEAN_ELECTIONS = "unclean.leader.election.enable"
 SESSION_MARGIN = 1.5
 """ZooKeeper ends the session of a dead process within this multiple of its time-out."""
 
+UNREACHABLE_SECONDS = 5.0
+"""How long a stop waits for the controller while ZooKeeper is away."""
+
 
 class ZooKeeperMembership:
     """Implements tidelog.server.membership.Membership, which documents the public methods."""
@@ -94,6 +97,8 @@ class ZooKeeperMembership:
         self._replication: LeaderReplication | None = None
         self._services: ClusterServices | None = None
         self._has_joined = False
+        self._is_connected = True  # to ZooKeeper
+        self._hand_over_limit: asyncio.Timeout | None = None
 
     @property
     def candidate(self) -> ClusterController | None:
@@ -105,6 +110,7 @@ class ZooKeeperMembership:
     async def identify(self, folders: Sequence[MetaProperties]) -> Identity:
         folder = self._config.data_dirs[0]
         self._tree = await self._platform.connect_zookeeper(self._cluster, folder)
+        self._tree.listen(self._session_changed)
         self._store = ClusterStore(self._tree, self._clock, self._rng)
         try:
             await self._store.read_controller()
@@ -334,8 +340,18 @@ class ZooKeeperMembership:
 
     # --- stop
 
+    def _session_changed(self, event: SessionEvent) -> None:
+        self._is_connected = event is SessionEvent.CONNECTED
+        limit = self._hand_over_limit
+        if limit is not None and not self._is_connected:
+            soon = asyncio.get_running_loop().time() + UNREACHABLE_SECONDS
+            limit.reschedule(min(soon, limit.when() or soon))
+
     async def leave(self) -> None:
-        """Ask the controller to move leaderships away, as often as the settings say."""
+        """Ask the controller to move leaderships away, as often as the settings say.
+
+        Without ZooKeeper only once, and for a few seconds: no controller is elected while it is away.
+        """
         if not self._cluster.controlled_shutdown_enable:
             return
         backoff = self._cluster.controlled_shutdown_retry_backoff_ms / 1000
@@ -344,18 +360,25 @@ class ZooKeeperMembership:
                 await asyncio.sleep(backoff)
             if await self._hand_over():
                 return
+            if not self._is_connected:
+                break
         log.warning("stopping without a controlled shutdown: leaderships move when the session ends")
 
     async def _hand_over(self) -> bool:
         """Whether this broker leads no partition any more that another broker can lead."""
         assert self._channel is not None
         request = ControlledShutdownRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch)
-        timeout = self._cluster.controller_socket_timeout_ms / 1000
+        seconds = self._cluster.controller_socket_timeout_ms / 1000
+        if not self._is_connected:
+            seconds = min(seconds, UNREACHABLE_SECONDS)
         try:
-            answer = await self._channel.call(request, ControlledShutdownResponse, timeout=timeout)
-        except KafkaError as error:
-            log.warning("the controller could not be asked for a controlled shutdown: %s", error)
+            async with asyncio.timeout(seconds) as self._hand_over_limit:
+                answer = await self._channel.call(request, ControlledShutdownResponse, timeout=seconds)
+        except (KafkaError, TimeoutError) as error:
+            log.warning("the controller could not be asked for a controlled shutdown: %r", error)
             return False
+        finally:
+            self._hand_over_limit = None
         if answer.error_code:
             log.warning("the controller refused a controlled shutdown with error code %d", answer.error_code)
             return False
