@@ -22,6 +22,8 @@ CALLS: dict[str, tuple[str, ...]] = {
     "groups": ("--list",),
     "transactions": ("list",),
     "log-dirs": ("--describe",),
+    "reassign-partitions": ("--list",),
+    "leader-election": ("--election-type", "preferred", "--all-topic-partitions"),
     "delete-records": ("--offset-json-file", FILE),
     "get-offsets": ("--topic", "t", "--command-config", FILE),
     "configs": ("--describe", "--topic", "t", "--command-config", FILE),

@@ -38,6 +38,14 @@ TOOLS: dict[str, Tool] = {
         "tidelog.cli.transactions", "transactions", "List and describe transactions, and abort hanging ones."
     ),
     "log-dirs": Tool("tidelog.cli.log_dirs", "log_dirs", "Print the sizes in the brokers' log folders."),
+    "reassign-partitions": Tool(
+        "tidelog.cli.reassign_partitions",
+        "reassign_partitions",
+        "Move partitions to other brokers.",
+    ),
+    "leader-election": Tool(
+        "tidelog.cli.leader_election", "leader_election", "Elect the leaders of partitions."
+    ),
     "delete-records": Tool(
         "tidelog.cli.delete_records", "delete_records", "Delete the oldest records of partitions."
     ),

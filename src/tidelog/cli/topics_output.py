@@ -94,12 +94,12 @@ class PartitionView:
             f"Leader: {'none' if partition.leader is None else partition.leader}",
             f"Replicas: {joined(partition.replicas)}",
             f"Isr: {joined(partition.isr)}",
-            f"Elr: {joined(partition.elr)}",
-            f"LastKnownElr: {joined(partition.last_known_elr)}",
         ]
         if self.reassignment is not None:
             columns.append(f"Adding Replicas: {joined(self.reassignment.adding_replicas)}")
             columns.append(f"Removing Replicas: {joined(self.reassignment.removing_replicas)}")
+        columns.append(f"Elr: {joined(partition.elr)}")
+        columns.append(f"LastKnownElr: {joined(partition.last_known_elr)}")
         return "\t".join(columns)
 
 
@@ -179,7 +179,7 @@ def topic_lines(
 ) -> Iterator[str]:
     overrides = [entry for entry in entries if not entry.is_default]
     if not shown.only_some_partitions and (overrides or not shown.topics_with_overrides):
-        yield topic_line(topic, overrides)
+        yield topic_line(topic, overrides, moving)
     if shown.topics_with_overrides:
         return
     for view in partition_views(topic, entries, live, moving):
@@ -187,8 +187,17 @@ def topic_lines(
             yield view.line()
 
 
-def topic_line(topic: TopicDescription, overrides: list[ConfigEntry]) -> str:
-    replication_factor = len(topic.partitions[0].replicas) if topic.partitions else 0
+def topic_line(
+    topic: TopicDescription,
+    overrides: list[ConfigEntry],
+    moving: Mapping[PartitionKey, PartitionReassignment],
+) -> str:
+    replication_factor = 0
+    if topic.partitions:
+        first = topic.partitions[0]
+        reassignment = moving.get((topic.name, first.partition))
+        adding = len(reassignment.adding_replicas) if reassignment else 0
+        replication_factor = len(first.replicas) - adding
     settings = ",".join(f"{entry.name}={entry.value}" for entry in overrides)
     return (
         f"Topic: {topic.name}\tTopicId: {topic.topic_id}"
