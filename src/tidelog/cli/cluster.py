@@ -1,4 +1,4 @@
-"""`tidelog cluster`: runs several brokers on this machine, and shows the state of any cluster.
+"""`tidelog cluster`: runs brokers on this machine, shows the state of any cluster, and is kafka-cluster.
 
 Exit codes of `start`: 0 after Ctrl-C or SIGTERM, 1 if a process cannot start or a broker was lost meanwhile.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.cli.cluster_tool import cluster_id, list_endpoints, unregister
 from tidelog.cli.flags import bootstrap_server, brief_words, valued
 from tidelog.cli.output import connected_admin, output_option, print_json
 from tidelog.cli.start import parse_override
@@ -26,6 +27,11 @@ PER_CORE = "auto"
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def cluster() -> None:
     """Run several brokers on this machine, and show the state of a cluster."""
+
+
+cluster.add_command(cluster_id, "cluster-id")
+cluster.add_command(unregister)
+cluster.add_command(list_endpoints, "list-endpoints")
 
 
 def _count(_ctx: click.Context, _option: click.Parameter, value: str) -> int:
