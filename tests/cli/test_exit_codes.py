@@ -23,6 +23,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "transactions": ("list",),
     "log-dirs": ("--describe",),
     "reassign-partitions": ("--list",),
+    "replica-verification": ("--once", "--command-config", FILE),
     "leader-election": ("--election-type", "preferred", "--all-topic-partitions"),
     "delete-records": ("--offset-json-file", FILE),
     "get-offsets": ("--topic", "t", "--command-config", FILE),

@@ -46,6 +46,9 @@ TOOLS: dict[str, Tool] = {
     "leader-election": Tool(
         "tidelog.cli.leader_election", "leader_election", "Elect the leaders of partitions."
     ),
+    "replica-verification": Tool(
+        "tidelog.cli.replica_verification", "replica_verification", "Compare the replicas of partitions."
+    ),
     "delete-records": Tool(
         "tidelog.cli.delete_records", "delete_records", "Delete the oldest records of partitions."
     ),
