@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Self, TypeVar, cast
@@ -20,17 +20,19 @@ from tidelog.cluster.topic_metrics import AllTopicMetrics
 from tidelog.cluster.topic_overrides import TopicOverrides
 from tidelog.cluster.worker import ThreadWorker
 from tidelog.controller.interface import NewTopic, TopicResult
+from tidelog.controller.leader_elections import ElectionType
 from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.transaction.markers import LocalMarkers
 from tidelog.endpoints import Endpoint
-from tidelog.errors import NotController, StaleBrokerEpoch
+from tidelog.errors import KafkaError, NotController, StaleBrokerEpoch
+from tidelog.metadata.state import PartitionState
 from tidelog.metadata.tree import TreeUnavailable
 from tidelog.metrics.registry import Registry
 from tidelog.network.limits import NetworkLimits
 from tidelog.network.loop import BrokerLoop
 from tidelog.network.server import SocketServer
-from tidelog.partitions import PartitionKey
+from tidelog.partitions import PartitionKey, TopicPartition
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from tidelog.server.apis import served_apis
@@ -61,6 +63,9 @@ class Controller:
         self.created: list[str] = []
         self.remaining: list[PartitionKey] = []
         self.altered: list[tuple[AlterPartitionRequest, int]] = []
+        self.asked: list[object] = []
+        self.errors: dict[TopicPartition, KafkaError | None] = {}
+        self.moving: dict[TopicPartition, PartitionState] = {}
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Sequence[PartitionKey]:
         if broker_epoch != EPOCH:
@@ -73,6 +78,31 @@ class Controller:
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
         return range(broker_id * 1000, broker_id * 1000 + 1000)
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None,
+        election_type: ElectionType,
+        *,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        self.asked.append((partitions, election_type, timeout))
+        return self.errors
+
+    async def alter_partition_reassignments(
+        self,
+        wanted: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        self.asked.append((wanted, allow_replication_factor_change))
+        return self.errors
+
+    async def list_partition_reassignments(
+        self, partitions: Sequence[TopicPartition] | None
+    ) -> dict[TopicPartition, PartitionState]:
+        self.asked.append(partitions)
+        return self.moving
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False

@@ -8,6 +8,7 @@ from tidelog.controller.broker_changes import BrokerChanges
 from tidelog.controller.event_manager import ControllerState
 from tidelog.controller.leader_elections import LeaderElections
 from tidelog.controller.partition_changes import PartitionChanges
+from tidelog.controller.partition_reassignments import PartitionReassignments
 from tidelog.controller.request_batch import (
     LeaderAndIsrResponseReceived,
     ResponseEvent,
@@ -26,14 +27,15 @@ _log = logging.getLogger("tidelog.controller")
 class ActiveController:
     def __init__(self, parts: ControllerParts, epoch: ControllerEpoch, put: PutEvent) -> None:
         self.term = ControllerTerm(parts, epoch, put, self._answered)
-        self.brokers = BrokerChanges(self.term)
+        self.reassignments = PartitionReassignments(self.term)
+        self.brokers = BrokerChanges(self.term, self.reassignments)
         self.topics = TopicChanges(self.term)
-        self.partitions = PartitionChanges(self.term)
+        self.partitions = PartitionChanges(self.term, self.reassignments.isr_changed)
         self.elections = LeaderElections(self.term)
         self.admin = TopicAdmin(self.term, self.topics)
 
     async def fail_over(self) -> None:
-        """Take over the cluster: read everything, tell the brokers, elect leaders, go on with deletions."""
+        """Take over the cluster: read everything, tell the brokers, elect leaders, go on with the rest."""
         term = self.term
         await self.brokers.load()
         await self.partitions.load()
@@ -52,13 +54,14 @@ class ActiveController:
         await term.send_full_metadata()
         await term.replicas.startup()
         await term.partitions.startup()
+        await self.reassignments.resume()
         await term.deletion.try_deletion()
         await self.elections.preferred_replica_leader_election()
         self.elections.schedule_rebalance()
 
     def resign(self) -> None:
         """End the term: close its watches, its timer and its channels. The owner drops later events."""
-        for part in (self.brokers, self.topics, self.partitions, self.elections):
+        for part in (self.brokers, self.topics, self.partitions, self.elections, self.reassignments):
             part.close()
         self.term.channels.close()
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from tidelog.controller.event_manager import ControllerState
+from tidelog.controller.partition_reassignments import PartitionReassignments
 from tidelog.controller.partition_state_machine import ElectionStrategy
 from tidelog.controller.request_batch import LeaderAndIsrResponseReceived
 from tidelog.controller.states import PartitionAndReplica, PartitionStatus, ReplicaStatus
@@ -21,8 +22,9 @@ _log = logging.getLogger("tidelog.controller")
 
 
 class BrokerChanges:
-    def __init__(self, term: ControllerTerm) -> None:
+    def __init__(self, term: ControllerTerm, reassignments: PartitionReassignments) -> None:
         self._term = term
+        self._reassignments = reassignments
         self._context = term.context
         self._registrations = ChangeWatch(self._brokers_changed)
         self._log_dir_events = ChangeWatch(self._log_dir_event)
@@ -120,6 +122,8 @@ class BrokerChanges:
         replicas = self._context.replicas_on_brokers(broker_ids)
         await self._term.replicas.handle_state_changes(replicas, ReplicaStatus.ONLINE)
         await self._term.partitions.trigger_online_state_change()
+        await self._delete_removed(broker_ids)
+        await self._reassignments.resume_on_brokers(broker_ids)
         waiting = {
             replica.topic: None
             for replica in replicas
@@ -128,6 +132,18 @@ class BrokerChanges:
         if waiting:
             _log.info("deletions go on, of topics with replicas on brokers %s: %s", broker_ids, [*waiting])
             await self._term.deletion.resume_for_topics(waiting)
+
+    async def _delete_removed(self, broker_ids: Sequence[int]) -> None:
+        """Have replicas deleted that reassignments removed while their brokers were down."""
+        self._term.batch.new_batch()
+        for broker_id in broker_ids:
+            removed = self._context.removed_replicas.get(broker_id, {})
+            for partition in list(removed):
+                if broker_id in self._context.replicas(partition):
+                    del removed[partition]  # it was assigned again
+                else:
+                    self._term.batch.add_stop_replica([broker_id], partition, delete=True)
+        await self._term.batch.send_requests()
 
     async def _fail(self, broker_ids: Sequence[int]) -> None:
         self._context.remove_live_brokers(broker_ids)

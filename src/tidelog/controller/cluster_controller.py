@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TypeVar
 
@@ -45,6 +45,7 @@ from tidelog.errors import KafkaError, NotController, RequestTimedOut, UnknownSe
 from tidelog.metadata.async_tree import SessionEvent, SessionExpired
 from tidelog.metadata.cluster_store import ClusterStore, KRaftController
 from tidelog.metadata.operations import ControllerEpoch, Fenced
+from tidelog.metadata.state import PartitionState
 from tidelog.metadata.tree import EventType, TreeError, WatchEvent
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -377,6 +378,33 @@ class ClusterController:
         except TimeoutError:
             results = {partition: error or RequestTimedOut() for partition, error in results.items()}
         return results
+
+    async def alter_partition_reassignments(
+        self,
+        wanted: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Begin to move partitions to other replicas, or end that for None; returns the error of each one."""
+        return await self._call(
+            ControllerState.ALTER_PARTITION_REASSIGNMENT,
+            "ApiPartitionReassignment",
+            lambda active: active.reassignments.alter(
+                wanted, allow_replication_factor_change=allow_replication_factor_change
+            ),
+        )
+
+    async def list_partition_reassignments(
+        self, partitions: Sequence[TopicPartition] | None
+    ) -> dict[TopicPartition, PartitionState]:
+        """The partitions that are being reassigned, of all for None."""
+
+        async def listed(active: ActiveController) -> dict[TopicPartition, PartitionState]:
+            return active.reassignments.listed(partitions)
+
+        return await self._call(
+            ControllerState.LIST_PARTITION_REASSIGNMENT, "ListPartitionReassignments", listed
+        )
 
     async def _brokers_told(self, topics: Iterable[str] = ()) -> None:
         """Wait until the leaders of topics and this broker have answered; for the others only a while."""

@@ -54,6 +54,8 @@ class ControllerContext:
         self.offline_replicas_of_broker: dict[int, set[PartitionKey]] = {}
         """The partitions of each live broker that were in a log folder that failed."""
         self.partitions_being_reassigned: dict[TopicPartition, None] = {}
+        self.removed_replicas: dict[int, dict[TopicPartition, None]] = {}
+        """For each broker the replicas that reassignments removed, until it answers that it deleted them."""
         self.topics_to_be_deleted: dict[str, None] = {}
         self.topics_ineligible_for_deletion: set[str] = set()
         self.topics_with_deletion_started: set[str] = set()

@@ -160,7 +160,7 @@ class LeaderElections:
         state = self._context.partitions[partition]
         return (
             broker_id in state.isr
-            and partition not in self._context.partitions_being_reassigned
+            and not self._context.partitions_being_reassigned
             and self._context.is_replica_online(broker_id, partition)
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tidelog.controller.election import RECOVERED
@@ -32,8 +32,12 @@ class _Change:
 
 
 class PartitionChanges:
-    def __init__(self, term: ControllerTerm) -> None:
+    def __init__(
+        self, term: ControllerTerm, on_isr_change: Callable[[Iterable[TopicPartition]], None]
+    ) -> None:
+        """`on_isr_change` is called with partitions whose ISR a leader has changed."""
         self._term = term
+        self._on_isr_change = on_isr_change
         self._context = term.context
         self._isr_changes = ChangeWatch(self._isr_changed)
 
@@ -70,6 +74,7 @@ class PartitionChanges:
             self._context.put_partition(partition, state)
         if found:
             await self._term.send_update_metadata(partitions=found)
+            self._on_isr_change(found)
 
     # --- AlterPartition
 
@@ -186,6 +191,7 @@ class PartitionChanges:
                 change.answer.error_code = ErrorCode.INVALID_UPDATE_VERSION
         if outcome.updated:
             await self._term.send_update_metadata(partitions=outcome.updated)
+            self._on_isr_change(outcome.updated)
         if outcome.retriable:
             await self._read_again(outcome.retriable)
 

@@ -330,7 +330,10 @@ class ControllerBrokerRequestBatch:
     def _stop_replica_answered(
         self, broker_id: int, deleted: Mapping[TopicPartition, None], outcome: Outcome
     ) -> None:
-        """Pass on the deletions: that a replica stopped changes nothing at the controller."""
+        """Pass on the deletions of topics, and note those of removed replicas.
+
+        That a replica stopped changes nothing at the controller.
+        """
         answered: Mapping[TopicPartition, int]
         if isinstance(outcome, StopReplicaResponse):
             answered = {
@@ -341,6 +344,9 @@ class ControllerBrokerRequestBatch:
             answered = {}
         error_code = _error_code(outcome)
         context = self._context
+        removed = context.removed_replicas.get(broker_id, {})
+        for partition in [] if error_code else [p for p in removed if answered.get(p) == 0 and p in deleted]:
+            del removed[partition]
         errors = {
             partition: error_code or answered[partition]
             for partition in deleted

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.cluster.transport import Transport
+from tidelog.controller import election
 from tidelog.controller.channel_manager import ChannelSettings, ControllerChannelManager
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.event_manager import ControllerState
@@ -27,6 +28,7 @@ from tidelog.controller.watches import SharedWatch
 from tidelog.metadata.cluster_store import ClusterStore
 from tidelog.metadata.controller_store import ControllerStore
 from tidelog.metadata.operations import ControllerEpoch
+from tidelog.metadata.state import PartitionState
 from tidelog.partitions import TopicPartition
 
 _log = logging.getLogger("tidelog.controller")
@@ -118,6 +120,32 @@ class ControllerTerm:
             partitions, PartitionStatus.ONLINE, ElectionStrategy.OFFLINE_PARTITION
         )
         await self.replicas.handle_state_changes(replicas, ReplicaStatus.ONLINE)
+
+    async def raise_leader_epochs(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, PartitionState]:
+        """Write the next leader epoch of partitions, with the same leader and ISR; returns their states.
+
+        Partitions without a state, or whose state a later controller wrote, are left out.
+        """
+        results: dict[TopicPartition, PartitionState] = {}
+        states = {p: state for p in partitions if (state := self.context.leadership(p)) is not None}
+        while states:
+            outcome = await self.store.update_partition_states(
+                {
+                    partition: election.led_by(state, state.leader, state.isr, self.context.epoch)
+                    for partition, state in states.items()
+                }
+            )
+            for partition, error in outcome.failed.items():
+                _log.error("the leader epoch of %s is not written: %s", partition, error)
+            for partition, state in outcome.updated.items():
+                self.context.put_partition(partition, state)
+                results[partition] = state
+            known = {partition: self.context.partitions[partition] for partition in outcome.retriable}
+            found = await self.store.read_partition_states(known) if known else {}
+            states = {p: state for p, state in found.items() if state.controller_epoch <= self.context.epoch}
+        return results
 
     async def take_replicas_offline(self, replicas: Sequence[PartitionAndReplica]) -> None:
         """Elect other leaders for replicas whose broker or log folder is gone; all brokers are told."""

@@ -83,8 +83,16 @@ class TopicDeletionManager:
         await self._resume()
 
     async def resume_for_topics(self, topics: Iterable[str]) -> None:
-        """Go on with the deletion of topics, as the reason that held it up may be gone."""
-        resumed = [topic for topic in topics if self._context.is_topic_queued_for_deletion(topic)]
+        """Go on with the deletion of topics, as the reason that held it up may be gone.
+
+        A topic with a running reassignment waits on.
+        """
+        moving = self._being_reassigned()
+        resumed = [
+            topic
+            for topic in topics
+            if self._context.is_topic_queued_for_deletion(topic) and topic not in moving
+        ]
         if resumed:
             self._context.topics_ineligible_for_deletion.difference_update(resumed)
             await self._resume()

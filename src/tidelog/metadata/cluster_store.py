@@ -427,11 +427,14 @@ class ClusterStore:
         return [TopicPartition(*partition) for partition in found or ()]
 
     async def read_reassignments(self, watch: Watch | None = None) -> dict[TopicPartition, list[int]] | None:
-        """The new replicas of /admin/reassign_partitions; None without that node."""
+        """The new replicas of /admin/reassign_partitions; None without that node.
+
+        The watch is called when the node is created, changed or deleted.
+        """
         data = await self._read_request(paths.REASSIGN_PARTITIONS, watch)
         if data is None:
             return None
-        found = decode(paths.REASSIGN_PARTITIONS, nodes.decode_reassignment, data)
+        found = decode_or_log(paths.REASSIGN_PARTITIONS, nodes.decode_reassignment, data) or {}
         return {TopicPartition(*partition): replicas for partition, replicas in found.items()}
 
     async def _read_request(self, path: str, watch: Watch | None) -> bytes | None:

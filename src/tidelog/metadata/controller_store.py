@@ -58,6 +58,19 @@ class ControllerStore:
         """Write the replicas of the partitions of topics; returns the errors of those not written."""
         return await topic_writes.set_assignments(self._tree, topics, self.epoch)
 
+    async def set_replicas(self, states: Mapping[TopicPartition, PartitionState]) -> dict[str, TreeError]:
+        """Write the replicas of some partitions of topics; returns the errors of the topics not written."""
+        return await topic_writes.set_replicas(self._tree, states, self.epoch)
+
+    async def remove_reassignment_requests(
+        self, partitions: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> None:
+        """Remove partitions from /admin/reassign_partitions, and the node with the last one.
+
+        Given the replicas of a partition, it is removed only if the node asks for these.
+        """
+        await topic_writes.remove_reassignment_requests(self._tree, partitions, self.epoch)
+
     async def set_topic_ids(self, topic_ids: Mapping[str, bytes]) -> None:
         """Give topics ids, unless they have one. One whose node changes meanwhile gets none."""
         await topic_writes.set_topic_ids(self._tree, topic_ids, self.epoch)

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from tidelog.metadata import nodes, operations, paths
 from tidelog.metadata.async_tree import AsyncTree
 from tidelog.metadata.operations import ControllerEpoch, decode
-from tidelog.metadata.state import NO_TOPIC_ID, TopicState
-from tidelog.metadata.tree import Create, NoNode, SetData, TreeError
+from tidelog.metadata.state import NO_TOPIC_ID, PartitionState, TopicState
+from tidelog.metadata.tree import BadVersion, Create, Delete, NoNode, Operation, SetData, TreeError
 from tidelog.metadata.tree_writes import Step, write_steps
+from tidelog.partitions import TopicPartition
 
 
 async def create_topics(
@@ -62,6 +63,77 @@ async def set_assignments(
         node.other_fields = decode(path, nodes.TopicNode.decode, data).other_fields
         steps.append(Step.of(name, SetData(path, node.encode(), stat.version)))
     return refused | await write_steps(tree, steps, epoch)
+
+
+async def set_replicas(
+    tree: AsyncTree, states: Mapping[TopicPartition, PartitionState], epoch: ControllerEpoch | None = None
+) -> dict[str, TreeError]:
+    """Write the replicas of some partitions of topics; returns the errors of the topics not written.
+
+    Everything else in their nodes stays, also what another writer changes meanwhile.
+    """
+    by_path: dict[str, dict[int, PartitionState]] = {}
+    for (name, index), state in states.items():
+        by_path.setdefault(paths.topic(name), {})[index] = state
+    refused: dict[str, TreeError] = {}
+    while by_path:
+        found = await tree.get_all(by_path)
+        refused.update((_topic_of(path), NoNode(path)) for path in by_path if path not in found)
+        steps: list[Step[str]] = []
+        for path, (data, stat) in found.items():
+            node = decode(path, nodes.TopicNode.decode, data)
+            for index, state in by_path[path].items():
+                _put_replicas(node, index, state)
+            steps.append(Step.of(path, SetData(path, node.encode(), stat.version)))
+        failed = await write_steps(tree, steps, epoch)
+        by_path = {path: by_path[path] for path, error in failed.items() if isinstance(error, BadVersion)}
+        refused.update((_topic_of(path), error) for path, error in failed.items() if path not in by_path)
+    return refused
+
+
+def _put_replicas(node: nodes.TopicNode, index: int, state: PartitionState) -> None:
+    node.partitions[index] = state.replicas
+    for moving, replicas in ((node.adding, state.adding), (node.removing, state.removing)):
+        if replicas:
+            moving[index] = replicas
+        else:
+            moving.pop(index, None)
+
+
+def _topic_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+async def remove_reassignment_requests(
+    tree: AsyncTree,
+    partitions: Mapping[TopicPartition, Sequence[int] | None],
+    epoch: ControllerEpoch | None = None,
+) -> None:
+    """Remove partitions from /admin/reassign_partitions, and the node with the last one.
+
+    Given the replicas of a partition, it is removed only if the node asks for these.
+    """
+    path = paths.REASSIGN_PARTITIONS
+    while partitions:
+        found = await tree.get_all([path])
+        if path not in found:
+            return
+        data, stat = found[path]
+        asked = decode(path, nodes.decode_reassignment, data)
+        kept = {
+            partition: replicas
+            for partition, replicas in asked.items()
+            if TopicPartition(*partition) not in partitions
+            or partitions[TopicPartition(*partition)] not in (None, replicas)
+        }
+        if len(kept) == len(asked):
+            return
+        change: Operation = Delete(path, stat.version)
+        if kept:
+            change = SetData(path, nodes.encode_reassignment(kept), stat.version)
+        failed = await write_steps(tree, [Step.of(path, change)], epoch)
+        if not isinstance(failed.get(path), BadVersion):
+            return
 
 
 async def set_topic_ids(

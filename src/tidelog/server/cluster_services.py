@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tidelog.cluster.replica_states import ReplicaStates
 from tidelog.cluster.topic_overrides import TopicOverrides
-from tidelog.errors import ClusterAuthorizationFailed
+from tidelog.controller.leader_elections import ElectionType
+from tidelog.errors import ClusterAuthorizationFailed, KafkaError
+from tidelog.metadata.state import PartitionState
 from tidelog.network.request import Request
-from tidelog.partitions import PartitionKey
+from tidelog.partitions import PartitionKey, TopicPartition
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from tidelog.server.forwarding import ForwardingManager
 
@@ -33,6 +35,28 @@ class ActiveController(Protocol):
 
     async def alter_partition(self, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
         """Change the in-sync replicas of partitions, as their leaders ask."""
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None,
+        election_type: ElectionType,
+        *,
+        timeout: float | None = None,
+    ) -> Mapping[TopicPartition, KafkaError | None]:
+        """Elect the leaders of partitions, of all for None; returns the error of each one."""
+
+    async def alter_partition_reassignments(
+        self,
+        wanted: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> Mapping[TopicPartition, KafkaError | None]:
+        """Begin to move partitions to other replicas, or end that for None; returns the error of each one."""
+
+    async def list_partition_reassignments(
+        self, partitions: Sequence[TopicPartition] | None
+    ) -> Mapping[TopicPartition, PartitionState]:
+        """The partitions that are being reassigned, of all for None."""
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
         """A block of producer ids for a broker. Raises StaleBrokerEpoch."""

@@ -1,12 +1,13 @@
 """ElectLeaders (43) v0-2, AlterPartitionReassignments (45) v0-1, ListPartitionReassignments (46) v0.
 
-- One broker has every partition, so it answers like a Kafka cluster of one broker.
-- ElectLeaders: a partition with a leader is ELECTION_NOT_NEEDED. A partition without a leader, whose log is
-  offline, is PREFERRED_LEADER_NOT_AVAILABLE, in an unclean election ELIGIBLE_LEADERS_NOT_AVAILABLE. An
-  election of all partitions answers with the failed ones only. An unknown type is INVALID_REQUEST.
-- AlterPartitionReassignments: a reassignment to the current replicas succeeds at once. Other replicas, none,
-  one twice or an unknown broker are INVALID_REPLICA_ASSIGNMENT. Cancelling is NO_REASSIGNMENT_IN_PROGRESS.
-- ListPartitionReassignments: the answer is empty, also for topics that do not exist.
+- ElectLeaders: a partition with the wanted leader is ELECTION_NOT_NEEDED. Where no replica may lead it is
+  PREFERRED_LEADER_NOT_AVAILABLE, in an unclean election ELIGIBLE_LEADERS_NOT_AVAILABLE. An election of all
+  partitions leaves out those that needed none. An unknown type is INVALID_REQUEST.
+- AlterPartitionReassignments: the answer comes when the reassignment is in the tree. No replicas, one twice
+  or a new replica on a broker that is not alive are INVALID_REPLICA_ASSIGNMENT; null cancels, without a
+  reassignment NO_REASSIGNMENT_IN_PROGRESS. v1 can forbid another replication factor.
+- ListPartitionReassignments: the running reassignments; topics that do not exist are left out.
+- A broker alone has every partition: only a reassignment to its current replicas succeeds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from tidelog.controller.leader_elections import ElectionType
 from tidelog.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -26,6 +28,7 @@ from tidelog.errors import (
 )
 from tidelog.metadata.state import NO_LEADER, ClusterState, PartitionState
 from tidelog.network.request import Request
+from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -35,7 +38,8 @@ from tidelog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from tidelog.server.apis.api import Api
+from tidelog.server.apis.api import Answer, Api
+from tidelog.server.cluster_services import ClusterServices
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 
@@ -43,9 +47,48 @@ PREFERRED = 0
 UNCLEAN = 1
 
 
-def elect_leaders(
-    services: Services, request: Request, body: ElectLeadersRequest
-) -> Slices[ElectLeadersResponse]:
+def elect_leaders(services: Services, request: Request, body: ElectLeadersRequest) -> Answer:
+    if services.cluster is None or body.election_type not in (PREFERRED, UNCLEAN):
+        return _elect_alone(services, body)
+    return _elect_in_cluster(services.cluster, body)
+
+
+async def _elect_in_cluster(cluster: ClusterServices, body: ElectLeadersRequest) -> ElectLeadersResponse:
+    wanted = None
+    if body.topic_partitions is not None:
+        wanted = [
+            TopicPartition(topic.topic, index)
+            for topic in body.topic_partitions
+            for index in topic.partitions
+        ]
+    results = await cluster.controller.elect_leaders(
+        wanted, ElectionType(body.election_type), timeout=body.timeout_ms / 1000
+    )
+    answer = ElectLeadersResponse()
+    topics: dict[str, ElectLeadersResponse.ReplicaElectionResult] = {}
+    for (name, index), error in results.items():
+        if wanted is None and isinstance(error, ElectionNotNeeded):
+            continue
+        if name not in topics:
+            topics[name] = ElectLeadersResponse.ReplicaElectionResult(topic=name)
+            answer.replica_election_results.append(topics[name])
+        topics[name].partition_result.append(
+            ElectLeadersResponse.PartitionResult(
+                partition_id=index, error_code=_code(error), error_message=_message(error)
+            )
+        )
+    return answer
+
+
+def _code(error: KafkaError | None) -> int:
+    return 0 if error is None else error.code
+
+
+def _message(error: KafkaError | None) -> str | None:
+    return None if error is None else str(error)
+
+
+def _elect_alone(services: Services, body: ElectLeadersRequest) -> Slices[ElectLeadersResponse]:
     state = services.metadata.snapshot
     if body.topic_partitions is None:
         wanted = [(topic.name, list(topic.partitions)) for topic in state.topics.values()]
@@ -87,6 +130,42 @@ def _why_no_election(state: ClusterState, name: str, index: int, kind: int) -> K
 
 def alter_partition_reassignments(
     services: Services, request: Request, body: AlterPartitionReassignmentsRequest
+) -> Answer:
+    if services.cluster is None:
+        return _reassign_alone(services, body)
+    return _reassign_in_cluster(services.cluster, body)
+
+
+async def _reassign_in_cluster(
+    cluster: ClusterServices, body: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    errors = await cluster.controller.alter_partition_reassignments(
+        {
+            TopicPartition(topic.name, partition.partition_index): partition.replicas
+            for topic in body.topics
+            for partition in topic.partitions
+        },
+        allow_replication_factor_change=body.allow_replication_factor_change,
+    )
+    answer = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=body.allow_replication_factor_change, error_message=None
+    )
+    for topic in body.topics:
+        results = [
+            AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
+                partition_index=index, error_code=_code(error), error_message=_message(error)
+            )
+            for index in (partition.partition_index for partition in topic.partitions)
+            for error in (errors[TopicPartition(topic.name, index)],)
+        ]
+        answer.responses.append(
+            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=topic.name, partitions=results)
+        )
+    return answer
+
+
+def _reassign_alone(
+    services: Services, body: AlterPartitionReassignmentsRequest
 ) -> Slices[AlterPartitionReassignmentsResponse]:
     state = services.metadata.snapshot
     answer = AlterPartitionReassignmentsResponse(
@@ -136,8 +215,35 @@ def _check_reassignment(state: ClusterState, name: str, index: int, replicas: Se
 
 def list_partition_reassignments(
     services: Services, request: Request, body: ListPartitionReassignmentsRequest
+) -> Answer:
+    if services.cluster is None:
+        return ListPartitionReassignmentsResponse(error_message=None)
+    return _list_in_cluster(services.cluster, body)
+
+
+async def _list_in_cluster(
+    cluster: ClusterServices, body: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    return ListPartitionReassignmentsResponse(error_message=None)
+    wanted = None
+    if body.topics is not None:
+        wanted = [
+            TopicPartition(topic.name, index) for topic in body.topics for index in topic.partition_indexes
+        ]
+    answer = ListPartitionReassignmentsResponse(error_message=None)
+    topics: dict[str, ListPartitionReassignmentsResponse.OngoingTopicReassignment] = {}
+    for (name, index), state in (await cluster.controller.list_partition_reassignments(wanted)).items():
+        if name not in topics:
+            topics[name] = ListPartitionReassignmentsResponse.OngoingTopicReassignment(name=name)
+            answer.topics.append(topics[name])
+        topics[name].partitions.append(
+            ListPartitionReassignmentsResponse.OngoingPartitionReassignment(
+                partition_index=index,
+                replicas=state.replicas,
+                adding_replicas=state.adding,
+                removing_replicas=state.removing,
+            )
+        )
+    return answer
 
 
 def _partition(state: ClusterState, name: str, index: int) -> PartitionState:
