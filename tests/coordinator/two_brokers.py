@@ -191,7 +191,7 @@ class TwoBrokers:
         if copy.log_end_offset < log.log_end_offset:
             found = log.read(copy.log_end_offset, 1 << 30, max_offset=log.log_end_offset)
             assert found.slice is not None
-            copy.appender.append_as_follower(bytearray(found.slice.read()), now_ms=self.now_ms)
+            copy.append_as_follower(bytearray(found.slice.read()), self.now_ms)
         copy.update_high_watermark(min(log.high_watermark, copy.log_end_offset))
 
     @property

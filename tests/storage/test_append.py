@@ -13,7 +13,7 @@ import pytest
 from tests.storage.helpers import NOW, append, batch, config, open_log
 from tests.support.scale import scale
 from tests.support.simdisk import SimulatedDisk
-from tidelog.errors import KafkaStorageError, OutOfOrderSequenceNumber, RecordListTooLarge
+from tidelog.errors import KafkaStorageError, OutOfOrderSequenceNumber
 from tidelog.records.batch import TRANSACTIONAL_FLAG, patch_header
 from tidelog.records.check import check_produced
 from tidelog.storage.append import AppendOrigin, DuplicateBatch, PendingAppend
@@ -142,25 +142,10 @@ def test_a_log_whose_file_cannot_be_opened_refuses_and_stays_as_it_was(
         with pytest.raises(KafkaStorageError):
             prepare(log, of_producer(2))
         with pytest.raises(KafkaStorageError):
-            log.appender.append_as_follower(copied, now_ms=NOW)
+            log.append_as_follower(copied, NOW)
     assert [error.errno for error in told] == [errno.EMFILE] * 2
     assert state(log) == before
     assert log.appender.write(prepare(log, of_producer(2)), NOW).base_offset == 2
-
-
-def test_a_copy_that_does_not_fit_moves_nothing(tmp_path: Path) -> None:
-    """A follower's log that refuses the first batch still takes the one that is right."""
-    leader, follower = open_log(tmp_path / "leader"), open_log(tmp_path / "follower")
-    leader.appender.append_as_leader(batch(3), leader_epoch=0, now_ms=NOW)
-    leader.appender.append_as_leader(batch(200), leader_epoch=0, now_ms=NOW)
-    data = leader.active_segment.file.pread(leader.size, 0)
-    follower.update_config(type(follower.config)(segment_bytes=300))
-    first = leader.active_segment.header_at(0).total_size
-    with pytest.raises(RecordListTooLarge):
-        follower.appender.append_as_follower(data[first:], now_ms=NOW)
-    copied = follower.appender.append_as_follower(data[:first], now_ms=NOW)
-    assert copied is not None
-    assert (copied.base_offset, follower.log_end_offset) == (0, 3)
 
 
 def test_an_own_batch_without_sequences_is_noted(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from tests.storage.helpers import (
     open_log,
     records,
 )
-from tidelog.errors import CorruptMessage, KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
-from tidelog.records.batch import Record, build_batch, iter_batches, read_header
+from tidelog.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from tidelog.records.batch import iter_batches, read_header
 from tidelog.records.check import check_produced
 from tidelog.storage.append import DuplicateBatch, PendingAppend, write_together
 from tidelog.storage.file_cache import FileCache
@@ -193,37 +193,6 @@ def test_flush_messages_asks_for_a_flush(tmp_path: Path) -> None:
     log.flush(NOW)
     assert log.recovery_point == 3
     assert not append(log).needs_flush
-
-
-# -- followers
-
-
-def test_a_follower_keeps_the_leaders_bytes(tmp_path: Path) -> None:
-    leader = open_log(tmp_path / "leader", config(segment_bytes=200))
-    follower = open_log(tmp_path / "follower", config(segment_bytes=300))
-    for sequence in range(5):
-        append(leader, batch(2, producer=(3, 1, 2 * sequence)), epoch=sequence)
-    for segment in leader.segments:
-        copied = follower.appender.append_as_follower(segment.file.pread(segment.size, 0), now_ms=NOW)
-        assert copied is not None
-    assert headers(follower) == headers(leader)
-    assert follower.leader_epochs.entries() == leader.leader_epochs.entries()
-    assert follower.producers.entries[3].batches == leader.producers.entries[3].batches
-
-
-def test_a_follower_refuses_damaged_and_repeated_batches_whole(tmp_path: Path) -> None:
-    follower = open_log(tmp_path)
-    good = build_batch([Record(0, NOW, None, b"x")], leader_epoch=1)
-    bad = bytearray(build_batch([Record(1, NOW, None, b"y")], base_offset=1))
-    bad[-1] ^= 1
-    with pytest.raises(CorruptMessage):
-        follower.appender.append_as_follower(good + bytes(bad), now_ms=NOW)
-    assert follower.log_end_offset == 0
-    follower.appender.append_as_follower(good, now_ms=NOW)
-    with pytest.raises(CorruptMessage):
-        follower.appender.append_as_follower(good, now_ms=NOW)
-    assert follower.appender.append_as_follower(b"", now_ms=NOW) is None
-    assert follower.log_end_offset == 1
 
 
 # -- read
@@ -560,3 +529,34 @@ def test_closing_gives_up_what_is_not_finished(tmp_path: Path) -> None:
     log.close(NOW)
     again = open_log(tmp_path, settings, clean=True)
     assert (again.log_end_offset, again.segments.bases(), again.recovery_point) == (1, [0], 1)
+
+
+def test_a_truncation_in_steps_lets_nothing_else_change_the_log(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config(segment_bytes=200, retention_bytes=0))
+    for sequence in range(10):
+        append(log, batch(2, producer=(1, 0, 2 * sequence)), epoch=sequence // 5)
+    log.commit_all()
+    truncation = log.truncation(9, NOW)
+    truncation.find()
+    assert truncation.offset == 8
+    truncation.begin()
+    assert log.is_truncating
+    assert log.begin_flush() is None
+    assert log.delete_old_segments(NOW) == 0
+    with pytest.raises(KafkaStorageError):
+        log.truncation(5, NOW).begin()
+    truncation.cut()
+    assert log.producers.entries[1].last_sequence == 19  # the owner of the log changes it, in `end`
+    truncation.end()
+    assert not log.is_truncating
+    assert (log.log_end_offset, log.high_watermark, log.producers.entries[1].last_sequence) == (8, 8, 7)
+    assert offsets(records(log)) == list(range(8))
+
+
+def test_a_truncation_waits_for_no_append(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch(5))
+    checked = check_produced(memoryview(batch(1)), log.appender.rules, NOW)
+    assert isinstance(log.appender.prepare(checked, 0, NOW), PendingAppend)
+    with pytest.raises(KafkaStorageError, match="appends are under way"):
+        log.truncate_to(2, NOW)

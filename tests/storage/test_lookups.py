@@ -34,7 +34,7 @@ def filled(folder: Path, rng: random.Random, sizes: tuple[int, ...], gaps: bool)
         offset += rng.choice((0, 0, 1, 50)) if gaps else 0
         data = batch(rng.randrange(1, 4), value=bytes(rng.choice(sizes)))
         patch_header(data, 0, offset, 0)
-        result = log.appender.append_as_follower(data, now_ms=0)
+        result = log.append_as_follower(data, 0)
         assert result is not None
         places.append((position, len(data), offset))
         position += len(data)

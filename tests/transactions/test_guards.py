@@ -97,12 +97,12 @@ def test_a_late_marker_of_the_newer_protocol_does_not_end_the_next_transaction(
 ) -> None:
     write(producers, 0)
     with pytest.raises(InvalidProducerEpoch):
-        producers.check_marker(PRODUCER, EPOCH, 0, AppendOrigin.COORDINATOR, EPOCH_BUMP)
-    producers.check_marker(PRODUCER, EPOCH, 0, AppendOrigin.COORDINATOR, CLASSIC)
-    producers.check_marker(PRODUCER, EPOCH + 1, 0, AppendOrigin.COORDINATOR, EPOCH_BUMP)
+        producers.check_marker(PRODUCER, EPOCH, 0, EPOCH_BUMP)
+    producers.check_marker(PRODUCER, EPOCH, 0, CLASSIC)
+    producers.check_marker(PRODUCER, EPOCH + 1, 0, EPOCH_BUMP)
 
 
 def test_the_same_marker_again_is_right_where_nothing_is_open(producers: ProducerStateManager) -> None:
     write(producers, 0)
     end(producers, 1, epoch=EPOCH + 1)
-    producers.check_marker(PRODUCER, EPOCH + 1, 0, AppendOrigin.COORDINATOR, EPOCH_BUMP)
+    producers.check_marker(PRODUCER, EPOCH + 1, 0, EPOCH_BUMP)

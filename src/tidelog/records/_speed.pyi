@@ -8,6 +8,7 @@ from tidelog.records._pure import Buffer, Columns, Headers, RecordFields
 from tidelog.records._pure_check import CheckedBatch, Look
 from tidelog.records._pure_cleaner import IndexEntry, Offsets
 from tidelog.records._pure_client import EncodedHeaders, RecordMetadata
+from tidelog.records._pure_copy import CopiedEnd, Limits, Noted
 from tidelog.records._pure_fetch import Aborted
 from tidelog.records._pure_produce import ProduceBody
 from tidelog.records._pure_producer import BatchMetadata
@@ -90,6 +91,17 @@ def lay_out(
     entries: dict[int, ProducerEntry],
     verifications: Mapping[int, object],
 ) -> Run: ...
+def copied_batches(buf: Buffer) -> tuple[int, array[int], int]: ...
+def first_bad_crc(buf: Buffer) -> int: ...
+def copied_run(columns: array[int], first: int, limits: Limits) -> tuple[int, int]: ...
+def note_copied(
+    columns: array[int],
+    first: int,
+    stop: int,
+    end: CopiedEnd,
+    latest_epoch: int,
+    entries: dict[int, ProducerEntry],
+) -> Noted: ...
 def parse_produce(buf: Buffer, pos: int, version: int) -> ProduceBody: ...
 def parse_one_batch(
     buf: Buffer, pos: int, version: int

@@ -56,6 +56,7 @@ include "_speed_check.pxi"
 include "_speed_producer.pxi"
 include "_speed_run.pxi"
 include "_speed_records.pxi"
+include "_speed_copy.pxi"
 include "_speed_produce.pxi"
 include "_speed_cleaner.pxi"
 

@@ -9,6 +9,7 @@ import os
 
 from tidelog.records._pure_cleaner import SLOT_SIZE, Offsets
 from tidelog.records._pure_client import EncodedHeaders, RecordMetadata, encode_headers
+from tidelog.records._pure_copy import COPIED_FIELDS
 from tidelog.records._pure_producer import LAST_SEQUENCE, NO_PRODUCER_EPOCH, BatchMetadata
 
 try:
@@ -28,10 +29,13 @@ try:
         RecordFuture,
         RecordReader,
         RowSink,
+        copied_batches,
+        copied_run,
         crc,
         encode_records,
         encode_varint,
         filter_batches,
+        first_bad_crc,
         index_batches,
         java_string_hash,
         lay_out,
@@ -39,6 +43,7 @@ try:
         map_batches,
         map_records,
         murmur2,
+        note_copied,
         parse_one_batch,
         parse_produce,
         patch_header,
@@ -81,6 +86,12 @@ except ImportError:
         RecordFuture,
         sign_batch,
     )
+    from tidelog.records._pure_copy import (  # type: ignore[assignment]
+        copied_batches,
+        copied_run,
+        first_bad_crc,
+        note_copied,
+    )
     from tidelog.records._pure_fetch import (  # type: ignore[assignment]
         Block,
         ColumnSink,
@@ -97,13 +108,22 @@ except ImportError:
 # Types of both forms. All other names of `__all__` have a compiled and a plain form.
 SHARED = frozenset(
     (
-        *("BatchMetadata", "COMPILED", "EncodedHeaders", "LAST_SEQUENCE", "NO_PRODUCER_EPOCH", "Offsets"),
+        *(
+            "BatchMetadata",
+            "COMPILED",
+            "COPIED_FIELDS",
+            "EncodedHeaders",
+            "LAST_SEQUENCE",
+            "NO_PRODUCER_EPOCH",
+            "Offsets",
+        ),
         *("RecordMetadata", "SHARED", "SLOT_SIZE", "encode_headers"),
     )
 )
 
 __all__ = [
     "COMPILED",
+    "COPIED_FIELDS",
     "LAST_SEQUENCE",
     "NO_PRODUCER_EPOCH",
     "SHARED",
@@ -125,11 +145,14 @@ __all__ = [
     "RecordMetadata",
     "RecordReader",
     "RowSink",
+    "copied_batches",
+    "copied_run",
     "crc",
     "encode_headers",
     "encode_records",
     "encode_varint",
     "filter_batches",
+    "first_bad_crc",
     "index_batches",
     "java_string_hash",
     "lay_out",
@@ -137,6 +160,7 @@ __all__ = [
     "map_batches",
     "map_records",
     "murmur2",
+    "note_copied",
     "parse_one_batch",
     "parse_produce",
     "patch_header",

@@ -3,7 +3,7 @@
 Segments follow each other without overlap, and only the active one, the last, grows. A crash at any step
 leaves files that load right: what must not come back is renamed before something else is made durable that
 relies on it. Methods raise OSError where the disk refuses. They belong to the thread that owns the log, but
-for `write_snapshots`.
+for those that say so.
 """
 
 from __future__ import annotations
@@ -175,15 +175,19 @@ class LocalLog:
 
     def rename_removed(self) -> None:
         """Do now what was left for later, because what comes next must not overtake it."""
+        self.unlink_later(*self.rename_removed_here())
+
+    def rename_removed_here(self) -> tuple[list[str], list[DiskFile]]:
+        """The same in any thread; returns what is left to `unlink_later`."""
         removal, self._removal = self._removal, None
         if removal is None:
-            return
+            return [], []
         try:
             removal.rename()
         except OSError:
             self._removal = removal
             raise
-        self._unlink_later(*removal.take())
+        return removal.take()
 
     def _forget_removed(self) -> None:
         """The folder goes or is not used any more, and with it what was to be renamed there."""
@@ -206,7 +210,10 @@ class LocalLog:
             renamed.append(path + DELETED)
         return renamed
 
-    def _unlink_later(self, paths: list[str], held: list[DiskFile]) -> None:
+    def unlink_later(self, paths: list[str], held: list[DiskFile]) -> None:
+        """Unlink renamed files after a delay, and close their descriptors off the loop."""
+        if not paths and not held:
+            return
         if self.remover is not None:
             self.remover.unlink_later(paths, held, self.config.file_delete_delay_ms)
         else:
@@ -220,20 +227,26 @@ class LocalLog:
         with self.lock:
             self.generation += 1
 
-    def truncate_to(self, offset: int) -> None:
-        """Drop the batches that reach to `offset`, which some segment holds, or behind it."""
-        at = self.segments.find(offset)
-        if at + 1 < len(self.segments):
-            self._remove_for_good(self.segments.remove_from(at + 1))
-        self.segments.active.truncate(offset)
+    def truncate_to(self, offset: int) -> tuple[list[str], list[DiskFile]]:
+        """Drop the batches that reach to `offset`, which some segment holds, or behind it, in any thread.
 
-    def start_anew_at(self, offset: int, now_ms: int) -> None:
-        """Drop every segment, and begin an empty one at `offset`."""
-        self._remove_for_good(self.segments.remove_from(0))
+        Returns what is left to `unlink_later`.
+        """
+        at = self.segments.find(offset)
+        removed: tuple[list[str], list[DiskFile]] = ([], [])
+        if at + 1 < len(self.segments):
+            removed = self._remove_for_good(self.segments.remove_from(at + 1))
+        self.segments.active.truncate(offset)
+        return removed
+
+    def start_anew_at(self, offset: int, now_ms: int) -> tuple[list[str], list[DiskFile]]:
+        """Drop every segment, and begin an empty one at `offset`, in any thread."""
+        removed = self._remove_for_good(self.segments.remove_from(0))
         self.snapshots.delete_outside(offset, offset - 1)
         self.segments.append(self._new_segment(offset, now_ms))
+        return removed
 
-    def _remove_for_good(self, segments: list[LogSegment]) -> None:
+    def _remove_for_good(self, segments: list[LogSegment]) -> tuple[list[str], list[DiskFile]]:
         """Segments behind the end must not come back by a crash: others will take their offsets."""
         renamed: list[str] = []
         held: list[DiskFile] = []
@@ -241,7 +254,7 @@ class LocalLog:
             held += segment.close()
             renamed += self._rename_deleted(self._leaving(segment))
         self.disk.fsync_dir(self.dir)
-        self._unlink_later(renamed, held)
+        return renamed, held
 
     # -- cleaned segments take the place of those they were made from
 
@@ -276,7 +289,7 @@ class LocalLog:
         except OSError as error:
             # Names and memory no longer agree: whatever the reason was, the folder cannot be used further.
             raise OSError(errno.EIO, f"half of a swap: {error}", self.dir) from error
-        self._unlink_later(renamed, held)
+        self.unlink_later(renamed, held)
         return True
 
     def _mark_replaced(self, old: list[LogSegment], base_offset: int, held: list[DiskFile]) -> list[str]:

@@ -1,21 +1,25 @@
 """The log of one partition: batches appended at its end, read from any offset, dropped from its start.
 
 Invariant: log start offset <= last stable offset <= high watermark <= log end offset. A log consists of its
-segments and their files (LocalLog), its appends (LogAppender), its recovery point (LogFlusher), its producers
-and its leader epochs. All of it belongs to one thread, but for `PendingAppend.write` and `FlushJob.run`.
+segments and their files (LocalLog), its appends (LogAppender, FollowerAppender), its recovery point
+(LogFlusher), its producers and its leader epochs. All of it belongs to one thread, but for
+`PendingAppend.write`, `FlushJob.run` and the steps of a Truncation that say so.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from tidelog.errors import KafkaStorageError, OffsetOutOfRange
+from tidelog.storage.append import AppendResult
 from tidelog.storage.checkpoints import PARTITION_METADATA, encode_partition_metadata
 from tidelog.storage.config import LogConfig
 from tidelog.storage.disk import Disk, DiskFile
 from tidelog.storage.file_cache import FileCache
 from tidelog.storage.file_remover import FileRemover
 from tidelog.storage.flush_job import FlushJob
+from tidelog.storage.follower_appender import FollowerAppender
 from tidelog.storage.local_log import LocalLog
 from tidelog.storage.log_appender import LogAppender
 from tidelog.storage.log_flusher import LogFlusher
@@ -23,10 +27,12 @@ from tidelog.storage.log_listener import LogListener, LogListeners
 from tidelog.storage.log_read import ReadResult, aborted_transactions, read_batches, upper_bound
 from tidelog.storage.log_segment import CleanedFiles, LogSegment
 from tidelog.storage.lookup import TimestampAndOffset, first_at_or_after, greatest
+from tidelog.storage.producer_state_manager import ProducerStateManager
 from tidelog.storage.reads import WAITING, Reads
-from tidelog.storage.recovery import LoadedLog, load_log, reload_producers
+from tidelog.storage.recovery import LoadedLog, load_log
 from tidelog.storage.retention_policy import count_deletable
 from tidelog.storage.transaction_index import AbortedTransaction
+from tidelog.storage.truncation import Truncation
 
 
 class Log:
@@ -35,7 +41,9 @@ class Log:
         "_listeners",
         "_local",
         "appender",
+        "follower_appender",
         "high_watermark",
+        "is_truncating",
         "last_stable_offset",
         "leader_epochs",
         "partition",
@@ -68,6 +76,7 @@ class Log:
         self.producers = loaded.producers
         self.high_watermark = loaded.log_start_offset
         self.last_stable_offset = loaded.log_start_offset
+        self.is_truncating = False
         self._listeners = LogListeners(self)
         self._local = LocalLog(directory, config, loaded, disk=disk, files=files, rng=rng)
         self._flusher = LogFlusher(self._local, loaded.epochs, loaded.recovery_point, now_ms)
@@ -75,6 +84,14 @@ class Log:
             f"{topic}-{partition}",
             self._local,
             self._flusher,
+            loaded.producers,
+            loaded.epochs,
+            self._listeners,
+        )
+        self.follower_appender = FollowerAppender(
+            f"{topic}-{partition}",
+            self._local,
+            self.appender,
             loaded.producers,
             loaded.epochs,
             self._listeners,
@@ -140,6 +157,10 @@ class Log:
         """Tell `listener` what happens to the log from now on, once however often this is called."""
         self._listeners.add(listener)
 
+    def append_as_follower(self, data: bytes | bytearray | memoryview, now_ms: int) -> AppendResult | None:
+        """Append whole batches as the leader stored them, in one go; None if there are none."""
+        return self.follower_appender.append(data, now_ms)
+
     # -- segments
 
     def roll(self, now_ms: int) -> LogSegment:
@@ -148,6 +169,8 @@ class Log:
 
     def replace_segments(self, old: list[LogSegment], cleaned: CleanedFiles) -> bool:
         """Let a cleaned segment take the place of those it was made from; see `LocalLog.replace`."""
+        if self.is_truncating:
+            return False
         with self._listeners.disk_errors(f"{self.dir}: cleaned segments cannot be swapped"):
             return self._local.replace(old, cleaned)
 
@@ -185,7 +208,12 @@ class Log:
     # -- flush
 
     def begin_flush(self, up_to: int | None = None) -> FlushJob | None:
-        """What has to be synced so that everything below `up_to` is durable; None when it is already."""
+        """What has to be synced so that everything below `up_to` is durable; None when it is already.
+
+        None as well while the log is truncated: the truncation syncs what it cuts.
+        """
+        if self.is_truncating:
+            return None
         return self._flusher.begin(self.log_end_offset if up_to is None else min(up_to, self.log_end_offset))
 
     def end_flush(self, job: FlushJob, now_ms: int) -> None:
@@ -225,6 +253,8 @@ class Log:
 
     def delete_old_segments(self, now_ms: int, reads: Reads = WAITING) -> int:
         """Drop segments that retention no longer wants; how many went. Their files follow."""
+        if self.is_truncating:
+            return 0
         count = count_deletable(
             self.segments,
             self.config,
@@ -260,45 +290,46 @@ class Log:
         """
         if offset >= self.log_end_offset:
             return False
-        self._require_idle()
-        if offset < self.segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset, now_ms)
-            return True
-        with self._listeners.disk_errors(f"{self.dir} cannot be truncated"):
-            self._local.rename_removed()
-            segment = self.segments[self.segments.find(offset)]
-            segment.load_for_append()
-            held_by = segment.position_of(offset)
-            if held_by is not None:
-                offset = min(offset, held_by[2])
-            self._begin_truncation(offset)
-            self._local.truncate_to(offset)
-        self._end_at(offset)
-        reload_producers(self.segments, self.snapshots, self.producers, offset, now_ms)
-        self.update_high_watermark(self.high_watermark)
+        self._truncate(self.truncation(offset, now_ms))
         return True
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop everything; the log goes on, empty, at `offset`."""
-        self._require_idle()
+        self._truncate(self.truncation_fully(offset, now_ms))
+
+    def _truncate(self, truncation: Truncation) -> None:
         with self._listeners.disk_errors(f"{self.dir} cannot be truncated"):
-            self._begin_truncation(min(offset, self.segments[0].base_offset))
-            self._local.rename_removed()
-            self._local.start_anew_at(offset, now_ms)
+            truncation.run()
+
+    def truncation(self, offset: int, now_ms: int) -> Truncation:
+        """`truncate_to` in steps, for an offset below the log end offset."""
+        return Truncation(self, self._local, offset, now_ms, fully=False)
+
+    def truncation_fully(self, offset: int, now_ms: int) -> Truncation:
+        """`truncate_fully_and_start_at` in steps."""
+        return Truncation(self, self._local, offset, now_ms, fully=True)
+
+    def begin_truncation(self, offset: int) -> list[Callable[[], None]]:
+        """Lower the recovery point to `offset`; returns the checkpoints to write before a file is cut."""
+        if self.has_pending or self.is_truncating:
+            raise KafkaStorageError(f"{self.topic}-{self.partition} is truncated while appends are under way")
+        self.is_truncating = True
+        self._local.begin_truncation()
+        return self._listeners.log_truncated() if self._flusher.lower(offset) else []
+
+    def truncated(self, offset: int, producers: ProducerStateManager) -> None:
+        """The files end at `offset`, and these are the producers there."""
+        self._end_at(offset)
+        self.producers.replace_by(producers)
+        self.update_high_watermark(self.high_watermark)
+
+    def started_anew(self, offset: int) -> None:
+        """The log is empty and begins at `offset`."""
         self._local.log_start_offset = offset
         self._end_at(offset)
         self.leader_epochs.clear()
         self.producers.clear()
         self.high_watermark = self.last_stable_offset = offset
-
-    def _require_idle(self) -> None:
-        if self.has_pending:
-            raise KafkaStorageError(f"{self.topic}-{self.partition} is truncated while appends are under way")
-
-    def _begin_truncation(self, offset: int) -> None:
-        self._local.begin_truncation()
-        if self._flusher.lower(offset):
-            self._listeners.log_truncated()
 
     def _end_at(self, offset: int) -> None:
         local, flusher = self._local, self._flusher
@@ -306,6 +337,7 @@ class Log:
         local.log_start_offset = min(local.log_start_offset, offset)
         flusher.recovery_point = min(flusher.recovery_point, offset)
         self.leader_epochs.truncate_from_end(offset)
+        self.is_truncating = False
 
     # -- the end of its life in a folder
 

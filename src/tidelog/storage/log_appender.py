@@ -11,8 +11,8 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from tidelog.errors import CorruptMessage, KafkaError, KafkaStorageError, RecordListTooLarge
-from tidelog.records.batch import CONTROL_FLAG, BatchHeader, crc_is_valid, iter_batches, patch_header
+from tidelog.errors import KafkaError, KafkaStorageError, RecordListTooLarge
+from tidelog.records.batch import CONTROL_FLAG, patch_header
 from tidelog.records.check import CheckedBatch, ProduceRules, check_produced
 from tidelog.records.loops import lay_out
 from tidelog.storage.append import AppendOrigin, AppendResult, DuplicateBatch, PendingAppend, write_together
@@ -98,12 +98,11 @@ class LogAppender:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guard: Verification | None = None,
         transaction_version: int = 0,
-        base_offset: int | None = None,
     ) -> PendingAppend | DuplicateBatch:
         """Assign offsets and a place in the file. Answer a duplicate once the log end offset is past it.
 
         `guard` is what a transaction that begins here was verified with, `transaction_version` that of the
-        transaction that a marker ends, `base_offset` that of a batch which a leader has stored.
+        transaction that a marker ends.
         """
         data, size, attributes, last_offset_delta, max_timestamp, producer_id, _, _ = batch
         entry = marker = None
@@ -127,8 +126,7 @@ class LogAppender:
                 if known is not None:
                     needs_flush = known.last_offset + 1 - self._flusher.recovery_point >= self._flush_messages
                     return DuplicateBatch(known, self._local.log_start_offset, needs_flush)
-        if base_offset is None:
-            base_offset = self.next_offset
+        base_offset = self.next_offset
         last_offset = base_offset + last_offset_delta
         segment = self._segments.active
         try:
@@ -146,8 +144,7 @@ class LogAppender:
             pending.undo = entry.append(batch, last_offset)
         elif producer_id >= 0 and not attributes & CONTROL_FLAG:
             pending.undo = self._producers.append(batch, base_offset, last_offset)
-        if origin is not AppendOrigin.REPLICATION:
-            patch_header(data, 0, base_offset, leader_epoch)
+        patch_header(data, 0, base_offset, leader_epoch)
         segment.write_position += size
         self.next_offset = last_offset + 1
         self._outstanding.append(pending)
@@ -404,53 +401,37 @@ class LogAppender:
         pending = self.prepare(checked, leader_epoch, now_ms, origin=origin)
         return pending.result if isinstance(pending, DuplicateBatch) else self.write(pending, now_ms)
 
-    def append_as_follower(self, data: bytes | bytearray | memoryview, *, now_ms: int) -> AppendResult | None:
-        """Whole batches as the leader stored them, offsets and epochs included; None when there are none."""
-        view = memoryview(data)
-        pending: list[PendingAppend] = []
-        try:
-            for position, header in iter_batches(view):
-                pending.append(self._prepare_copy(view, position, header, now_ms))
-        except KafkaError:
-            if pending:
-                self.abandon(pending[0])
-            raise
-        if not pending:
-            return None
-        results = self.write_all(pending, now_ms)
-        return results[-1]._replace(base_offset=results[0].base_offset)
+    # -- a run of batches that a follower copies
 
-    def _prepare_copy(
-        self, data: memoryview, position: int, header: BatchHeader, now_ms: int
-    ) -> PendingAppend:
-        name, base_offset = f"{self._name}", header.base_offset
-        if not crc_is_valid(data, position, header):
-            raise CorruptMessage(f"{name}: bad CRC at offset {base_offset}")
-        if base_offset < self.next_offset:
-            raise CorruptMessage(
-                f"{name}: the leader's batch at offset {base_offset} is not behind the log end offset "
-                f"{self.next_offset}"
-            )
-        pending = self.prepare(
-            CheckedBatch.of(data[position : position + header.total_size]),
-            header.partition_leader_epoch,
-            now_ms,
-            origin=AppendOrigin.REPLICATION,
-            base_offset=base_offset,
-        )
-        assert isinstance(pending, PendingAppend)  # only clients' batches can be duplicates
-        return pending
+    def take_on(self, pending: PendingAppend) -> None:
+        """Count a run as being written: the log end moves when it is finished."""
+        pending.segment.write_position += pending.batch.size
+        self.next_offset = pending.last_offset + 1
+        self._outstanding.append(pending)
+
+    def let_go(self, pending: PendingAppend) -> None:
+        """The run is written. KafkaStorageError if it was given up meanwhile."""
+        outstanding = self._outstanding
+        if pending.cancelled or outstanding[0] is not pending:
+            raise KafkaStorageError(f"{self._name}: the append at offset {pending.base_offset} was given up")
+        outstanding.popleft()
 
     # -- segments
 
     def _segment_for(
         self, size: int, max_timestamp: int, base_offset: int, last_offset: int, now_ms: int
     ) -> LogSegment:
-        """The close look at whether the batch goes into the active segment or begins a new one."""
+        """`segment_for`, for a batch that has to fit into a segment."""
         if size > self._segment_bytes:
             raise RecordListTooLarge(
                 f"a batch of {size} bytes does not fit into a segment of segment.bytes={self._segment_bytes}"
             )
+        return self.segment_for(size, max_timestamp, base_offset, last_offset, now_ms)
+
+    def segment_for(
+        self, size: int, max_timestamp: int, base_offset: int, last_offset: int, now_ms: int
+    ) -> LogSegment:
+        """The close look at whether the batch goes into the active segment or begins a new one."""
         segment = self._segments.active
         with self._listeners.disk_errors(f"{segment.path(LOG)} cannot grow"):
             must_roll = segment.must_roll(size, max_timestamp, last_offset, now_ms, self._local.config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,13 @@ class LogListener:
     def log_start_moved(self, log: Log) -> None:
         """The log start offset has risen."""
 
-    def log_truncated(self, log: Log) -> None:
-        """The recovery point fell with a truncation. A listener writes its checkpoint before it returns."""
+    def log_truncated(self, log: Log) -> Callable[[], None] | None:
+        """The recovery point falls with a truncation.
+
+        Returns a function that makes the listener's checkpoint durable. It is called in any thread, before
+        files are cut; OSError or KafkaStorageError keeps them.
+        """
+        return None
 
     def storage_failed(self, log: Log, error: OSError) -> None:
         """The disk refused a read or a write of the log."""
@@ -59,9 +64,9 @@ class LogListeners:
         for listener in self._listeners:
             listener.log_start_moved(self._log)
 
-    def log_truncated(self) -> None:
-        for listener in self._listeners:
-            listener.log_truncated(self._log)
+    def log_truncated(self) -> list[Callable[[], None]]:
+        writes = [listener.log_truncated(self._log) for listener in self._listeners]
+        return [write for write in writes if write is not None]
 
     def storage_failed(self, error: OSError) -> None:
         for listener in self._listeners:

@@ -7,7 +7,7 @@ unlink, checkpoints) runs off the loop through the scheduler; without a schedule
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tidelog.clock import Clock, Scheduler
@@ -251,10 +251,10 @@ class LogManager(LogListener):
         for listener in self._listeners:
             listener.log_flushed(job)
 
-    def log_truncated(self, log: Log) -> None:
-        self.checkpoints.sync_recovery_points(self.logs.log_dir_of((log.topic, log.partition)))
+    def log_truncated(self, log: Log) -> Callable[[], None]:
         for listener in self._listeners:
             listener.log_truncated(log)
+        return self.checkpoints.writer_before_truncation((log.topic, log.partition))
 
     def storage_failed(self, log: Log, error: OSError) -> None:
         """The disk refused a file: a broken disk takes the log folder offline, a full one does not."""

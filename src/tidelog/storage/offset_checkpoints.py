@@ -78,11 +78,15 @@ class OffsetCheckpoints:
             self._log_dirs.failed(log_dir, error)
             raise KafkaStorageError(f"{log_dir.path}/{RECOVERY_POINTS} cannot be written: {error}") from error
 
-    def writer_before_cleaning(self, key: PartitionKey) -> Callable[[], None]:
-        """Take the recovery points and log start offsets of a partition's log folder as they are now.
+    def writer_before_truncation(self, key: PartitionKey) -> Callable[[], None]:
+        """Take the recovery points of a partition's log folder as they are now.
 
         Call this on the loop, and the returned function in any thread: it makes them durable.
         """
+        return self._writer(self._logs.log_dir_of(key), RECOVERY_POINTS)
+
+    def writer_before_cleaning(self, key: PartitionKey) -> Callable[[], None]:
+        """The same with the log start offsets."""
         return self._writer(self._logs.log_dir_of(key), RECOVERY_POINTS, LOG_START_OFFSETS)
 
     def writer_before_promotion(self, future: FutureReplica, *, again: bool = False) -> Callable[[], None]:

@@ -48,7 +48,6 @@ class CorruptSnapshot(ValueError):
 class AppendOrigin(IntEnum):
     CLIENT = 0
     COORDINATOR = 1
-    REPLICATION = 2
 
 
 class CompletedTransaction(NamedTuple):
@@ -130,18 +129,14 @@ class ProducerStateManager:
         if batch.attributes & CONTROL_FLAG:
             marker = read_marker(batch.data, 0, read_header(batch.data))
             if marker is not None:
-                self.check_marker(producer_id, epoch, marker.coordinator_epoch, origin, transaction_version)
+                self.check_marker(producer_id, epoch, marker.coordinator_epoch, transaction_version)
             return None, marker
         if origin is AppendOrigin.CLIENT:
             known = self.find_duplicate(batch)
             if known is not None:
                 return known, None
         transactional = batch.attributes & TRANSACTIONAL_FLAG != 0
-        if (
-            transactional
-            and origin is not AppendOrigin.REPLICATION
-            and not self.has_ongoing(producer_id, epoch)
-        ):
+        if transactional and not self.has_ongoing(producer_id, epoch):
             self.check_epoch(producer_id, epoch)
             if verify:
                 if origin is AppendOrigin.COORDINATOR:
@@ -161,7 +156,7 @@ class ProducerStateManager:
     def check(self, producer_id: int, epoch: int, first_sequence: int, origin: AppendOrigin) -> None:
         """Refuse a batch with an old epoch or a wrong sequence. Duplicates are found before."""
         entry = self.entries.get(producer_id)
-        if entry is None or origin is AppendOrigin.REPLICATION:
+        if entry is None:
             if self.verifications and origin is AppendOrigin.CLIENT:
                 self._check_verified_sequence(producer_id, first_sequence)
             return
@@ -280,11 +275,10 @@ class ProducerStateManager:
         producer_id: int,
         epoch: int,
         coordinator_epoch: int,
-        origin: AppendOrigin,
         transaction_version: int = 0,
     ) -> None:
         entry = self.entries.get(producer_id)
-        if entry is None or origin is AppendOrigin.REPLICATION:
+        if entry is None:
             return
         if transaction_version >= EPOCH_BUMP and epoch == entry.epoch and entry.transaction_start is not None:
             # A marker has a higher epoch than its records: this one is late, and ends the transaction before.
@@ -396,6 +390,12 @@ class ProducerStateManager:
         self.ongoing.clear()
         self.unreplicated.clear()
         self.first_unstable = NEVER
+
+    def replace_by(self, other: ProducerStateManager) -> None:
+        """Take over the producers and transactions of another one, which is not used any more."""
+        self.entries, self.ongoing, self.unreplicated = other.entries, other.ongoing, other.unreplicated
+        self.first_unstable = other.first_unstable
+        self.verifications.clear()
 
     # -- snapshots
 
