@@ -6,17 +6,16 @@ Faults: `kill`, `stop`, `start`, `pause` and `resume` of a broker, `cut` of its 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
 import signal
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -26,12 +25,11 @@ from tests.chaos.watch_probes import WatchProbes, data_watches, missing_data_wat
 from tests.faults.client import surprises
 from tests.support.broker import Broker
 from tests.support.cluster import ClusterOfBrokers
+from tests.support.loop_thread import LoopThread
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wait import eventually
 from tests.support.zookeeper import zookeeper_server
 from tidelog.metadata.zookeeper import close_session
-
-T = TypeVar("T")
 
 BROKERS = (1, 2, 3)
 AGREE_SECONDS = 2.0
@@ -67,39 +65,17 @@ def patience(seconds: float) -> float:
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-class _Loop:
-    """An asyncio loop in a thread, for the proxies."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
-
-    def call(self, work: Callable[[], None]) -> None:
-        async def run() -> None:
-            work()
-
-        self.run(run())
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-
 class _ProxiedBrokers(ClusterOfBrokers):
-    """Each broker connects to ZooKeeper through its own proxy."""
+    """Each broker connects to ZooKeeper through its own proxy, and has settings of its own."""
 
-    def __init__(self, folder: Path, connects: Mapping[int, str], settings: Mapping[str, str]) -> None:
-        super().__init__(folder, len(connects), settings, zookeeper="unused:1")
-        self._connects = connects
+    def __init__(
+        self, folder: Path, own_settings: Mapping[int, Mapping[str, str]], settings: Mapping[str, str]
+    ) -> None:
+        super().__init__(folder, len(own_settings), settings, zookeeper="unused:1")
+        self._own_settings = own_settings
 
     def add(self, broker_id: int, settings: Mapping[str, str] | None = None) -> Broker:
-        connect = {"zookeeper.connect": self._connects[broker_id]}
-        return super().add(broker_id, {**connect, **(settings or {})})
+        return super().add(broker_id, {**self._own_settings[broker_id], **(settings or {})})
 
 
 class FaultyCluster:
@@ -110,35 +86,56 @@ class FaultyCluster:
         self.server = zookeeper_server(folder / "zookeeper", {"4lw.commands.whitelist": "*"})
         self.slowest_agreement = 0.0
         self._settings = {**SETTINGS, **(settings or {})}
-        self._loop = _Loop()
+        self._loop = LoopThread()
+        self._stack = ExitStack()
         self._proxies: dict[int, TcpProxy] = {}
         self._chance = random.Random(0)
 
     def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _start(self) -> None:
+        self._stack.callback(self._loop.close)
+        self._stack.callback(self.server.stop)
         self.server.__enter__()
         for broker_id in BROKERS:
             proxy = TcpProxy("127.0.0.1", self.server.port)
             self._proxies[broker_id] = self._loop.run(proxy.__aenter__())
-        connects = {broker_id: proxy.address for broker_id, proxy in self._proxies.items()}
+            self._stack.callback(lambda proxy=proxy: self._loop.run(proxy.__aexit__()))  # type: ignore[misc]
+        own_settings = {
+            broker_id: {"zookeeper.connect": proxy.address, **self.own_settings(broker_id)}
+            for broker_id, proxy in self._proxies.items()
+        }
         self.kazoo = KazooClient(self.server.address, timeout=30.0)
+        self._stack.callback(self._close_kazoo)
         self.kazoo.start()
         self._probes = WatchProbes(self.kazoo, AGREE_SECONDS)
-        self.brokers = _ProxiedBrokers(self.folder, connects, self._settings)
+        self.brokers = _ProxiedBrokers(self.folder, own_settings, self._settings)
+        self._stack.callback(self._close_brokers)
         self.brokers.start()
-        return self
+
+    def _close_kazoo(self) -> None:
+        self.kazoo.stop()
+        self.kazoo.close()
+
+    def _close_brokers(self) -> None:
+        for broker in self.brokers.running:
+            broker.process.send_signal(signal.SIGCONT)
+        self.brokers.close()
+
+    def own_settings(self, broker_id: int) -> Mapping[str, str]:
+        """The settings of one broker."""
+        return {}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for broker in self.brokers.running:
-            broker.process.send_signal(signal.SIGCONT)
-        self.brokers.close()
-        self.kazoo.stop()
-        self.kazoo.close()
-        for proxy in self._proxies.values():
-            self._loop.run(proxy.__aexit__())
-        self._loop.close()
-        self.server.stop()
+        self._stack.close()
 
     def __getitem__(self, broker_id: int) -> Broker:
         return self.brokers[broker_id]
