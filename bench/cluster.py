@@ -85,11 +85,23 @@ class Cluster:
         """Wait until all brokers know the leaders of that many partitions."""
         self.await_all(lambda view: sum(leader >= 0 for leader in view.leaders.values()) >= count, topics)
 
-    def topic(self, name: str, partitions: int) -> str:
+    def await_in_sync(self, count: int, replicas: int, topics: list[str] | None = None) -> None:
+        """Wait until all brokers know that many partitions whose replicas are all in sync."""
+        self.await_all(
+            lambda view: sum(in_sync >= replicas for in_sync in view.in_sync.values()) >= count, topics
+        )
+
+    def topic(self, name: str, partitions: int, replicas: int = 1) -> str:
         with self.client_of_controller() as client:
-            client.create_topic(name, partitions)
+            client.create_topic(name, partitions, replicas=replicas)
         self.await_leaders(partitions, [name])
+        self.await_in_sync(partitions, replicas, [name])
         return name
+
+    def leader(self, topic: str) -> Broker:
+        """The broker that leads the first partition of a topic."""
+        with self.client_of_controller() as client:
+            return self.brokers[client.cluster([topic]).leaders[topic, 0]]
 
     def topic_on(self, name: str, broker_id: int) -> str:
         with self.client_of_controller() as client:

@@ -113,13 +113,20 @@ def librdkafka() -> str | None:
 
 
 def run_librdkafka(
-    library: str, broker: Broker, topic: str, records: int, record_size: int, *settings: str
+    library: str,
+    broker: Broker,
+    topic: str,
+    records: int,
+    record_size: int,
+    *settings: str,
+    partitions: int = 1,
 ) -> float:
     """Records per second of one producer with librdkafka's batching, until the last acknowledgement.
 
     `settings` are NAME=VALUE; the default is acks=1.
     """
-    words = [str(build("rdkafka_load", "-ldl")), library, f"{broker.host}:{broker.port}", topic, "1"]
+    words = [str(build("rdkafka_load", "-ldl")), library, f"{broker.host}:{broker.port}", topic]
+    words.append(str(partitions))
     words += [str(records), str(record_size), *(settings or ("acks=1",))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, check=False)
     if done.returncode:

@@ -17,6 +17,7 @@ import cold
 import growth
 import load
 import machine
+import replication_scenarios
 import sessions
 import spark_suite
 import upkeep
@@ -248,6 +249,11 @@ SCENARIOS: dict[str, Callable[[Bench], list[Figure]]] = {
     "cluster-idle": cluster_scenarios.idle,
     "cluster-start": cluster_scenarios.start,
     "cluster-produce": cluster_scenarios.produce,
+    "replicated-produce": replication_scenarios.produce,
+    "replicated-latency": replication_scenarios.latency,
+    "replicated-create": replication_scenarios.create,
+    "replicated-idle": replication_scenarios.idle,
+    "replicated-restart": replication_scenarios.restart,
     "librdkafka": librdkafka,
     "clients": clients.clients,
     "consumers": clients_consume.consumers,

@@ -78,6 +78,23 @@ TARGETS: dict[str, Target] = {
     "cluster start": Target("cluster of 3: start of a broker to its first answer", "s", 0.5),
     "cluster produce": Target("one-record produce, broker of a cluster to a single one", "times", 1.1),
     "cluster fetch": Target("fetch of one batch, broker of a cluster to a single one", "times", 1.1),
+    "replicated1000": Target("3 replicas: librdkafka, acks=all, 1,000-byte records", PER_GB, 6, "13-18"),
+    "replicated100": Target("3 replicas: librdkafka, acks=all, 100-byte records", PER_GB, 12, "14-45"),
+    "replicated100 rate": Target("rate of that", "records/s", 350_000, "290,000", at_least=True),
+    "replicated p50": Target("3 replicas: one-record produce, acks=all, one connection, p50", "us"),
+    "replicated p99": Target("the same, p99", "us"),
+    "replicated partitions": Target("3 replicas: one topic of 1,000 partitions, all in sync", "s", 6, "9"),
+    "replicated topics": Target("3 replicas: 1,000 topics of 3 partitions, all in sync", "s", 30, "62"),
+    "replicated idle 1000": Target(
+        "3 replicas: 1,000 partitions, idle, all brokers", "% of a core", 5, "12.7"
+    ),
+    "replicated idle 3000": Target(
+        "3 replicas: 3,000 partitions, idle, all brokers", "% of a core", 8, "20.5"
+    ),
+    "replicated memory": Target("resident, largest broker with 3,000 partitions", "MB", 150, "1,240"),
+    "replicated restart": Target(
+        "3 replicas: a restarted broker of 3,000 partitions in every ISR", "s", 6, "14"
+    ),
     "librdkafka100": Target(
         "librdkafka, 100-byte records", "records/s", 2_500_000, "2.1-2.6 M", at_least=True
     ),

@@ -70,6 +70,8 @@ class ClusterView:
     brokers: dict[int, tuple[str, int]]
     leaders: dict[tuple[str, int], int]
     leader_epochs: dict[tuple[str, int], int]
+    in_sync: dict[tuple[str, int], int]
+    """How many replicas of a partition are in sync."""
 
 
 class Client:
@@ -116,15 +118,17 @@ class Client:
             raise WireError(f"ApiVersions answered with error {error}")
         return answer.count()
 
-    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+    def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, *, replicas: int = 1
+    ) -> None:
         settings = configs or {}
-        body = _text(name) + struct.pack(">ihi", partitions, 1, 0)
+        body = _text(name) + struct.pack(">ihi", partitions, replicas, 0)
         body += struct.pack(">i", len(settings)) + b"".join(_text(k) + _text(v) for k, v in settings.items())
         self._create([body])
 
-    def create_topics(self, names: Sequence[str]) -> None:
-        """Create topics of one partition with one request."""
-        self._create([_text(name) + struct.pack(">ihii", 1, 1, 0, 0) for name in names])
+    def create_topics(self, names: Sequence[str], partitions: int = 1, replicas: int = 1) -> None:
+        """Create topics with one request."""
+        self._create([_text(name) + struct.pack(">ihii", partitions, replicas, 0, 0) for name in names])
 
     def create_topic_on(self, name: str, broker_id: int) -> None:
         """Create a topic of one partition on this broker of a cluster."""
@@ -185,7 +189,7 @@ class Client:
             brokers[broker_id] = (answer.text() or "", answer.number("i"))
             answer.text()
         answer.text()
-        view = ClusterView(answer.number("i"), brokers, {}, {})
+        view = ClusterView(answer.number("i"), brokers, {}, {}, {})
         for _ in range(answer.count()):
             answer.number("h")
             topic = answer.text() or ""
@@ -195,8 +199,10 @@ class Client:
                 partition = answer.number("i")
                 view.leaders[topic, partition] = answer.number("i")
                 view.leader_epochs[topic, partition] = answer.number("i")
-                for _ in range(3):
-                    answer.raw(4 * answer.count())
+                answer.raw(4 * answer.count())
+                view.in_sync[topic, partition] = answer.count()
+                answer.raw(4 * view.in_sync[topic, partition])
+                answer.raw(4 * answer.count())
         return view
 
     def groups(self) -> tuple[int, int]:
