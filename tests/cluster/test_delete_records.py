@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.cluster.replicated import OTHER, Replicated
 from tests.cluster.world import FOLLOWER, SELF, World
 from tests.storage.helpers import batch
 from tidelog.errors import NotLeaderOrFollower, OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
@@ -33,6 +34,24 @@ def test_the_answer_waits_until_the_follower_has_deleted_too(tmp_path: Path) -> 
     partition.followers.replicas[FOLLOWER].log_start_offset = 5
     world.replicas.delete_records_purgatory.check(T0)
     assert answers == [{T0: (5, None)}]
+
+
+def test_fetches_of_followers_on_live_brokers_complete_the_wait(tmp_path: Path) -> None:
+    world = Replicated(tmp_path)
+    partition = world.lead()
+    world.produce(partition, batch(10), acks=1)
+    for follower in (FOLLOWER, OTHER):
+        world.follow(10, replica_id=follower, fetcher_log_start_offset=0)
+    answers = world.delete_records({T0: 5})
+    world.follow(10, fetcher_log_start_offset=5)
+    assert answers == []
+    world.follow(10, replica_id=OTHER, fetcher_log_start_offset=7)
+    assert answers == [{T0: (5, None)}]
+    world.alive(SELF, FOLLOWER)
+    world.follow(10, fetcher_log_start_offset=6)
+    assert world.delete_records({T0: 6}) == [{T0: (6, None)}], "broker 2 is gone: nobody waits for it"
+    partition.followers.replicas[OTHER].log_start_offset = 0
+    assert world.delete_records({T0: 6}) == [{T0: (6, None)}]
 
 
 def test_a_wait_that_is_too_long_is_a_time_out(tmp_path: Path) -> None:

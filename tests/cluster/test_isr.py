@@ -105,6 +105,21 @@ def test_a_follower_in_a_session_joins_although_its_partition_has_no_news(world:
     assert world.asked.isr() == [SELF, FOLLOWER]
 
 
+def test_a_new_leader_begins_with_the_high_watermark_of_its_checkpoint(tmp_path: Path) -> None:
+    world = Replicated(tmp_path)
+    world.produce(world.lead(), batch(5), acks=1)
+    world.follow(3)
+    world.follow(4, replica_id=OTHER)
+    world.close()
+    again = Replicated(tmp_path)
+    partition = again.lead(leader_epoch=1)
+    assert high_watermark(partition) == 3
+    assert partition.leader_epoch_start_offset == 5
+    again.follow(5)
+    again.follow(4, replica_id=OTHER)
+    assert high_watermark(partition) == 4
+
+
 # Leaving
 
 

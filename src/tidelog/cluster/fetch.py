@@ -1,6 +1,7 @@
 """Fetcher: answers Fetch requests within their byte limits, now or when `min_bytes` are there.
 
-A consumer reads up to the high watermark or the last stable offset, a follower up to the log end offset.
+A consumer reads up to the high watermark or the last stable offset, a follower up to the log end offset. With
+a replica selector the leader sends a consumer to a follower in its rack.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tidelog.cluster.followers import Replica
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.purgatory import DelayedOperation, OnFailure
 from tidelog.cluster.replica_manager import ReplicaManager
+from tidelog.cluster.replica_selector import ReplicaSelector, ReplicaView
 from tidelog.errors import (
     InconsistentTopicId,
     KafkaError,
@@ -23,6 +25,7 @@ from tidelog.errors import (
     UnknownTopicId,
 )
 from tidelog.slices import Slices
+from tidelog.storage.log import Log
 from tidelog.storage.reads import CACHED, CachedReads, NotCached, bring_in
 
 READ_UNCOMMITTED = 0
@@ -38,11 +41,18 @@ class FetchParams:
     isolation_level: int
     replica_id: int = CONSUMER
     replica_epoch: int = -1  # the broker epoch of a follower
+    client_rack: str | None = None  # None before version 11, whose consumers read from leaders alone
+    listener: str = ""
 
     @property
     def reads_to_log_end(self) -> bool:
         """Whether the fetcher is a follower, which reads uncommitted records up to the log end."""
         return self.replica_id >= 0
+
+    @property
+    def reads_from_leader(self) -> bool:
+        """Whether a follower has to refuse the fetch."""
+        return self.replica_id >= 0 or (self.replica_id == CONSUMER and self.client_rack is None)
 
 
 def read_partition(
@@ -54,7 +64,7 @@ def read_partition(
     reads: CachedReads,
 ) -> FetchedPartition:
     """Read one partition. Raises the KafkaError for the answer, or NotCached."""
-    log = partition.leader_log(wanted.current_leader_epoch)
+    log = partition.local_log(wanted.current_leader_epoch, only_leader=params.reads_from_leader)
     wanted.replica = None
     if params.reads_to_log_end:
         epoch = wanted.current_leader_epoch
@@ -65,7 +75,7 @@ def read_partition(
     answer.last_stable_offset = last_stable_offset = log.last_stable_offset
     answer.log_start_offset = log.log_start_offset
     if wanted.last_fetched_epoch >= 0:
-        answer.diverging = _diverging_epoch(partition, wanted)
+        answer.diverging = _diverging_epoch(partition, log, wanted)
         if answer.diverging is not None:
             return answer
     if params.reads_to_log_end:
@@ -89,9 +99,8 @@ def read_partition(
     return answer
 
 
-def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> tuple[int, int] | None:
+def _diverging_epoch(partition: Partition, log: Log, wanted: FetchPartition) -> tuple[int, int] | None:
     """The end of the last common epoch, if the fetcher's log diverges from this log, else None."""
-    log = partition.leader_log()
     epoch, end_offset = log.end_offset_for_epoch(wanted.last_fetched_epoch)
     if epoch < 0 or end_offset < 0:
         raise OffsetOutOfRange(
@@ -113,6 +122,7 @@ class Fetcher:
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
+        self.selector: ReplicaSelector | None = None  # None: consumers read from leaders
         self._woken: dict[FetchSession, None] = {}  # sessions of followers to wake in this turn
 
     def read_all(
@@ -144,6 +154,11 @@ class Fetcher:
             try:
                 partition = replicas.partition(want.topic, want.partition)
                 want.name = partition.topic
+                if self.selector is not None and len(partition.replicas) > 1:
+                    nearby = self._nearby(self.selector, partition, want, params)
+                    if nearby is not None:
+                        answers.append(nearby)
+                        continue
                 answer = read_partition(partition, want, min(want.max_bytes, left), params, min_one, reads)
                 if is_new and want.replica is not None and answer.diverging is None:
                     self._follower_fetched(partition, want.replica, answer, params.replica_epoch)
@@ -175,6 +190,47 @@ class Fetcher:
         assert log is not None
         self._replicas.follower_fetched(partition, replica, answer.wanted, log.log_end_offset, epoch)
         answer.high_watermark, answer.last_stable_offset = log.high_watermark, log.last_stable_offset
+
+    def _nearby(
+        self, selector: ReplicaSelector, partition: Partition, want: FetchPartition, params: FetchParams
+    ) -> FetchedPartition | None:
+        """An answer that sends a consumer to a follower near it; None if it should read here."""
+        rack = params.client_rack
+        if rack is None or params.replica_id >= 0 or not partition.is_leader:
+            return None
+        log = partition.local_log(want.current_leader_epoch, only_leader=True)
+        leader, followers = self._views(partition, log, want.fetch_offset, params.listener)
+        selected = selector.select(rack, leader, followers)
+        if selected is leader:
+            return None
+        answer = FetchedPartition(want)
+        answer.source = partition
+        answer.preferred_replica = selected.broker_id
+        answer.high_watermark, answer.last_stable_offset = log.high_watermark, log.last_stable_offset
+        answer.log_start_offset = log.log_start_offset
+        return answer
+
+    def _views(
+        self, partition: Partition, log: Log, offset: int, listener: str
+    ) -> tuple[ReplicaView, list[ReplicaView]]:
+        """The leader, and the followers in sync that have this offset and that the client can reach."""
+        metadata = self._replicas.metadata
+        brokers = {} if metadata is None else metadata.snapshot.brokers
+        now = self._replicas.clock.monotonic()
+        own = brokers.get(partition.broker_id)
+        leader = ReplicaView(partition.broker_id, None if own is None else own.rack, log.log_end_offset, 0.0)
+        followers = []
+        for replica in partition.followers.replicas.values():
+            broker = brokers.get(replica.broker_id)
+            if (
+                broker is not None
+                and broker.endpoint(listener) is not None
+                and replica.broker_id in partition.followers.isr
+                and replica.log_start_offset <= offset <= replica.log_end_offset
+            ):
+                behind = now - replica.last_caught_up
+                followers.append(ReplicaView(replica.broker_id, broker.rack, replica.log_end_offset, behind))
+        return leader, followers
 
     def unknown_of(self, wanted: list[FetchPartition]) -> Slices[Unknown]:
         """Find the partitions that this broker does not have, in slices; returns the answer for each."""

@@ -153,6 +153,7 @@ class FetchedPartition:
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
+        "preferred_replica",
         "records",
         "source",
         "wanted",
@@ -168,6 +169,7 @@ class FetchedPartition:
         self.records: FileSlice | None = None
         self.aborted: list[tuple[int, int]] | None = None
         self.diverging: tuple[int, int] | None = None
+        self.preferred_replica = -1  # the broker that the consumer should read from
         # Whether the partition has records after the fetch offset, even if byte limits left them out.
         self.has_more = False
         # A read returns batches of one segment: for an older segment waiting would not add any.
@@ -176,10 +178,15 @@ class FetchedPartition:
     @property
     def is_read(self) -> bool:
         """Whether the fetcher has all that there is. A follower out of the ISR is looked at in each fetch."""
-        if self.error is not None or self.diverging is not None or self.has_more:
+        if self.error is not None or self.is_redirected or self.has_more:
             return False
         replica, source = self.wanted.replica, self.source
         return replica is None or source is None or replica.broker_id in source.followers.isr
+
+    @property
+    def is_redirected(self) -> bool:
+        """Whether the fetcher has to do something else before it gets records."""
+        return self.diverging is not None or self.preferred_replica >= 0
 
     @property
     def is_unknown(self) -> bool:
@@ -191,7 +198,7 @@ class FetchedPartition:
         """Whether the fetch has to be answered now, even without `min_bytes`."""
         if self.error is not None:
             return not self.is_unknown
-        return self.diverging is not None or self.behind_active_segment
+        return self.is_redirected or self.behind_active_segment
 
 
 BY_TURN: Callable[[FetchPartition], int] = attrgetter("turn")
@@ -339,7 +346,7 @@ class FetchContext:
                 0 if error is None else error.code,
                 answer.high_watermark,
                 answer.log_start_offset,
-                has_records or answer.diverging is not None,
+                has_records or answer.is_redirected,
             )
             if is_news or not incremental:
                 told.append(answer)

@@ -1,4 +1,4 @@
-"""LeaderReplication: the parts of a broker in a cluster that keep the ISR of the partitions that it leads."""
+"""LeaderReplication: the parts of a broker in a cluster for the followers of the partitions that it leads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tidelog.cluster.alter_partition_manager import AlterPartitionManager
 from tidelog.cluster.isr_manager import IsrManager, IsrMeters
+from tidelog.cluster.replica_selector import selector_of
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from tidelog.server.config.cluster import ClusterConfig
 from tidelog.server.controller_channel import ControllerChannel
@@ -23,6 +24,7 @@ class LeaderReplication:
         replicas = services.replicas
         replicas.isr_rules.metadata = services.metadata
         replicas.isr_rules.max_lag_seconds = cluster.replica_lag_time_max_ms / 1000
+        services.fetcher.selector = selector_of(cluster.replica_selector_class)
         meters = IsrMeters(services.metrics.registry)
         self._isr_manager = IsrManager(replicas, self._alter_partitions, meters, epoch)
         replicas.isr_manager = self._isr_manager

@@ -8,6 +8,11 @@
 - v12 checks the last fetched epoch and answers with the epoch and end offset where the logs diverge. v13
   names topics by id. v15 moves the replica id. v16 answers NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH
   with the present leader and its endpoint.
+- A fetch with a replica id is of a follower: it reads up to the log end, and says how far the follower's log
+  goes. A broker without a replica is UNKNOWN_LEADER_EPOCH, or NOT_LEADER_OR_FOLLOWER if the fetch has no
+  leader epoch. Followers are exempt from the limits of the request queue.
+- v11 names the rack of the consumer: with a replica selector the answer names a follower in this rack, and
+  has no records. Followers serve consumers from v11 on, up to their own high watermark.
 - read_committed ends at the last stable offset and lists the aborted transactions. As in Kafka, an unknown
   isolation level is UNKNOWN_SERVER_ERROR, below v13 also for each partition.
 - In a session, a topic id is UNKNOWN_TOPIC_OR_PARTITION after its topic was deleted, and
@@ -35,6 +40,9 @@ EMPTY = b""
 
 LEADERS_FROM = 16
 """The first version whose answer names the present leaders."""
+
+RACKS_FROM = 11
+"""The first version that names the rack of the consumer; consumers may read from followers from it on."""
 
 IN_ONE_GO = 1_000
 """A request with more partitions is handled in slices, between other requests."""
@@ -85,6 +93,8 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
         isolation_level=body.isolation_level,
         replica_id=replica_id,
         replica_epoch=-1 if follower is None else follower.replica_epoch,
+        client_rack=body.rack_id if version >= RACKS_FROM else None,
+        listener=request.listener,
     )
 
     def done(answers: list[FetchedPartition]) -> None:

@@ -25,7 +25,6 @@ TOPIC_IDS_FROM: Final = 13
 
 PARTITIONS_PER_SLICE: Final = 200
 
-NO_REPLICA: Final = -1
 NULL: Final = -1
 NO_TAGS: Final = b"\0"
 DIVERGING_TAG: Final = 0
@@ -176,11 +175,11 @@ class FetchAnswerWriter:
         if aborted:
             head = self._fields(index, code, *watermarks) + self._transactions(aborted)
             if self._has_preferred_replica:
-                head += COUNT.pack(NO_REPLICA)
+                head += COUNT.pack(answer.preferred_replica)
         else:
             count = (NULL if aborted is None else 0) + self._flexible
             if self._has_preferred_replica:
-                head = self._plain(index, code, *watermarks, count, NO_REPLICA)
+                head = self._plain(index, code, *watermarks, count, answer.preferred_replica)
             else:
                 head = self._plain(index, code, *watermarks, count)
         return head + self._count(size)

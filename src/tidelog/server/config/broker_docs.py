@@ -167,6 +167,8 @@ replica.alter.log.dirs.io.max.bytes.per.second: Bytes that all moves between dat
   a second; 0 pauses the moves. Without this setting there is no limit.
 replica.high.watermark.checkpoint.interval.ms: How often the broker writes the high watermarks to disk.
 replica.lag.time.max.ms: A follower that has not caught up for this long leaves the in-sync replicas.
+replica.selector.class: The class that picks the replica that a consumer reads from. Kafka's
+  RackAwareReplicaSelector and LeaderSelector are known by their names.
 request.timeout.ms: How long a broker waits for the answer to a request that it sends to another broker.
 reserved.broker.max.id: The largest broker.id that an operator sets; generated numbers are larger.
 security.inter.broker.protocol: The protocol between brokers. Without inter.broker.listener.name it is also

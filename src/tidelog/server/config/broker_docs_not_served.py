@@ -176,7 +176,6 @@ replica.fetch.max.bytes: Bytes that a follower asks for from each partition.
 replica.fetch.min.bytes: Bytes that a leader collects before it answers a follower.
 replica.fetch.response.max.bytes: Bytes that a follower asks for in one answer.
 replica.fetch.wait.max.ms: How long a leader waits for new records before it answers a follower.
-replica.selector.class: The class that picks the replica a consumer reads from.
 replica.socket.receive.buffer.bytes: The receive buffer of a follower's connection.
 replica.socket.timeout.ms: How long a follower waits for an answer from its leader.
 replication.quota.window.num: Windows over which the rate of throttled replicas is measured.

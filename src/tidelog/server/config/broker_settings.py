@@ -152,6 +152,7 @@ inter.broker.protocol.version string 3.9-IV0 medium version retired
 leader.imbalance.check.interval.seconds long 300 high >=1
 leader.imbalance.per.broker.percentage int 10 high retired
 replica.lag.time.max.ms long 30000 high
+replica.selector.class string null medium
 request.timeout.ms int 30000 high
 socket.connection.setup.timeout.ms long 10000 medium
 tidelog.zookeeper.digest password null low ours
@@ -211,7 +212,6 @@ replica.fetch.max.bytes int 1048576 medium >=0
 replica.fetch.min.bytes int 1 high
 replica.fetch.response.max.bytes int 10485760 medium >=0
 replica.fetch.wait.max.ms int 500 high
-replica.selector.class string null medium
 replica.socket.receive.buffer.bytes int 65536 high
 replica.socket.timeout.ms int 30000 high
 socket.connection.setup.timeout.max.ms long 30000 medium

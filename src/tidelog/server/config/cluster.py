@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tidelog.cluster.replica_selector import LEADER_SELECTOR, RACK_AWARE_SELECTOR
 from tidelog.config.values import ConfigError, ConfigValue, Password
 from tidelog.endpoints import Endpoint
 
@@ -42,6 +43,7 @@ class ClusterConfig:
     controlled_shutdown_retry_backoff_ms: int
     controller_socket_timeout_ms: int
     replica_lag_time_max_ms: int
+    replica_selector_class: str | None
     request_timeout_ms: int
     socket_connection_setup_timeout_ms: int
     auto_leader_rebalance_enable: bool
@@ -88,12 +90,21 @@ def cluster_config(
         controlled_shutdown_retry_backoff_ms=_number(values, "controlled.shutdown.retry.backoff.ms"),
         controller_socket_timeout_ms=_number(values, "controller.socket.timeout.ms"),
         replica_lag_time_max_ms=_number(values, "replica.lag.time.max.ms"),
+        replica_selector_class=_replica_selector(values),
         request_timeout_ms=_number(values, "request.timeout.ms"),
         socket_connection_setup_timeout_ms=_number(values, "socket.connection.setup.timeout.ms"),
         auto_leader_rebalance_enable=bool(values["auto.leader.rebalance.enable"]),
         leader_imbalance_check_interval_seconds=_number(values, "leader.imbalance.check.interval.seconds"),
         leader_imbalance_per_broker_percentage=_number(values, "leader.imbalance.per.broker.percentage"),
     )
+
+
+def _replica_selector(values: Mapping[str, ConfigValue]) -> str | None:
+    setting = "replica.selector.class"
+    name = _text(values, setting)
+    if name not in ("", LEADER_SELECTOR, RACK_AWARE_SELECTOR):
+        raise ConfigError(setting, name, f"expected {RACK_AWARE_SELECTOR} or {LEADER_SELECTOR}")
+    return name or None
 
 
 def _check_protocol(version: str) -> None:
