@@ -132,6 +132,6 @@ def test_access_lists_need_an_identity() -> None:
 
 def test_a_transport_between_brokers_is_secured_as_their_listener() -> None:
     config = loaded(LISTENERS | {"inter.broker.listener.name": "PLAINTEXT", "request.timeout.ms": "1234"})
-    settings = transport_to(config, "PLAINTEXT", "broker-1-fetcher-0")._settings
+    settings, _ = transport_to(config, "PLAINTEXT", "broker-1-fetcher-0").prepare()
     assert (settings.client_id, settings.security_protocol) == ("broker-1-fetcher-0", "PLAINTEXT")
     assert settings.request_timeout_ms == 1234

@@ -9,8 +9,7 @@ import pytest
 
 from tests.controller.controllers import Cluster, Node, simulated
 from tidelog.cluster.metadata_update import FULL_UPDATE
-from tidelog.controller.interface import NewTopic, TopicToDelete
-from tidelog.controller.leader_elections import ElectionType
+from tidelog.controller.interface import ElectionType, NewTopic, TopicToDelete
 from tidelog.controller.request_batch import LeaderAndIsrResponseReceived
 from tidelog.endpoints import Endpoint
 from tidelog.errors import (

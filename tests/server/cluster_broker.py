@@ -19,8 +19,7 @@ from tidelog.cluster.replica_states import ReplicaStates
 from tidelog.cluster.topic_metrics import AllTopicMetrics
 from tidelog.cluster.topic_overrides import TopicOverrides
 from tidelog.cluster.worker import ThreadWorker
-from tidelog.controller.interface import NewTopic, TopicResult
-from tidelog.controller.leader_elections import ElectionType
+from tidelog.controller.interface import ElectionType, NewTopic, TopicResult
 from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.transaction.markers import LocalMarkers

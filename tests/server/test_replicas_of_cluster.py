@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.cluster_broker import CLIENTS, ClusterBroker
-from tidelog.controller.leader_elections import ElectionType
+from tidelog.controller.interface import ElectionType
 from tidelog.errors import ElectionNotNeeded, ErrorCode, NoReassignmentInProgress, PreferredLeaderNotAvailable
 from tidelog.metadata.state import PartitionState
 from tidelog.partitions import TopicPartition

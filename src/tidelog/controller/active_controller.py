@@ -9,13 +9,14 @@ from tidelog.controller.event_manager import ControllerState
 from tidelog.controller.leader_elections import LeaderElections
 from tidelog.controller.partition_changes import PartitionChanges
 from tidelog.controller.partition_reassignments import PartitionReassignments
+from tidelog.controller.parts import ControllerParts
 from tidelog.controller.request_batch import (
     LeaderAndIsrResponseReceived,
     ResponseEvent,
     TopicDeletionStopReplicaResponseReceived,
     UpdateMetadataResponseReceived,
 )
-from tidelog.controller.term import ControllerParts, ControllerTerm, PutEvent
+from tidelog.controller.term import ControllerTerm, PutEvent
 from tidelog.controller.topic_admin import TopicAdmin
 from tidelog.controller.topic_changes import TopicChanges
 from tidelog.errors import BrokerIdNotRegistered, ErrorCode, StaleBrokerEpoch

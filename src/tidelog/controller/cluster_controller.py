@@ -14,11 +14,10 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.clock import Clock
 from tidelog.cluster.transport import Transport
-from tidelog.controller.active_controller import ActiveController
 from tidelog.controller.channel_manager import ChannelSettings
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.event_manager import (
@@ -30,16 +29,15 @@ from tidelog.controller.event_manager import (
 from tidelog.controller.interface import (
     ConfigRules,
     DeletedTopic,
+    ElectionType,
     NewPartitions,
     NewTopic,
     PartitionsResult,
     TopicResult,
     TopicToDelete,
 )
-from tidelog.controller.leader_elections import ElectionType
-from tidelog.controller.partition_state_machine import ElectionStats
+from tidelog.controller.parts import ControllerParts, ElectionStats
 from tidelog.controller.planning import ControllerSettings
-from tidelog.controller.term import ControllerParts
 from tidelog.controller.watches import ChangeWatch
 from tidelog.errors import KafkaError, NotController, RequestTimedOut, UnknownServerError
 from tidelog.metadata.async_tree import SessionEvent, SessionExpired
@@ -49,6 +47,9 @@ from tidelog.metadata.state import PartitionState
 from tidelog.metadata.tree import EventType, TreeError, WatchEvent
 from tidelog.partitions import TopicPartition
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+
+if TYPE_CHECKING:
+    from tidelog.controller.active_controller import ActiveController
 
 NO_CONTROLLER = -1
 
@@ -250,6 +251,9 @@ class ClusterController:
             await self._move_controller()
 
     def _new_term(self, epoch: ControllerEpoch) -> ActiveController:
+        # Imported here: a broker that is not elected starts without the parts of a term.
+        from tidelog.controller.active_controller import ActiveController
+
         def put(state: ControllerState, name: str, process: Callable[[], Awaitable[None]]) -> None:
             async def in_term() -> None:
                 if active is self._active:

@@ -179,6 +179,13 @@ class PartitionsResult:
     error: KafkaError | None = None
 
 
+class ElectionType(IntEnum):
+    """The election types of ElectLeaders."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
 class Controller(Protocol):
     """Changes topics and settings for clients."""
 

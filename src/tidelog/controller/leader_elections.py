@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 
 from tidelog.controller.event_manager import ControllerState
+from tidelog.controller.interface import ElectionType
 from tidelog.controller.partition_state_machine import ElectionStrategy
 from tidelog.controller.states import PartitionStatus
 from tidelog.controller.term import ControllerTerm
@@ -29,13 +29,6 @@ FIRST_REBALANCE_SECONDS = 5.0
 """The first check of the balance after an election, as in Kafka."""
 
 _log = logging.getLogger("tidelog.controller")
-
-
-class ElectionType(IntEnum):
-    """The election types of ElectLeaders."""
-
-    PREFERRED = 0
-    UNCLEAN = 1
 
 
 class LeaderElections:

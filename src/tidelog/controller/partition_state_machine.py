@@ -13,12 +13,13 @@ requests of the batch are not sent then, and the controller resigns or starts an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TypeAlias
 
 from tidelog.controller import election
 from tidelog.controller.context import ControllerContext
+from tidelog.controller.parts import ElectionStats
 from tidelog.controller.planning import ControllerSettings
 from tidelog.controller.request_batch import ControllerBrokerRequestBatch
 from tidelog.controller.state_change_log import StateChangeLog
@@ -43,14 +44,6 @@ class ElectionStrategy(Enum):
 
 ElectionResults: TypeAlias = dict[TopicPartition, PartitionState | Exception]
 """For each partition its elected state, or why there is none (mostly StateChangeFailed)."""
-
-
-@dataclass(slots=True)
-class ElectionStats:
-    """The elected leaders, and those among them that may lack records of the former leader."""
-
-    elections: int = 0
-    unclean_elections: int = 0
 
 
 class PartitionStateMachine:

@@ -7,25 +7,19 @@ in a later one: its writes check an old epoch, and its events are dropped.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
-from tidelog.cluster.transport import Transport
 from tidelog.controller import election
-from tidelog.controller.channel_manager import ChannelSettings, ControllerChannelManager
+from tidelog.controller.channel_manager import ControllerChannelManager
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.event_manager import ControllerState
-from tidelog.controller.interface import ConfigRules
-from tidelog.controller.partition_state_machine import ElectionStats, ElectionStrategy, PartitionStateMachine
-from tidelog.controller.planning import ControllerSettings
+from tidelog.controller.partition_state_machine import ElectionStrategy, PartitionStateMachine
+from tidelog.controller.parts import ControllerParts
 from tidelog.controller.replica_state_machine import ReplicaStateMachine
 from tidelog.controller.request_batch import BatchNotEmpty, ControllerBrokerRequestBatch, ResponseListener
 from tidelog.controller.state_change_log import StateChangeLog
 from tidelog.controller.states import PartitionAndReplica, PartitionStatus, ReplicaStatus
 from tidelog.controller.topic_deletion import TopicDeletionManager
-from tidelog.controller.watches import SharedWatch
-from tidelog.metadata.cluster_store import ClusterStore
 from tidelog.metadata.controller_store import ControllerStore
 from tidelog.metadata.operations import ControllerEpoch
 from tidelog.metadata.state import PartitionState
@@ -35,23 +29,6 @@ _log = logging.getLogger("tidelog.controller")
 
 PutEvent = Callable[[ControllerState, str, Callable[[], Awaitable[None]]], None]
 """Puts an event of this term into the controller's queue: its kind, its name, its work."""
-
-
-@dataclass(slots=True)
-class ControllerParts:
-    """What a broker gives to its controller. It stays the same over all terms."""
-
-    broker_id: int
-    cluster: ClusterStore
-    transport: Transport
-    rules: ConfigRules
-    settings: ControllerSettings
-    channels: ChannelSettings
-    inter_broker_listener: str
-    rng: random.Random
-    topic_watch: SharedWatch = field(default_factory=SharedWatch)
-    broker_watch: SharedWatch = field(default_factory=SharedWatch)
-    stats: ElectionStats = field(default_factory=ElectionStats)
 
 
 class ControllerTerm:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from tidelog.clients.async_connection import AsyncConnection
-from tidelog.clients.metadata import BrokerNode
-from tidelog.clients.security import Security
-from tidelog.clients.settings import ClientSettings, admin_settings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from tidelog.config.values import Password
 from tidelog.endpoints import Endpoint
 from tidelog.server.config.broker import BrokerConfig
+
+if TYPE_CHECKING:
+    from tidelog.clients.async_connection import AsyncConnection
+    from tidelog.clients.security import Security
+    from tidelog.clients.settings import ClientSettings
 
 TLS_SETTINGS = (
     "ssl.cipher.suites",
@@ -25,24 +29,45 @@ TLS_SETTINGS = (
 
 
 class BrokerTransport:
-    """Implements tidelog.cluster.transport.Transport. The client id names the purpose in the logs."""
+    """Implements tidelog.cluster.transport.Transport. The client id names the purpose in the logs.
 
-    def __init__(self, settings: ClientSettings) -> None:
-        self._settings = settings
-        self._security = Security(settings)
+    The modules of the clients are imported at the first connection, or with `prepare`.
+    """
+
+    def __init__(self, properties: Mapping[str, object]) -> None:
+        """`properties` are settings of a client."""
+        self._properties = properties
+        self._prepared: tuple[ClientSettings, Security] | None = None
+
+    def prepare(self) -> tuple[ClientSettings, Security]:
+        """The settings, and the keys that they name. Raises the error of a key that cannot be used."""
+        if self._prepared is None:
+            from tidelog.clients.security import Security
+            from tidelog.clients.settings import admin_settings
+
+            settings = admin_settings(self._properties)
+            self._prepared = settings, Security(settings)
+        return self._prepared
 
     async def connect(self, broker_id: int, endpoint: Endpoint, *, timeout: float) -> AsyncConnection:
+        from tidelog.clients.async_connection import AsyncConnection
+        from tidelog.clients.metadata import BrokerNode
+
+        settings, security = self.prepare()
         node = BrokerNode(broker_id, endpoint.host, endpoint.port)
-        return await AsyncConnection.open(node, self._settings, self._security, timeout=timeout)
+        return await AsyncConnection.open(node, settings, security, timeout=timeout)
 
 
 def transport_to(config: BrokerConfig, listener: str, client_id: str) -> BrokerTransport:
     """The transport to a listener of the other brokers, secured as this broker's listener of that name."""
     (endpoint,) = [endpoint for endpoint in config.endpoints if endpoint.listener == listener]
-    return BrokerTransport(_client_settings(config, endpoint, client_id))
+    transport = BrokerTransport(_client_properties(config, endpoint, client_id))
+    if endpoint.security_protocol != "PLAINTEXT":
+        transport.prepare()  # a key that cannot be used fails the start
+    return transport
 
 
-def _client_settings(config: BrokerConfig, endpoint: Endpoint, client_id: str) -> ClientSettings:
+def _client_properties(config: BrokerConfig, endpoint: Endpoint, client_id: str) -> dict[str, object]:
     protocol = endpoint.security_protocol
     properties: dict[str, object] = {
         "bootstrap.servers": f"{endpoint.host or 'localhost'}:{endpoint.port}",  # required, not used
@@ -56,7 +81,7 @@ def _client_settings(config: BrokerConfig, endpoint: Endpoint, client_id: str) -
     if protocol.startswith("SASL"):
         properties["sasl.mechanism"] = config["sasl.mechanism.inter.broker.protocol"]
         properties |= _given(config, prefix, ("sasl.jaas.config",))
-    return admin_settings(properties)
+    return properties
 
 
 def _given(config: BrokerConfig, prefix: str, names: tuple[str, ...]) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tidelog.cluster.replica_states import ReplicaStates
 from tidelog.cluster.topic_overrides import TopicOverrides
-from tidelog.controller.leader_elections import ElectionType
+from tidelog.controller.interface import ElectionType
 from tidelog.errors import ClusterAuthorizationFailed, KafkaError
 from tidelog.metadata.state import PartitionState
 from tidelog.network.request import Request

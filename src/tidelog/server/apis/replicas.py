@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tidelog.controller.leader_elections import ElectionType
+from tidelog.controller.interface import ElectionType
 from tidelog.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
