@@ -22,6 +22,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "groups": ("--list",),
     "transactions": ("list",),
     "log-dirs": ("--describe",),
+    "check": (),
     "reassign-partitions": ("--list",),
     "replica-verification": ("--once", "--command-config", FILE),
     "leader-election": ("--election-type", "preferred", "--all-topic-partitions"),

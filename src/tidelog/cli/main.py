@@ -80,6 +80,7 @@ TOOLS: dict[str, Tool] = {
     "zookeeper": Tool("tidelog.cli.zookeeper", "zookeeper", "Run a ZooKeeper server."),
     "tree": Tool("tidelog.cli.tree", "tree", "Copy the metadata tree to other stores."),
     "doctor": Tool("tidelog.cli.doctor", "doctor", "Check whether this machine can run a broker."),
+    "check": Tool("tidelog.cli.check", "check", "Check a cluster for ways to lose records."),
     "completion": Tool("tidelog.cli.completion", "completion", "Print a script that completes flags."),
     "config-docs": Tool(
         "tidelog.cli.config_docs", "config_docs", "Print every setting with its documentation."
