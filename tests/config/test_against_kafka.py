@@ -17,7 +17,13 @@ from tidelog.server.config.topic import TopicConfigs
 
 # A new Kafka 4.3 cluster stores this as a setting of all brokers, for a feature that we have not.
 STORED_BY_KAFKA = {"min.insync.replicas"}
-OTHER_DEFAULTS = {"listeners", "log.dir", "socket.receive.buffer.bytes", "socket.send.buffer.bytes"}
+OTHER_DEFAULTS = {
+    "listeners",
+    "log.dir",
+    "replica.socket.receive.buffer.bytes",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+}
 # Kafka shows the default, not the file's value, of settings that a changed one stands in front of.
 OVERSHADOWED = {
     "log.retention.hours",

@@ -19,7 +19,6 @@ from tests.support.small_client import Client
 from tests.support.wait import eventually
 from tests.support.zookeeper import free_port, zookeeper_server
 from tidelog import Admin, Consumer, NewTopic, Producer
-from tidelog.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from tidelog.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -253,15 +252,6 @@ def test_settings_of_all_brokers_reach_all_without_a_restart(cluster: ClusterOfB
     assert setting(one, BROKER, "1", "message.max.bytes") == "888888"
     assert setting(two, BROKER, "2", "message.max.bytes") == "777777"
     assert alter(two, BROKER, "1", "message.max.bytes", "1") == 42, "each broker has settings of its own"
-
-
-def test_copies_of_partitions_are_refused_as_nobody_makes_them(cluster: ClusterOfBrokers) -> None:
-    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        with pytest.raises(InvalidReplicationFactor, match="not replicated"):
-            admin.create_topics([NewTopic("copied", 1, 2)])
-        with pytest.raises(InvalidReplicaAssignment, match="not replicated"):
-            admin.create_topics([NewTopic("copied", replica_assignments={0: [1, 2]})])
-        assert "copied" not in set(admin.list_topics())
 
 
 # Starts and stops

@@ -19,6 +19,10 @@ from tidelog.records.check import CheckedBatch
 class QueuedAppend(Protocol):
     """An append in the queue. It reports its outcome itself; neither method raises."""
 
+    @property
+    def worker(self) -> Worker | None:
+        """The worker to write with; None is the worker of appends."""
+
     def begin(self) -> Callable[[], object] | None:
         """Append on the loop (None), or return the write for the worker."""
 
@@ -91,7 +95,7 @@ class AppendQueue:
             write = append.begin()
             if write is not None:
                 self.writing = True
-                self._worker.submit(write, partial(self._written, append))
+                (append.worker or self._worker).submit(write, partial(self._written, append))
 
     def _written(self, append: QueuedAppend, _: object, error: BaseException | None) -> None:
         self.writing = False

@@ -36,6 +36,8 @@ class LeaderAppend:
         "transaction_version",
     )
 
+    worker: Worker | None = None
+
     def __init__(
         self,
         partition: Partition,

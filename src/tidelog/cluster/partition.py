@@ -63,6 +63,7 @@ class Partition(LogListener):
         "log",
         "offline",
         "on_high_watermark",
+        "on_log_start",
         "partition_epoch",
         "replicas",
         "rules",
@@ -100,6 +101,8 @@ class Partition(LogListener):
         self._rules_table = rules_table or AppendRulesTable()
         # Called when the high watermark moved: it may complete delayed produces and fetches.
         self.on_high_watermark: Callable[[Partition], None] | None = None
+        # Called when the log start offset moved: a follower tells its leader.
+        self.on_log_start: Callable[[Partition], None] | None = None
         # Readers up to the high watermark, and readers up to the log end. Each is told of the next change,
         # and has to watch again.
         self.watchers: dict[PartitionWatcher, None] = {}
@@ -149,6 +152,25 @@ class Partition(LogListener):
         self._serve(log)
         return is_new
 
+    def log_or_raise(self) -> Log:
+        """The log, whatever the role. KafkaStorageError if it is offline."""
+        if self.log is None or self.offline:
+            raise KafkaStorageError(f"the folder of {self.name} is offline")
+        return self.log
+
+    def follow_watermarks(self, high_watermark: int, log_start_offset: int) -> None:
+        """Take the high watermark and the log start offset of the leader.
+
+        The high watermark does not fall with that of a new leader: what was committed stays so.
+        """
+        log = self.log_or_raise()
+        if high_watermark > log.high_watermark and log.high_watermark < log.log_end_offset:
+            log.update_high_watermark(high_watermark)
+            if self.on_high_watermark is not None:
+                self.on_high_watermark(self)
+        if log_start_offset > log.log_start_offset:
+            log.delete_records_before(min(log_start_offset, log.high_watermark))
+
     def stop_leading(self) -> None:
         """The controller stopped this replica: it leads no more until there is a newer epoch."""
         self.leader_id = -1
@@ -168,6 +190,8 @@ class Partition(LogListener):
         self.config_changed()
 
     def log_start_moved(self, log: Log) -> None:
+        if self.on_log_start is not None:
+            self.on_log_start(self)
         self.changed()
 
     def changed(self) -> None:

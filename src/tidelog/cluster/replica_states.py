@@ -2,7 +2,8 @@
 
 LeaderAndIsr, StopReplica and UpdateMetadata are applied one after the other. The first two are fenced twice:
 a request of an older controller is refused as a whole, and each partition by its leader epoch and partition
-epoch. A partition is led when its log is durable; it is deleted when a crash cannot bring it back.
+epoch. A partition is led when its log is durable; it is deleted when a crash cannot bring it back. A follower
+is fetched from its new leader when nothing of the old one is being appended any more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 from tidelog.cluster.leadership import Leadership
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import Partition
+from tidelog.cluster.replica_fetcher_manager import ReplicaFetcherManager
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.topic_overrides import TopicOverrides
 from tidelog.errors import (
@@ -118,6 +120,8 @@ class ReplicaStates:
         self._lock = asyncio.Lock()
         self.controller_epoch = 0
         """The highest epoch of a controller so far."""
+        self.fetchers: ReplicaFetcherManager | None = None
+        """Fetch the partitions that other brokers lead."""
         self.on_hosted: Callable[[Partition], None] | None = None
         """Called for each partition that this broker leads or follows from now on."""
 
@@ -134,9 +138,14 @@ class ReplicaStates:
             self._check_controller(request.controller_id, request.controller_epoch)
             outcomes: dict[PartitionKey, int] = {}
             changes = await self._accepted(request, outcomes)
+            self._stop_fetching(change.key for change in changes if self._has_new_leader(change))
             await self._make_logs(changes)
+            followed: list[Partition] = []
             for change in changes:
-                outcomes[change.key] = await self._outcome(change.key, self._apply(change))
+                outcomes[change.key] = await self._outcome(change.key, self._apply(change, followed))
+            if self.fetchers is not None:
+                self.fetchers.add(followed)
+                self.fetchers.end_idle()
         return LeaderAndIsrResponse(
             topics=[
                 LeaderAndIsrResponse.LeaderAndIsrTopicError(
@@ -164,6 +173,8 @@ class ReplicaStates:
                     outcomes[key] = await self._outcome(key, self._stop(key, partition))
                     if partition.delete_partition and not outcomes[key]:
                         deleted.append(key)
+            if self.fetchers is not None:
+                self.fetchers.end_idle()
             await self._sync_deletions(deleted, outcomes)
         return StopReplicaResponse(
             partition_errors=[
@@ -187,6 +198,7 @@ class ReplicaStates:
     def partitions_offline(self, lost: Iterable[PartitionKey]) -> None:
         """Take the partitions of a failed log folder offline; their coordinators resign."""
         lost = list(lost)
+        self._stop_fetching(lost)
         self._replicas.partitions_offline(lost)
         for topic, index in lost:
             self._resign(topic, index)
@@ -258,12 +270,27 @@ class ReplicaStates:
         self._logs.creator.create_later(wanted, done, is_new=is_new)
         await made
 
-    async def _apply(self, change: PartitionChange) -> None:
+    def _has_new_leader(self, change: PartitionChange) -> bool:
         partition = self._replicas.find_partition(*change.key)
-        if partition is None or change.state.leader_epoch == partition.leader_epoch:
+        return partition is None or partition.leader_epoch != change.state.leader_epoch
+
+    def _stop_fetching(self, keys: Iterable[PartitionKey]) -> None:
+        if self.fetchers is not None:
+            self.fetchers.remove(keys)
+
+    async def _apply(self, change: PartitionChange, followed: list[Partition]) -> None:
+        """Make a change; `followed` gets the partition if it is to be fetched from a new leader."""
+        partition = self._replicas.find_partition(*change.key)
+        if partition is None:
             self._change(change)
+        elif change.state.leader_epoch == partition.leader_epoch:
+            self._change(change)
+            return
         else:
             await _between_appends(partition, lambda: self._change(change))
+        partition = self._replicas.find_partition(*change.key)
+        if partition is not None and not partition.is_leader:
+            followed.append(partition)
 
     def _change(self, change: PartitionChange) -> None:
         leads = change.state.leader == self._replicas.broker_id
@@ -296,8 +323,11 @@ class ReplicaStates:
             raise KafkaStorageError(self._logs.failed[key])
         partition = self._replicas.find_partition(*key)
         check_stop_replica(partition, wanted.leader_epoch)
+        self._stop_fetching([key])
         if wanted.delete_partition:
             self._resign(*key)
+            if partition is not None and partition.log is not None and partition.log.is_truncating:
+                await _between_appends(partition, lambda: None)
             self._replicas.delete_partition(*key)
             if key[0] not in self._replicas.topics:
                 self._overrides.forget(key[0])

@@ -25,6 +25,9 @@ class BrokerConnection(Protocol):
     def correlation_id(self) -> int:
         """The correlation id of the newest request, for logs."""
 
+    def version_for(self, request: type[Message], *, at_most: int | None = None) -> int:
+        """The newest version of a request that both sides have. UnsupportedVersion if there is none."""
+
     async def call(
         self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
     ) -> R:

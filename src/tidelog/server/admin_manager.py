@@ -26,10 +26,7 @@ from tidelog.controller.interface import (
     TopicToDelete,
 )
 from tidelog.errors import (
-    InvalidReplicaAssignment,
-    InvalidReplicationFactor,
     InvalidRequest,
-    KafkaError,
     KafkaStorageError,
     NotController,
     RequestTimedOut,
@@ -39,19 +36,6 @@ from tidelog.metadata.cluster_store import ClusterStore
 from tidelog.metadata.state import DEFAULT_ENTITY
 from tidelog.metadata.tree import TreeUnavailable
 from tidelog.server.config_change_listener import ConfigChangeListener
-
-NO_COPIES = "Partitions are not replicated: a partition has one replica."
-
-
-def _wants_copies(topic: NewTopic) -> bool:
-    return topic.replication_factor > 1 or any(len(brokers) > 1 for _, brokers in topic.assignments)
-
-
-def _refusal(topic: NewTopic) -> KafkaError:
-    """A second replica would count as in sync and have no records: they would be lost with the leader."""
-    if topic.replication_factor > 1:
-        return InvalidReplicationFactor(f"{NO_COPIES} The topic asks for {topic.replication_factor}.")
-    return InvalidReplicaAssignment(NO_COPIES)
 
 
 class AdminManager:
@@ -78,17 +62,11 @@ class AdminManager:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False, timeout: float | None = None
     ) -> list[TopicResult]:
-        names = dict.fromkeys(topic.name for topic in topics)
-        refused = {topic.name: _refusal(topic) for topic in topics if _wants_copies(topic)}
-        wanted = [topic for topic in topics if topic.name not in refused]
         try:
-            made = await self._controller.create_topics(wanted, validate_only=validate_only, timeout=timeout)
+            return await self._controller.create_topics(topics, validate_only=validate_only, timeout=timeout)
         except NotController as error:
+            names = dict.fromkeys(topic.name for topic in topics)
             return [TopicResult(name, error=error) for name in names]
-        results = {result.name: result for result in made}
-        return [
-            TopicResult(name, error=refused[name]) if name in refused else results[name] for name in names
-        ]
 
     async def delete_topics(
         self, topics: Sequence[TopicToDelete], *, timeout: float | None = None
@@ -101,19 +79,12 @@ class AdminManager:
     async def create_partitions(
         self, topics: Sequence[NewPartitions], *, validate_only: bool = False, timeout: float | None = None
     ) -> list[PartitionsResult]:
-        refused = {
-            topic.name: InvalidReplicaAssignment(NO_COPIES)
-            for topic in topics
-            if any(len(brokers) > 1 for brokers in topic.assignments or ())
-        }
-        wanted = [topic for topic in topics if topic.name not in refused]
         try:
-            grown = await self._controller.create_partitions(
-                wanted, validate_only=validate_only, timeout=timeout
+            return await self._controller.create_partitions(
+                topics, validate_only=validate_only, timeout=timeout
             )
         except NotController as error:
             return [PartitionsResult(topic.name, error) for topic in topics]
-        return grown + [PartitionsResult(name, error) for name, error in refused.items()]
 
     async def alter_configs(
         self, entity: ConfigEntity, configs: Sequence[tuple[str, str | None]], *, validate_only: bool = False

@@ -58,10 +58,19 @@ class BrokerTransport:
         return await AsyncConnection.open(node, settings, security, timeout=timeout)
 
 
-def transport_to(config: BrokerConfig, listener: str, client_id: str) -> BrokerTransport:
-    """The transport to a listener of the other brokers, secured as this broker's listener of that name."""
+def transport_to(
+    config: BrokerConfig, listener: str, client_id: str, *, receive_buffer: str | None = None
+) -> BrokerTransport:
+    """The transport to a listener of the other brokers, secured as this broker's listener of that name.
+
+    `receive_buffer` names the setting of the broker with the size of the receive buffer. If it is not given,
+    the system sizes the buffer.
+    """
     (endpoint,) = [endpoint for endpoint in config.endpoints if endpoint.listener == listener]
-    transport = BrokerTransport(_client_properties(config, endpoint, client_id))
+    properties = _client_properties(config, endpoint, client_id)
+    if receive_buffer is not None and (size := config.text(receive_buffer)) is not None:
+        properties["receive.buffer.bytes"] = size
+    transport = BrokerTransport(properties)
     if endpoint.security_protocol != "PLAINTEXT":
         transport.prepare()  # a key that cannot be used fails the start
     return transport

@@ -44,6 +44,7 @@ from tidelog.server.controller_channel import ControllerChannel, ControllerNode
 from tidelog.server.controller_client import ControllerClient
 from tidelog.server.controller_metrics import register_controller_metrics
 from tidelog.server.dynamic_config import DynamicConfig
+from tidelog.server.follower_replication import FollowerReplication
 from tidelog.server.forwarding import ForwardingManager
 from tidelog.server.membership import Identity, known_broker_id, known_cluster_id
 from tidelog.server.part_settings import controller_settings
@@ -95,6 +96,7 @@ class ZooKeeperMembership:
         self._channel: ControllerChannel | None = None
         self._links: TransactionLinks | None = None
         self._replication: LeaderReplication | None = None
+        self._following: FollowerReplication | None = None
         self._services: ClusterServices | None = None
         self._has_joined = False
         self._is_connected = True  # to ZooKeeper
@@ -234,6 +236,14 @@ class ZooKeeperMembership:
             frozenset(filter(None, (self._config.inter_broker_listener, control))),
         )
         register_controller_metrics(services.metrics.registry, controller)
+        self._following = FollowerReplication(
+            self._config,
+            self._broker_id,
+            services.metadata,
+            services.replicas.scheduler,
+            lambda: self._broker_epoch,
+        )
+        states.fetchers = self._following.fetchers
         self._replication = LeaderReplication(
             services, self._cluster, self._make_channel(), lambda: self._broker_epoch
         )
@@ -328,6 +338,8 @@ class ZooKeeperMembership:
         if is_enabled:
             self._controller.unclean_election_enabled()
         self._services.states.broker_settings_changed()
+        if self._following is not None:
+            self._following.settings_changed()
 
     # --- failures
 
@@ -395,10 +407,14 @@ class ZooKeeperMembership:
             self._links.close()
         if self._replication is not None:
             self._replication.disconnect()
+        if self._following is not None:
+            self._following.disconnect()
 
     async def resign(self) -> None:
         if self._replication is not None:
             await self._replication.close()
+        if self._following is not None:
+            await self._following.close()
         if self._services is not None:
             await self._services.forwarding.drain()
         if self._controller is not None and self._has_joined:

@@ -161,6 +161,10 @@ class Log:
         """Append whole batches as the leader stored them, in one go; None if there are none."""
         return self.follower_appender.append(data, now_ms)
 
+    def storage_error(self, what: str, error: OSError) -> KafkaStorageError:
+        """The error to raise for a disk that refused in another thread; listeners hear of it first."""
+        return self._listeners.storage_error(f"{self.dir} {what}", error)
+
     # -- segments
 
     def roll(self, now_ms: int) -> LogSegment:
@@ -289,9 +293,18 @@ class Log:
         The log then ends at `offset`, or where the batch began that holds it: batches are never split.
         """
         if offset >= self.log_end_offset:
+            self.forget_empty_epoch()
             return False
         self._truncate(self.truncation(offset, now_ms))
         return True
+
+    def forget_empty_epoch(self) -> None:
+        """Forget a leader epoch without batches.
+
+        This replica was the leader and appended nothing before another one was elected: the new leader does
+        not know the epoch.
+        """
+        self.leader_epochs.truncate_from_end(self.log_end_offset)
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop everything; the log goes on, empty, at `offset`."""

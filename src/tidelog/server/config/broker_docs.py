@@ -38,8 +38,7 @@ controller.listener.names: Listeners of a KRaft controller. The broker leaves th
   start, so that it can use a file for KRaft.
 controller.socket.timeout.ms: How long the controller and brokers wait for the answer to a request between
   them.
-default.replication.factor: Replicas of a new topic whose creator gives no number. Partitions are not
-  replicated: only 1 is possible.
+default.replication.factor: Replicas of a new topic whose creator gives no number.
 delete.topic.enable: Whether clients may delete topics.
 fetch.max.bytes: The upper limit of records in the answer to a fetch, also if the client asks for more. A
   larger first batch is sent nevertheless.
@@ -148,6 +147,7 @@ num.recovery.threads.per.data.dir: Threads for each data folder that open logs a
   a crash.
 num.replica.alter.log.dirs.threads: The number of partitions that move between data folders at the same time,
   each by short pieces of work in the threads of num.io.threads; by default the number of folders.
+num.replica.fetchers: Fetchers for each leader that a broker follows.
 offset.metadata.max.bytes: The longest metadata of a committed offset.
 offsets.commit.timeout.ms: How long a commit may wait for its replicas.
 offsets.load.buffer.size: Bytes that a group coordinator reads at once when it loads its groups.
@@ -165,10 +165,18 @@ queued.max.requests: The largest number of requests in progress. At the limit th
   sockets.
 replica.alter.log.dirs.io.max.bytes.per.second: Bytes that all moves between data folders together may copy in
   a second; 0 pauses the moves. Without this setting there is no limit.
+replica.fetch.backoff.ms: How long a follower waits after a failed fetch.
+replica.fetch.max.bytes: Bytes that a follower asks for from each partition.
+replica.fetch.min.bytes: Bytes that a leader collects before it answers a follower.
+replica.fetch.response.max.bytes: Bytes that a follower asks for in one answer.
+replica.fetch.wait.max.ms: How long a leader waits for new records before it answers a follower.
 replica.high.watermark.checkpoint.interval.ms: How often the broker writes the high watermarks to disk.
 replica.lag.time.max.ms: A follower that has not caught up for this long leaves the in-sync replicas.
 replica.selector.class: The class that picks the replica that a consumer reads from. Kafka's
   RackAwareReplicaSelector and LeaderSelector are known by their names.
+replica.socket.receive.buffer.bytes: The receive buffer of a follower's connection; with -1 the system adapts
+  the size.
+replica.socket.timeout.ms: How long a follower waits for an answer from its leader.
 request.timeout.ms: How long a broker waits for the answer to a request that it sends to another broker.
 reserved.broker.max.id: The largest broker.id that an operator sets; generated numbers are larger.
 security.inter.broker.protocol: The protocol between brokers. Without inter.broker.listener.name it is also

@@ -129,7 +129,6 @@ metrics.recording.level: How detailed the recorded metrics are.
 metrics.sample.window.ms: Length of a sample.
 num.network.threads: Threads that read requests and write answers, for each listener. Here the event loop
   does both.
-num.replica.fetchers: Fetchers for each leader that a broker follows.
 offsets.commit.required.acks: Replicas that need a commit before the coordinator answers it.
 offsets.topic.compression.codec: The codec of the offsets topic.
 password.encoder.cipher.algorithm: The cipher for passwords that are stored as settings.
@@ -171,13 +170,6 @@ remote.log.storage.manager.class.name: The class that stores segments remotely.
 remote.log.storage.manager.class.path: The path of the class that stores segments remotely.
 remote.log.storage.manager.impl.prefix: The prefix of settings for the class that stores segments remotely.
 remote.log.storage.system.enable: Whether segments can go to a remote tier at all.
-replica.fetch.backoff.ms: How long a follower waits after a failed fetch.
-replica.fetch.max.bytes: Bytes that a follower asks for from each partition.
-replica.fetch.min.bytes: Bytes that a leader collects before it answers a follower.
-replica.fetch.response.max.bytes: Bytes that a follower asks for in one answer.
-replica.fetch.wait.max.ms: How long a leader waits for new records before it answers a follower.
-replica.socket.receive.buffer.bytes: The receive buffer of a follower's connection.
-replica.socket.timeout.ms: How long a follower waits for an answer from its leader.
 replication.quota.window.num: Windows over which the rate of throttled replicas is measured.
 replication.quota.window.size.seconds: Length of a window of the rate of throttled replicas.
 sasl.client.callback.handler.class: The class that supplies a client's credentials.

@@ -151,8 +151,16 @@ controller.socket.timeout.ms int 30000 medium
 inter.broker.protocol.version string 3.9-IV0 medium version retired
 leader.imbalance.check.interval.seconds long 300 high >=1
 leader.imbalance.per.broker.percentage int 10 high retired
+num.replica.fetchers int 1 high >=1 cluster-wide
+replica.fetch.backoff.ms int 1000 medium >=0
+replica.fetch.max.bytes int 1048576 medium >=0
+replica.fetch.min.bytes int 1 high
+replica.fetch.response.max.bytes int 10485760 medium >=0
+replica.fetch.wait.max.ms int 500 high
 replica.lag.time.max.ms long 30000 high
 replica.selector.class string null medium
+replica.socket.receive.buffer.bytes int -1 high kafka=65536
+replica.socket.timeout.ms int 30000 high
 request.timeout.ms int 30000 high
 socket.connection.setup.timeout.ms long 10000 medium
 tidelog.zookeeper.digest password null low ours
@@ -206,14 +214,6 @@ eligible.leader.replicas.enable boolean false high retired
 follower.replication.throttled.rate long null medium >=0 cluster-wide unlisted
 leader.replication.throttled.rate long null medium >=0 cluster-wide unlisted
 log.dir.failure.timeout.ms long 30000 low >=1
-num.replica.fetchers int 1 high >=1 cluster-wide
-replica.fetch.backoff.ms int 1000 medium >=0
-replica.fetch.max.bytes int 1048576 medium >=0
-replica.fetch.min.bytes int 1 high
-replica.fetch.response.max.bytes int 10485760 medium >=0
-replica.fetch.wait.max.ms int 500 high
-replica.socket.receive.buffer.bytes int 65536 high
-replica.socket.timeout.ms int 30000 high
 socket.connection.setup.timeout.max.ms long 30000 medium
 """
 

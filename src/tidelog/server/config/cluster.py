@@ -61,11 +61,6 @@ def cluster_config(
         raise ConfigError("process.roles", roles, "a broker with zookeeper.connect is not a KRaft process")
     if values["zookeeper.metadata.migration.enable"]:
         raise ConfigError("zookeeper.metadata.migration.enable", "true", "migration to KRaft is not served")
-    copies = _number(values, "default.replication.factor")
-    if copies != 1:
-        raise ConfigError(
-            "default.replication.factor", str(copies), "has to be 1: partitions are not replicated"
-        )
     tls = _tls(values)
     digest = values["tidelog.zookeeper.digest"]
     if isinstance(digest, Password) and not re.fullmatch("[^:]+:.+", digest.secret):

@@ -1,0 +1,240 @@
+"""The appends and truncations of a follower. They use the append queue of the partition.
+
+An append that was fetched under another leader epoch than the present one fails: a change of the leader finds
+the log at rest, and nothing of the old leader lands after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.cluster.worker import InlineWorker, Worker
+from tidelog.errors import FencedLeaderEpoch, KafkaStorageError
+from tidelog.storage.follower_appender import FetchedRecords, PendingCopy, UnexpectedAppendOffset
+from tidelog.storage.truncation import Truncation
+
+if TYPE_CHECKING:
+    from tidelog.clock import Scheduler
+    from tidelog.cluster.partition import Partition
+    from tidelog.storage.log import Log
+
+HEAVY_BYTES = 64 * 1024
+"""From this size on, the worker checks the CRCs and writes."""
+
+Appended = Callable[[FetchedRecords | None, BaseException | None], None]
+Truncated = Callable[[int, BaseException | None], None]
+
+
+def follower_log(partition: Partition, leader_epoch: int) -> Log:
+    """The log of a follower. KafkaError if the leader epoch has changed, or if the log is offline."""
+    if partition.leader_epoch != leader_epoch or partition.is_leader:
+        raise FencedLeaderEpoch(
+            f"{partition.name} has leader epoch {partition.leader_epoch} since, fetched was {leader_epoch}"
+        )
+    if partition.log is None or partition.offline or partition.log.closed:
+        raise KafkaStorageError(f"the folder of {partition.name} is offline")
+    return partition.log
+
+
+class FollowerAppend:
+    """The bytes that a fetch returned for one partition; `done` gets the batches, None if there are none."""
+
+    __slots__ = (
+        "_data",
+        "_done",
+        "_is_wanted",
+        "_leader_epoch",
+        "_now_ms",
+        "_partition",
+        "_pending",
+        "_records",
+        "_restart",
+    )
+
+    worker: Worker | None = None
+
+    def __init__(
+        self,
+        partition: Partition,
+        data: memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        done: Appended,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_wanted` says whether the partition is still fetched, when the turn of the append comes."""
+        self._is_wanted = is_wanted
+        self._partition = partition
+        self._data = data
+        self._leader_epoch = leader_epoch
+        self._now_ms = now_ms
+        self._done = done
+        self._records: FetchedRecords | None = None
+        self._pending: PendingCopy | None = None
+        self._restart: Truncation | None = None
+
+    # -- append_queue.QueuedAppend
+
+    def begin(self) -> Callable[[], object] | None:
+        try:
+            write = self._begin()
+        except Exception as error:
+            self._done(None, error)
+            return None
+        if write is None:
+            self._done(self._records, None)
+        return write
+
+    def _begin(self) -> Callable[[], object] | None:
+        log = follower_log(self._partition, self._leader_epoch)
+        if not self._is_wanted():
+            raise FencedLeaderEpoch(f"{self._partition.name} is not fetched any more")
+        appender = log.follower_appender
+        if self._records is None:
+            try:
+                self._records = appender.check(self._data)
+            except UnexpectedAppendOffset as error:
+                return self._begin_anew(log, error)
+        records = self._records
+        if records is None:
+            return None
+        if len(self._data) < HEAVY_BYTES:
+            appender.append_rest(records, self._now_ms)
+            return None
+        if records.is_appended:
+            return None
+        self._pending = appender.prepare(records, self._now_ms)
+        return self._pending.write
+
+    def _begin_anew(self, log: Log, error: UnexpectedAppendOffset) -> Callable[[], object]:
+        """The log start of the leader is inside of its first batch: an empty log begins with that batch."""
+        end = log.log_end_offset
+        if not (log.log_start_offset == end and error.first_offset < end <= error.last_offset):
+            raise error
+        self._restart = restart = log.truncation_fully(error.first_offset, self._now_ms)
+        restart.begin()
+        return restart.cut
+
+    def written(self, error: BaseException | None) -> None:
+        try:
+            if self._restart is not None:
+                restart, self._restart = self._restart, None
+                _end(self._partition, restart, error)
+            else:
+                self._finish(error)
+        except Exception as failure:
+            self._done(None, failure)
+            return
+        # The next run goes to the next segment. A change of the leader comes first.
+        self._partition.appends.waiting.appendleft(self)
+
+    def _finish(self, error: BaseException | None) -> None:
+        log, pending = self._partition.log, self._pending
+        assert log is not None
+        assert pending is not None
+        if error is not None:
+            raise log.follower_appender.abandon(pending, error)
+        if log.closed:
+            raise KafkaStorageError(f"{self._partition.name} was closed during the write")
+        log.follower_appender.finish(pending)
+
+
+class FollowerTruncation:
+    """Cuts the log back to `offset`, or restarts it there (`fully`); `done` gets the log end offset."""
+
+    __slots__ = (
+        "_done",
+        "_fully",
+        "_is_found",
+        "_leader_epoch",
+        "_now_ms",
+        "_offset",
+        "_partition",
+        "_steps",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        partition: Partition,
+        offset: int,
+        leader_epoch: int,
+        scheduler: Scheduler,
+        done: Truncated,
+        *,
+        fully: bool = False,
+    ) -> None:
+        self._partition = partition
+        self._offset = offset
+        self._leader_epoch = leader_epoch
+        self._now_ms = scheduler.clock.ms()
+        self._done = done
+        self._fully = fully
+        self._steps: Truncation | None = None
+        self._is_found = False
+        # The appends of other partitions do not wait for these syncs.
+        self.worker: Worker | None = InlineWorker(scheduler)
+
+    # -- append_queue.QueuedAppend
+
+    def begin(self) -> Callable[[], object] | None:
+        try:
+            step = self._begin()
+        except Exception as error:
+            self._done(-1, error)
+            return None
+        if step is None:
+            assert self._partition.log is not None
+            self._done(self._partition.log.log_end_offset, None)
+        return step
+
+    def _begin(self) -> Callable[[], object] | None:
+        log = follower_log(self._partition, self._leader_epoch)
+        if self._steps is None:
+            if not self._fully and self._offset >= log.log_end_offset:
+                log.forget_empty_epoch()
+                return None
+            make = log.truncation_fully if self._fully else log.truncation
+            self._steps = make(self._offset, self._now_ms)
+            return self._steps.find
+        self._is_found = True
+        self._steps.begin()
+        return self._steps.cut
+
+    def written(self, error: BaseException | None) -> None:
+        steps = self._steps
+        assert steps is not None
+        try:
+            if self._is_found:
+                _end(self._partition, steps, error)
+            elif error is not None:
+                raise _storage_error(self._partition, error)
+        except Exception as failure:
+            self._done(-1, failure)
+            return
+        if self._is_found:
+            assert self._partition.log is not None
+            self._partition.changed()
+            self._done(self._partition.log.log_end_offset, None)
+        else:
+            self._partition.appends.waiting.appendleft(self)
+
+
+def _end(partition: Partition, steps: Truncation, error: BaseException | None) -> None:
+    log = partition.log
+    assert log is not None
+    if error is not None:
+        steps.failed()
+        raise _storage_error(partition, error)
+    if log.closed:
+        raise KafkaStorageError(f"{partition.name} was closed during its truncation")
+    steps.end()
+
+
+def _storage_error(partition: Partition, error: BaseException) -> BaseException:
+    """The error to report; a broken disk takes its log folder offline."""
+    if not isinstance(error, OSError):
+        return error
+    assert partition.log is not None
+    return partition.log.storage_error("cannot be truncated", error)

@@ -1,0 +1,65 @@
+"""PartitionFetchState: what a replica fetcher knows of one partition that it follows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.partitions import PartitionKey
+
+if TYPE_CHECKING:
+    from tidelog.cluster.partition import Partition
+
+NO_EPOCH = -1
+
+
+class PartitionFetchState:
+    """A log without leader epochs is truncated to its high watermark first, as in Kafka.
+
+    Any other log is fetched from its end at once: the leader finds out where the logs diverge.
+    """
+
+    __slots__ = (
+        "delayed_until",
+        "fetch_offset",
+        "in_session",
+        "is_truncating",
+        "key",
+        "lag",
+        "last_fetched_epoch",
+        "leader_epoch",
+        "log_start_offset",
+        "partition",
+        "session_offset",
+        "topic_id",
+    )
+
+    def __init__(self, partition: Partition) -> None:
+        log = partition.log
+        assert log is not None
+        self.partition = partition
+        self.key: PartitionKey = (partition.topic, partition.index)
+        self.topic_id = partition.topic_id
+        self.leader_epoch = partition.leader_epoch
+        self.last_fetched_epoch = log.leader_epochs.latest
+        self.is_truncating = self.last_fetched_epoch == NO_EPOCH
+        self.fetch_offset = log.high_watermark if self.is_truncating else log.log_end_offset
+        self.log_start_offset = log.log_start_offset
+        self.delayed_until = 0.0  # by the monotonic clock
+        self.lag: int | None = None  # None before the first answer
+        self.in_session = False
+        self.session_offset = -1  # the offset that the session fetches from
+
+    def is_ready(self, now: float) -> bool:
+        return not self.is_truncating and self.delayed_until <= now
+
+    def moved_to(self, offset: int) -> None:
+        """The log ends at `offset` now."""
+        log = self.partition.log
+        assert log is not None
+        self.fetch_offset = offset
+        self.last_fetched_epoch = log.leader_epochs.latest
+        self.log_start_offset = log.log_start_offset
+        self.is_truncating = False
+
+    def has_caught_up(self) -> bool:
+        return self.lag is not None and self.lag <= 0

@@ -1,0 +1,444 @@
+"""ReplicaFetcher: fetches the partitions that one broker leads, and appends what it gets to their logs.
+
+One request is in flight at a time. A fetch offset is the log end offset: the next request tells the leader
+what this replica has. Truncation is by leader epoch: the leader answers a fetch with the epoch at which the
+logs diverge. A partition that fails is delayed, or marked as failed until the controller sends a new state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from tidelog.clock import Scheduler
+from tidelog.cluster.fetch_session_handler import FetchSessionHandler
+from tidelog.cluster.follower_append import FollowerAppend, FollowerTruncation
+from tidelog.cluster.leader_endpoint import LeaderEndPoint
+from tidelog.cluster.partition_fetch_state import PartitionFetchState
+from tidelog.errors import (
+    CorruptMessage,
+    ErrorCode,
+    FencedLeaderEpoch,
+    InvalidRecord,
+    KafkaError,
+    KafkaStorageError,
+    error_class,
+)
+from tidelog.metadata.state import NO_TOPIC_ID
+from tidelog.partitions import PartitionKey
+from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
+from tidelog.protocol.wire import Buffer
+from tidelog.storage.follower_appender import FetchedRecords
+from tidelog.storage.log import Log
+
+log = logging.getLogger("tidelog.cluster.replica_fetcher")
+
+SESSION_ERRORS = frozenset(
+    (
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    )
+)
+QUIET_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH))
+"""Errors that are normal while the leader changes."""
+UNKNOWN_LEADER_SECONDS = 0.1
+"""How long a fetcher waits for the address of its leader, at most."""
+
+
+@dataclass(slots=True)
+class ReplicaFetcherSettings:
+    """The settings replica.fetch.* and replica.socket.timeout.ms."""
+
+    fetchers: int = 1
+    backoff_ms: int = 1000
+    max_bytes: int = 1 << 20
+    min_bytes: int = 1
+    response_max_bytes: int = 10 << 20
+    wait_max_ms: int = 500
+    socket_timeout_ms: int = 30_000
+
+
+class FetchListener(Protocol):
+    """What a fetcher tells of its work."""
+
+    def is_throttled(self, key: PartitionKey) -> bool:
+        """Whether a follower that lags must not fetch the partition now (follower.replication.throttled)."""
+
+    def fetched(self, state: PartitionFetchState, count: int) -> None:
+        """Bytes of a partition came from the leader."""
+
+    def mark_failed(self, key: PartitionKey) -> None:
+        """The partition is not fetched any more, until the controller sends a new state."""
+
+
+class ReplicaFetcher:
+    def __init__(
+        self,
+        name: str,
+        leader: LeaderEndPoint,
+        scheduler: Scheduler,
+        settings: ReplicaFetcherSettings,
+        listener: FetchListener,
+    ) -> None:
+        self.name = name
+        self.leader = leader
+        self.states: dict[PartitionKey, PartitionFetchState] = {}
+        self.answers = 0
+        self.bytes_fetched = 0
+        self._scheduler = scheduler
+        self._clock = scheduler.clock
+        self._settings = settings
+        self._listener = listener
+        self._session = FetchSessionHandler(settings.max_bytes)
+        # Partitions whose place in the session has to change, and those that wait for a time or a quota.
+        self._changed: dict[PartitionFetchState, None] = {}
+        self._delayed: dict[PartitionFetchState, None] = {}
+        self._truncating: dict[PartitionFetchState, None] = {}
+        self._unfinished: dict[asyncio.Future[None], None] = {}  # appends and truncations
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # -- partitions
+
+    def add(self, states: Iterable[PartitionFetchState]) -> None:
+        """Fetch these partitions; those with the same names before are replaced."""
+        for state in states:
+            self.remove(state.key)
+            self.states[state.key] = state
+            (self._truncating if state.is_truncating else self._changed)[state] = None
+        self._work.set()
+        if self._task is None and self.states:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def remove(self, key: PartitionKey) -> PartitionFetchState | None:
+        """Stop fetching a partition. An append that has begun may still be at the worker."""
+        state = self.states.pop(key, None)
+        if state is not None:
+            for waiting in (self._changed, self._delayed, self._truncating):
+                waiting.pop(state, None)
+            self._session.leave(state)
+        return state
+
+    def log_start_moved(self, key: PartitionKey) -> None:
+        """The log start offset of a follower moved: the next request tells the leader."""
+        state = self.states.get(key)
+        if state is not None and state.in_session:
+            self._note_log_start(state)
+
+    def _note_log_start(self, state: PartitionFetchState) -> None:
+        found = state.partition.log
+        if found is not None and found.log_start_offset != state.log_start_offset:
+            state.log_start_offset = found.log_start_offset
+            self._changed[state] = None
+
+    def _is_current(self, state: PartitionFetchState) -> bool:
+        return self.states.get(state.key) is state and not self._closed
+
+    def _is_still(self, state: PartitionFetchState) -> Callable[[], bool]:
+        return lambda: self._is_current(state)
+
+    def _delay(self, state: PartitionFetchState, seconds: float) -> None:
+        state.delayed_until = self._clock.monotonic() + seconds
+        self._changed[state] = None
+        self._delayed[state] = None
+
+    def _fail(self, state: PartitionFetchState, reason: object) -> None:
+        log.error("%s is not replicated any more: %s", state.partition.name, reason)
+        if self._is_current(state):
+            self.remove(state.key)
+            self._listener.mark_failed(state.key)
+
+    def close(self) -> None:
+        """Fetch no more. Appends and truncations that have begun are completed (`wait_closed`)."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+        self.leader.close("the fetcher ends")
+
+    async def wait_closed(self) -> None:
+        """Wait until no append and no truncation of this fetcher is under way."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        while self._unfinished:
+            await asyncio.wait(list(self._unfinished))
+
+    # -- the loop
+
+    async def _run(self) -> None:
+        while not self._closed:
+            try:
+                if not self.leader.is_connected:
+                    self._session.reset()
+                    self._changed.update(dict.fromkeys(self.states.values()))
+                    await self.leader.connect()
+                await self._truncate_to_high_watermarks()
+                await self._fetch()
+            except KafkaError as error:
+                log.warning(
+                    "%s: the fetch from broker %d failed: %s", self.name, self.leader.leader_id, error
+                )
+                self.leader.close("the fetch failed")
+                await self._pause()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("%s failed unexpectedly", self.name)
+                self.leader.close("the fetcher failed")
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait for the back-off. The address of a broker that is not live yet is looked for sooner."""
+        seconds = self._settings.backoff_ms / 1000
+        await asyncio.sleep(seconds if self.leader.is_known else min(seconds, UNKNOWN_LEADER_SECONDS))
+
+    async def _fetch(self) -> None:
+        request = self._next_request()
+        if request is None:
+            await self._wait_for_work()
+            return
+        asked_all = self._session.is_full
+        answer = await self.leader.fetch(request, topic_ids=self._session.uses_topic_ids)
+        self.answers += 1
+        if answer.error_code:
+            self._session.reset()
+            self._changed.update(dict.fromkeys(self.states.values()))
+            if answer.error_code in SESSION_ERRORS:
+                log.info("%s: broker %d begins a new session: %s", self.name, self.leader.leader_id,
+                         error_class(answer.error_code).__name__)  # fmt: skip
+                return
+            raise error_class(answer.error_code)("the fetch was refused")
+        self._session.answered(answer.session_id)
+        if asked_all and answer.session_id == 0:
+            self._changed.update(dict.fromkeys(self.states.values()))  # each request names all partitions
+        await self._process(answer)
+
+    def _next_request(self) -> FetchRequest | None:
+        now = self._clock.monotonic()
+        self._end_delays(now)
+        changed = list(self._changed)
+        self._changed.clear()
+        ready = []
+        for state in changed:
+            if not state.is_ready(now):
+                self._session.leave(state)
+            elif not state.has_caught_up() and self._listener.is_throttled(state.key):
+                self._session.leave(state)
+                self._delayed[state] = None
+            else:
+                ready.append(state)
+        topics = self._session.topics(ready)
+        forgotten = self._session.forgotten()
+        if not len(self._session) and not forgotten:
+            return None
+        settings = self._settings
+        return FetchRequest(
+            max_wait_ms=settings.wait_max_ms,
+            min_bytes=settings.min_bytes,
+            max_bytes=settings.response_max_bytes,
+            session_id=self._session.session_id,
+            session_epoch=self._session.epoch,
+            topics=topics,
+            forgotten_topics_data=forgotten,
+        )
+
+    def _end_delays(self, now: float) -> None:
+        for state in [state for state in self._delayed if state.delayed_until <= now]:
+            del self._delayed[state]
+            (self._truncating if state.is_truncating else self._changed)[state] = None
+
+    async def _wait_for_work(self) -> None:
+        """Nothing can be fetched: wait for a partition, or for the end of a delay."""
+        self._work.clear()
+        if self._truncating or self._changed:
+            return
+        now = self._clock.monotonic()
+        ends = [state.delayed_until - now for state in self._delayed]
+        # A throttled partition has no end of its delay: the quota is looked at again.
+        seconds = max(0.01, min([*ends, self._settings.wait_max_ms / 1000])) if ends else None
+        try:
+            async with asyncio.timeout(seconds):
+                await self._work.wait()
+        except TimeoutError:
+            pass
+
+    # -- an answer
+
+    async def _process(self, answer: FetchResponse) -> None:
+        waiting: list[asyncio.Future[None]] = []
+        for topic in answer.responses:
+            for data in topic.partitions:
+                state = self._state_of(topic, data.partition_index)
+                if state is not None and state.in_session and state.session_offset == state.fetch_offset:
+                    pending = self._take(state, data)
+                    if pending is not None:
+                        waiting.append(pending)
+        if waiting:
+            await asyncio.wait(waiting)
+
+    def _state_of(
+        self, topic: FetchResponse.FetchableTopicResponse, index: int
+    ) -> PartitionFetchState | None:
+        if topic.topic_id == NO_TOPIC_ID:
+            return self.states.get((topic.topic, index))
+        found = self._session.find(topic.topic_id, index)
+        return found if found is not None and self._is_current(found) else None
+
+    def _take(
+        self, state: PartitionFetchState, data: FetchResponse.PartitionData
+    ) -> asyncio.Future[None] | None:
+        """Handle the answer for a partition; returns the rest of the work, if there is any."""
+        if data.error_code:
+            return self._refused(state, data.error_code)
+        if data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
+            return self._diverged(state, data.diverging_epoch)
+        records = cast("Buffer | None", data.records)  # only answers of a broker have parts of files
+        size = 0 if records is None else len(records)
+        if records is None or size == 0:
+            self._take_watermarks(state, data)
+            return None
+        ended = self._begin_work()
+
+        def done(appended: FetchedRecords | None, error: BaseException | None) -> None:
+            self._end_work(ended)
+            if not self._is_current(state):
+                return
+            if error is not None:
+                self._append_failed(state, error)
+                return
+            self.bytes_fetched += size
+            self._listener.fetched(state, size)
+            if appended is not None:
+                state.fetch_offset = appended.last_offset + 1
+                state.last_fetched_epoch = appended.last_epoch
+                self._changed[state] = None
+            self._take_watermarks(state, data)
+
+        now_ms = self._clock.ms()
+        state.partition.appends.put(
+            FollowerAppend(
+                state.partition, memoryview(records), state.leader_epoch, now_ms, done, self._is_still(state)
+            )
+        )
+        return None if ended.done() else ended
+
+    def _take_watermarks(self, state: PartitionFetchState, data: FetchResponse.PartitionData) -> None:
+        if state.partition.offline:
+            return  # its log folder failed: the controller hears of it
+        state.lag = max(0, data.high_watermark - state.fetch_offset)
+        state.partition.follow_watermarks(data.high_watermark, data.log_start_offset)
+        self._note_log_start(state)
+
+    def _append_failed(self, state: PartitionFetchState, error: BaseException) -> None:
+        if isinstance(error, CorruptMessage | InvalidRecord | KafkaStorageError):
+            # A damaged batch may be right when it is fetched again; so may a full disk.
+            log.error("%s: what broker %d sent is not appended: %s", state.partition.name,
+                      self.leader.leader_id, error)  # fmt: skip
+            self._delay(state, self._settings.backoff_ms / 1000)
+        elif isinstance(error, FencedLeaderEpoch):
+            self.remove(state.key)
+        else:
+            self._fail(state, error)
+
+    # -- errors of a partition
+
+    def _refused(self, state: PartitionFetchState, code: int) -> asyncio.Future[None] | None:
+        name, leader = state.partition.name, self.leader.leader_id
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return asyncio.ensure_future(self._restart(state))
+        if code == ErrorCode.FENCED_LEADER_EPOCH:
+            self._fail(state, f"broker {leader} leads it with a newer epoch than {state.leader_epoch}")
+            return None
+        level = logging.DEBUG if code in QUIET_ERRORS else logging.WARNING
+        log.log(level, "%s: broker %d answered %s", name, leader, error_class(code).__name__)
+        self._delay(state, self._settings.backoff_ms / 1000)
+        return None
+
+    def _diverged(
+        self, state: PartitionFetchState, diverging: FetchResponse.EpochEndOffset
+    ) -> asyncio.Future[None]:
+        found = state.partition.log_or_raise()
+        offset = truncation_offset(found, diverging.epoch, diverging.end_offset)
+        log.info("%s diverges from its leader in epoch %d: it is truncated to %d", state.partition.name,
+                 diverging.epoch, offset)  # fmt: skip
+        return asyncio.ensure_future(self._truncate(state, offset))
+
+    async def _restart(self, state: PartitionFetchState) -> None:
+        """The leader has no records at the fetch offset: continue where it has some."""
+        try:
+            end = await self.leader.latest_offset(state.key, state.leader_epoch)
+            mine = state.partition.log_or_raise().log_end_offset
+            if end < mine:
+                log.warning("%s ends at %d, its leader at %d: records are lost by an unclean election",
+                            state.partition.name, mine, end)  # fmt: skip
+                await self._truncate(state, end)
+                return
+            start = await self.leader.earliest_offset(state.key, state.leader_epoch)
+            mine = state.partition.log_or_raise().log_end_offset
+            if start > mine:
+                await self._truncate(state, start, fully=True)
+            elif self._is_current(state):
+                state.moved_to(mine)
+                self._changed[state] = None
+        except KafkaError as error:
+            log.warning("%s: the leader's offsets are not known: %s", state.partition.name, error)
+            if self._is_current(state):
+                self._delay(state, self._settings.backoff_ms / 1000)
+
+    def _begin_work(self) -> asyncio.Future[None]:
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unfinished[ended] = None
+        return ended
+
+    def _end_work(self, ended: asyncio.Future[None]) -> None:
+        del self._unfinished[ended]
+        if not ended.done():
+            ended.set_result(None)
+
+    # -- truncation
+
+    async def _truncate_to_high_watermarks(self) -> None:
+        """Logs without leader epochs: everything above the high watermark may differ from the leader's."""
+        while self._truncating:
+            state = next(iter(self._truncating))
+            del self._truncating[state]
+            await self._truncate(state, state.fetch_offset)
+
+    async def _truncate(self, state: PartitionFetchState, offset: int, *, fully: bool = False) -> None:
+        ended = self._begin_work()
+
+        def done(end: int, error: BaseException | None) -> None:
+            self._end_work(ended)
+            if not self._is_current(state):
+                return
+            if error is not None:
+                self._append_failed(state, error)
+            else:
+                state.moved_to(end)
+                self._changed[state] = None
+
+        state.partition.appends.put(
+            FollowerTruncation(
+                state.partition, offset, state.leader_epoch, self._scheduler, done, fully=fully
+            )
+        )
+        await ended
+
+
+def truncation_offset(found: Log, leader_epoch: int, leader_end_offset: int) -> int:
+    """Where a log diverges from its leader, which ends `leader_epoch` at `leader_end_offset`.
+
+    The next fetch checks again: a log may diverge in several epochs.
+    """
+    end = found.log_end_offset
+    epoch, epoch_end = found.end_offset_for_epoch(leader_epoch)
+    if epoch < 0:
+        return min(leader_end_offset, end)
+    if epoch != leader_epoch:
+        return min(epoch_end, end)
+    return min(epoch_end, leader_end_offset, end)
