@@ -276,9 +276,23 @@ class Partition(LogListener):
         )
 
     def can_append_in_turn(self, acks: int) -> bool:
-        """The same for `append_in_turn`, which answers after the write without a flush."""
-        log = self.log
-        return self.can_append_now(acks) and log is not None and log.config.flush_messages == LONG_MAX
+        """The same for `append_in_turn`, which answers after the write without a flush.
+
+        With acks=all and several replicas, the answer waits for the high watermark.
+        """
+        log, appends = self.log, self.appends
+        return (
+            not appends.writing
+            and not appends.waiting
+            and self.leader_id == self.broker_id
+            and not self.offline
+            and log is not None
+            and log.config.flush_messages == LONG_MAX
+            and (
+                acks != -1
+                or (self.flushes.running is None and (len(self.replicas) == 1 or not self.is_under_min_isr))
+            )
+        )
 
     def can_append_own_now(self) -> bool:
         """The same for batches that this broker made, with acks=all; they are not joined with others."""

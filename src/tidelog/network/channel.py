@@ -228,7 +228,11 @@ class Channel:
             context.log_request(request, (frame,), responded, responded, now)
 
     def defer_response(self) -> None:
-        """A fast path gives its response later in this turn. Later responses of the channel wait for it."""
+        """A fast path gives its response later. Later responses of the channel wait for it.
+
+        Responses are deferred to the end of this turn, or until replicas have the records of a produce. In
+        the second case the fast path sees to the order of deferred responses.
+        """
         self._deferred += 1
         self.state = RESPONSE_DEFERRED[self.state]
 
@@ -240,6 +244,11 @@ class Channel:
         self.send_now(request, frame)
         if self.state:
             self._after_deferred()
+
+    def send_gathered(self) -> None:
+        """Send the responses that are there, although later ones are still deferred."""
+        if not self.state & BATCHED:
+            self._send_batch()
 
     def send_now(self, request: FastRequest, frame: bytes) -> None:
         """Send the response of a fast path before it returns. No response before it may be deferred."""

@@ -1,8 +1,9 @@
 """The fast path of Produce: one small batch for one partition, appended and answered in one turn of the loop.
 
 It reads the request from its frame alone. The batches of one turn share one write for each partition, and get
-their responses in the order of their requests. `produce` handles every other request: several partitions, a
-batch that breaks a rule, a partition that has to wait for a worker, for replicas or for a flush.
+their responses in the order of their requests; with acks=all and several replicas when these have the batch
+(commit_waits.py). `produce` handles every other request: several partitions, a batch that breaks a rule, a
+partition that has to wait for a worker or for a flush.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tidelog.network.request import FastRequest
 from tidelog.records.batch import TRANSACTIONAL_FLAG
 from tidelog.records.check import CheckedBatch
 from tidelog.records.loops import parse_one_batch, produce_response
+from tidelog.server.apis.commit_waits import CommitWaits, SmallProduce
 from tidelog.server.apis.produce import count, count_failed, send
 from tidelog.server.services import Services
 from tidelog.storage.append import DuplicateBatch
@@ -27,8 +29,8 @@ log = logging.getLogger("tidelog.server.apis.produce")
 # Up to this size a copy of a batch costs less than a write of its own.
 JOINED_BYTES = 4096
 
-# The request, its acks, the topic as it was named, the topic, the partition, and the batch.
-SmallProduce = tuple[FastRequest, int, str | bytes, HostedTopic, Partition, CheckedBatch]
+# The first version with compact strings.
+FLEXIBLE_FROM = 9
 
 
 class SmallProduces:
@@ -40,6 +42,7 @@ class SmallProduces:
         self._ms = services.clock.ms
         self._taken: list[SmallProduce] = []  # the end of this turn appends their batches
         self._now_ms = 0  # the time of the first of these requests
+        self._waits = CommitWaits(services.replicas, self._refuse)
 
     def take(self, taken: FastRequest, frame: memoryview, body_start: int) -> bool:
         """Append and answer the batch in this turn; False if `produce` has to handle the request."""
@@ -71,8 +74,15 @@ class SmallProduces:
                 guard = self._guard(transactional_id, partition, batch, version)
                 if guard is None:
                     return False
-        produce = (taken, acks, topic, hosted, partition, batch)
-        if guard is None and batch.size <= JOINED_BYTES and (self._taken or channel.has_other_requests):
+        timeout_ms = 0
+        waits = acks == -1 and len(partition.replicas) > 1
+        if waits:
+            if self._waits.is_full(channel):
+                return False
+            timeout_ms = _timeout_ms(frame, body_start, version, transactional_id)
+        produce = (taken, acks, topic, hosted, partition, batch, timeout_ms)
+        is_joined = waits or self._taken or channel.has_other_requests
+        if guard is None and batch.size <= JOINED_BYTES and is_joined:
             partition.append_in_turn(batch)
             channel.defer_response()
             if not self._taken:
@@ -87,12 +97,33 @@ class SmallProduces:
             result = partition.append_now(batch, now_ms, guard)
         except KafkaError as error:
             channel.defer_response()
-            self._refuse(produce, error)
+            self._answer(produce, b"", 0, error)
         else:
             count(self._services, hosted, batch.last_offset_delta + 1, batch.size)
-            base_offset, _, log_append_time, log_start_offset, _ = result
-            channel.send_now(taken, _answer(produce, base_offset, log_append_time, log_start_offset))
+            base_offset, last_offset, log_append_time, log_start_offset, _ = result
+            answer = _answer(produce, base_offset, log_append_time, log_start_offset)
+            if waits or channel in self._waits.channels:
+                channel.defer_response()
+                self._answer(produce, answer, last_offset + 1)
+            else:
+                channel.send_now(taken, answer)
         return True
+
+    def _answer(
+        self, produce: SmallProduce, answer: bytes, next_offset: int, error: Exception | None = None
+    ) -> None:
+        """Send a deferred response or, with acks=all and several replicas, let it wait for the commit."""
+        taken, acks, _, hosted, partition, batch, _ = produce
+        if error is not None:
+            count_failed(self._services, hosted, error, batch.size)
+        if error is None and acks == -1 and len(partition.replicas) > 1:
+            self._waits.wait(produce, answer, next_offset)
+        elif taken[0] in self._waits.channels:
+            self._waits.wait_behind(produce, answer, error)
+        elif error is None:
+            taken[0].send_deferred(taken, answer)
+        else:
+            self._refuse(produce, error)
 
     def _guard(
         self, transactional_id: str, partition: Partition, batch: CheckedBatch, version: int
@@ -110,24 +141,27 @@ class SmallProduces:
         """Append the batches by partition, then answer in the order of the requests."""
         all_taken, self._taken = self._taken, []
         ends: dict[Partition, _End] = {}
-        for _, _, _, hosted, partition, _ in all_taken:
+        waiting = self._waits.channels
+        for _, _, _, hosted, partition, _, _ in all_taken:
             if partition not in ends:
                 ends[partition] = _End(hosted, partition, self._now_ms)
         for produce in all_taken:
-            taken, _, _, _, partition, batch = produce
+            taken, acks, _, _, partition, batch, _ = produce
             end = ends[partition]
             try:
                 outcome = next(end.outcomes, end.failure)
                 if type(outcome) is int:
+                    next_offset = outcome + batch.last_offset_delta + 1
                     answer = _answer(
                         produce, outcome, batch.max_timestamp if end.stamps else -1, end.log_start
                     )
                 elif isinstance(outcome, DuplicateBatch):
-                    base_offset, _, log_append_time, log_start_offset, _ = outcome.result
+                    base_offset, last_offset, log_append_time, log_start_offset, _ = outcome.result
+                    next_offset = last_offset + 1
                     answer = _answer(produce, base_offset, log_append_time, log_start_offset)
                 else:
                     assert isinstance(outcome, KafkaError)
-                    self._refuse(produce, outcome)
+                    self._answer(produce, b"", 0, outcome)
                     continue
             except Exception as error:
                 self._services.failed(taken[0].request_of(taken), error)
@@ -135,7 +169,10 @@ class SmallProduces:
             end.produces += 1
             end.records += batch[3] + 1
             end.size += batch[1]
-            taken[0].send_deferred(taken, answer)
+            if waiting or (acks == -1 and end.is_replicated):
+                self._answer(produce, answer, next_offset)
+            else:
+                taken[0].send_deferred(taken, answer)
         for partition, end in ends.items():
             try:
                 count(self._services, end.hosted, end.records, end.size, end.produces)
@@ -144,10 +181,9 @@ class SmallProduces:
                 log.exception("%s: the end of a turn of the loop failed", partition.name)
 
     def _refuse(self, produce: SmallProduce, error: Exception) -> None:
-        taken, acks, topic, hosted, partition, batch = produce
+        taken, acks, topic, _, partition, _, _ = produce
         request = taken[0].request_of(taken)
         try:
-            count_failed(self._services, hosted, error, batch.size)
             answer = ((topic, partition.index), partition, AppendOutcome(None, error))
             send(self._services, request, acks, [answer])
         except Exception as failure:
@@ -157,10 +193,21 @@ class SmallProduces:
 class _End:
     """The result of appending the batches of one partition at the end of a turn."""
 
-    __slots__ = ("failure", "hosted", "log_start", "outcomes", "produces", "records", "size", "stamps")
+    __slots__ = (
+        "failure",
+        "hosted",
+        "is_replicated",
+        "log_start",
+        "outcomes",
+        "produces",
+        "records",
+        "size",
+        "stamps",
+    )
 
     def __init__(self, hosted: HostedTopic, partition: Partition, now_ms: int) -> None:
         self.hosted = hosted
+        self.is_replicated = len(partition.replicas) > 1
         self.produces = self.records = self.size = 0
         self.failure: KafkaError = UnknownServerError()
         self.outcomes: Iterator[int | DuplicateBatch | KafkaError] = iter(())
@@ -177,8 +224,19 @@ class _End:
             log.exception("%s: appending the batches of a turn failed unexpectedly", partition.name)
 
 
+def _timeout_ms(frame: memoryview, body_start: int, version: int, transactional_id: str | None) -> int:
+    """The field after the transactional id and acks of a body that was parsed."""
+    length = 0 if transactional_id is None else len(transactional_id.encode())
+    if version < FLEXIBLE_FROM:
+        head = 2
+    else:
+        head = 1 if length < 127 else 2 if length < 16_383 else 3
+    at = body_start + head + length + 2
+    return int.from_bytes(frame[at : at + 4], "big", signed=True)
+
+
 def _answer(produce: SmallProduce, base_offset: int, log_append_time: int, log_start_offset: int) -> bytes:
-    (_, entry, correlation_id, _, _, _), acks, topic, _, partition, _ = produce
+    (_, entry, correlation_id, _, _, _), acks, topic, _, partition, _, _ = produce
     if acks == 0:
         return b""
     return produce_response(
