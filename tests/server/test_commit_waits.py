@@ -225,3 +225,14 @@ def test_a_connection_that_closes_leaves_nothing_behind(broker: ClusterBroker) -
     until(broker, lambda: end(broker) == 2)
     follow(broker, 2)
     assert received(again) == (1, 0, 1)
+
+
+def test_bytes_for_followers_are_counted_apart(broker: ClusterBroker) -> None:
+    producer = broker.connect(CLIENTS)
+    send(producer, 1, body(acks=1))
+    assert received(producer) == (1, 0, 0)
+    follow(broker, 0)
+    metrics = broker.replicas.topic_metrics
+    assert metrics.replication_bytes_out.count == len(batch())
+    assert metrics.all.bytes_out.count == 0
+    assert metrics.all.fetches.count == 1

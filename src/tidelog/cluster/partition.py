@@ -49,6 +49,7 @@ class Partition(LogListener):
     __slots__ = (
         "_rules_table",
         "_worker",
+        "adding",
         "appends",
         "broker_id",
         "end_told",
@@ -65,6 +66,7 @@ class Partition(LogListener):
         "on_high_watermark",
         "on_log_start",
         "partition_epoch",
+        "removing",
         "replicas",
         "rules",
         "topic",
@@ -93,6 +95,9 @@ class Partition(LogListener):
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.replicas: list[int] = []
+        # The replicas that a reassignment adds and removes.
+        self.adding: list[int] = []
+        self.removing: list[int] = []
         # The log end offset when this broker became leader: of the first record with its epoch.
         self.leader_epoch_start_offset = -1
         self.followers = Followers()
@@ -181,6 +186,7 @@ class Partition(LogListener):
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.replicas = list(state.replicas)
+        self.adding, self.removing = list(state.adding), list(state.removing)
         self.followers.commit_isr(state.isr)
 
     def _serve(self, log: Log) -> None:
@@ -407,6 +413,15 @@ class Partition(LogListener):
             and self.log is not None
             and self.leader_epoch_start_offset > self.log.high_watermark
         )
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether the leader misses a replica in sync; those that a reassignment adds are not missed yet."""
+        return self.is_leader and len(self.isr) < len(self.replicas) - len(self.adding)
 
     @property
     def is_under_min_isr(self) -> bool:

@@ -49,6 +49,9 @@ class AllTopicMetrics:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self.all = TopicMetrics(registry)
+        # Bytes for followers are counted for all topics together, as in Kafka.
+        self.replication_bytes_out = registry.meter(GROUP, TYPE, "ReplicationBytesOutPerSec")
+        self.reassignment_bytes_out = registry.meter(GROUP, TYPE, "ReassignmentBytesOutPerSec")
 
     def of(self, topic: str) -> TopicMetrics:
         return TopicMetrics(self._registry, topic=topic)

@@ -31,6 +31,30 @@ PARTITION_FAMILIES = {
 }
 
 
+def _is_under_min_isr(partition: Partition) -> bool:
+    return partition.is_leader and partition.log is not None and partition.is_under_min_isr
+
+
+def _is_at_min_isr(partition: Partition) -> bool:
+    return partition.is_leader and partition.log is not None and len(partition.isr) == partition.min_isr
+
+
+def _last_stable_offset_lag(partition: Partition) -> int:
+    log = partition.log
+    return 0 if log is None else log.high_watermark - log.last_stable_offset
+
+
+# Metrics of each partition.
+PARTITION_GAUGES: dict[str, Callable[[Partition], int]] = {
+    "UnderReplicated": lambda partition: partition.is_under_replicated,
+    "InSyncReplicasCount": lambda partition: len(partition.isr) if partition.is_leader else 0,
+    "ReplicasCount": lambda partition: len(partition.replicas) if partition.is_leader else 0,
+    "LastStableOffsetLag": _last_stable_offset_lag,
+    "UnderMinIsr": _is_under_min_isr,
+    "AtMinIsr": _is_at_min_isr,
+}
+
+
 class BrokerMetrics:
     """Registers gauges and families, which read their values from the parts of the broker."""
 
@@ -68,6 +92,7 @@ class BrokerMetrics:
         self._disk_metrics()
         gauge("kafka.server", "app-info", "start-time-ms", lambda: started_ms)
         registry.collect(self._log_families)
+        registry.collect(self._partition_families)
         registry.collect(self._exporter_families)
         registry.collect(self._log_dir_families)
         registry.collect(_version_family)
@@ -89,20 +114,32 @@ class BrokerMetrics:
             "kafka.server",
             kind,
             "UnderReplicatedPartitions",
-            count(lambda p: p.is_leader and len(p.isr) < len(p.replicas)),
+            count(lambda p: p.is_under_replicated),
+        )
+        gauge(
+            "kafka.server",
+            kind,
+            "ReassigningPartitions",
+            count(lambda p: p.is_leader and p.is_reassigning),
+        )
+        gauge(
+            "kafka.server",
+            kind,
+            "ProducerIdCount",
+            lambda: sum(len(p.log.producers.entries) for p in replicas.partitions() if p.log is not None),
         )
         gauge("kafka.server", kind, "OfflineReplicaCount", count(lambda p: p.offline))
         gauge(
             "kafka.server",
             kind,
             "UnderMinIsrPartitionCount",
-            count(lambda p: p.is_leader and p.log is not None and len(p.isr) < p.min_isr),
+            count(_is_under_min_isr),
         )
         gauge(
             "kafka.server",
             kind,
             "AtMinIsrPartitionCount",
-            count(lambda p: p.is_leader and p.log is not None and len(p.isr) == p.min_isr),
+            count(_is_at_min_isr),
         )
 
     def _controller_gauges(self) -> None:
@@ -193,6 +230,18 @@ class BrokerMetrics:
         yield Family(MetricName("kafka.log", "Log", "LogEndOffset"), "gauge", ends)
         yield Family(MetricName("kafka.log", "Log", "NumLogSegments"), "gauge", segments)
 
+    def _partition_families(self) -> Iterator[Family]:
+        """The states of partitions: of followers too, for which most of these are 0, as in Kafka."""
+        partitions = [
+            (partition, (("topic", partition.topic), ("partition", str(partition.index))))
+            for partition in self._replicas.partitions()
+        ]
+        for name, value in PARTITION_GAUGES.items():
+            samples: list[tuple[Labels, float]] = [
+                (labels, int(value(partition))) for partition, labels in partitions
+            ]
+            yield Family(MetricName("kafka.cluster", "Partition", name), "gauge", samples)
+
     def _exporter_families(self) -> Iterator[Family]:
         """The metrics of kafka_exporter about brokers and partitions."""
         snapshot = self._metadata.snapshot
@@ -205,6 +254,8 @@ class BrokerMetrics:
         )
         families: dict[str, list[tuple[Labels, float]]] = {name: [] for name in PARTITION_FAMILIES}
         for partition in self._replicas.partitions():
+            if not partition.is_leader and partition.leader_id >= 0:
+                continue  # its leader says more: each partition occurs once in a cluster
             log = partition.log
             labels = (("partition", str(partition.index)), ("topic", partition.topic))
             if log is not None:

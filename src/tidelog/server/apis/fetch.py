@@ -26,6 +26,8 @@ from functools import partial
 
 from tidelog.cluster.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchParams
 from tidelog.cluster.fetch_session import FetchContext, FetchedPartition, FetchPartition, PartitionKey
+from tidelog.cluster.followers import Replica
+from tidelog.cluster.partition import Partition
 from tidelog.errors import UnknownServerError
 from tidelog.network.request import Request
 from tidelog.protocol.headers import response_header
@@ -74,6 +76,7 @@ def fetch(services: Services, request: Request, body: FetchRequest) -> Answer:
     follower = body.replica_state
     replica_id = body.replica_id if follower is None else follower.replica_id
     if replica_id >= 0:
+        request.set_metrics("FetchFollower")
         _exempt_follower(services, request)
     context = services.sessions.context(
         body.session_id,
@@ -194,16 +197,26 @@ def _count_partition(services: Services, request: Request, answer: FetchedPartit
         _count_failed(services, answer.wanted.topic)
         return True
     if answer.records is not None:
-        _count(services, answer.wanted.topic, answer.records.size)
+        follower, size = answer.wanted.replica, answer.records.size
+        _count(services, answer.wanted.topic, size if follower is None else 0)
+        if follower is not None and answer.source is not None:
+            _count_replication(services, follower, answer.source, size)
     return False
 
 
-def _count(services: Services, topic: str | bytes, size: int) -> None:
+def _count_replication(services: Services, follower: Replica, partition: Partition, size: int) -> None:
+    metrics = services.replicas.topic_metrics
+    metrics.replication_bytes_out.count += size
+    if follower.broker_id in partition.adding:
+        metrics.reassignment_bytes_out.count += size
+
+
+def _count(services: Services, topic: str | bytes, bytes_out: int) -> None:
     replicas = services.replicas
     hosted = replicas.hosted_topic(topic)
     for metrics in (hosted.metrics, replicas.topic_metrics.all):
         metrics.fetches.count += 1
-        metrics.bytes_out.count += size
+        metrics.bytes_out.count += bytes_out
 
 
 def _count_failed(services: Services, topic: str | bytes) -> None:
