@@ -17,6 +17,7 @@ from tidelog.cluster.partition import Partition
 from tidelog.cluster.purgatory import DelayedOperation, OnFailure
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.replica_selector import ReplicaSelector, ReplicaView
+from tidelog.cluster.replication_quota import ReplicationQuota
 from tidelog.errors import (
     InconsistentTopicId,
     KafkaError,
@@ -122,6 +123,7 @@ class Fetcher:
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
+        self.leader_quota = ReplicationQuota(replicas.clock)
         self.selector: ReplicaSelector | None = None  # None: consumers read from leaders
         self._woken: dict[FetchSession, None] = {}  # sessions of followers to wake in this turn
 
@@ -160,8 +162,12 @@ class Fetcher:
                         answers.append(nearby)
                         continue
                 answer = read_partition(partition, want, min(want.max_bytes, left), params, min_one, reads)
-                if is_new and want.replica is not None and answer.diverging is None:
-                    self._follower_fetched(partition, want.replica, answer, params.replica_epoch)
+                if want.replica is not None and answer.diverging is None:
+                    if is_new:
+                        self._follower_fetched(partition, want.replica, answer, params.replica_epoch)
+                    if self.leader_quota.holds_back(partition, want.replica.broker_id):
+                        answer.records = None
+                        answer.behind_active_segment = False
             except NotCached as missing:
                 cold.append(missing)
                 continue

@@ -25,6 +25,8 @@ class LeaderReplication:
         replicas.isr_rules.metadata = services.metadata
         replicas.isr_rules.max_lag_seconds = cluster.replica_lag_time_max_ms / 1000
         services.fetcher.selector = selector_of(cluster.replica_selector_class)
+        self._quota = services.fetcher.leader_quota
+        self.settings_changed(cluster)
         meters = IsrMeters(services.metrics.registry)
         self._isr_manager = IsrManager(replicas, self._alter_partitions, meters, epoch)
         replicas.isr_manager = self._isr_manager
@@ -32,6 +34,13 @@ class LeaderReplication:
 
     async def _send(self, request: AlterPartitionRequest, *, version: int) -> AlterPartitionResponse:
         return await self._channel.call(request, AlterPartitionResponse, version=version)
+
+    def settings_changed(self, cluster: ClusterConfig) -> None:
+        self._quota.configure(
+            cluster.leader_replication_throttled_rate,
+            cluster.replication_quota_window_num,
+            cluster.replication_quota_window_size_seconds,
+        )
 
     def disconnect(self) -> None:
         """Change no ISR any more."""

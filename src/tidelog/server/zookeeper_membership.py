@@ -340,6 +340,8 @@ class ZooKeeperMembership:
         self._services.states.broker_settings_changed()
         if self._following is not None:
             self._following.settings_changed()
+        if self._replication is not None and self._config.cluster is not None:
+            self._replication.settings_changed(self._config.cluster)
 
     # --- failures
 

@@ -10,7 +10,8 @@
   with the present leader and its endpoint.
 - A fetch with a replica id is of a follower: it reads up to the log end, and says how far the follower's log
   goes. A broker without a replica is UNKNOWN_LEADER_EPOCH, or NOT_LEADER_OR_FOLLOWER if the fetch has no
-  leader epoch. Followers are exempt from the limits of the request queue.
+  leader epoch. Followers are exempt from the limits of the request queue. Over
+  leader.replication.throttled.rate, a follower that is not in sync gets no records of throttled replicas.
 - v11 names the rack of the consumer: with a replica selector the answer names a follower in this rack, and
   has no records. Followers serve consumers from v11 on, up to their own high watermark.
 - read_committed ends at the last stable offset and lists the aborted transactions. As in Kafka, an unknown
@@ -207,6 +208,9 @@ def _count_partition(services: Services, request: Request, answer: FetchedPartit
 def _count_replication(services: Services, follower: Replica, partition: Partition, size: int) -> None:
     metrics = services.replicas.topic_metrics
     metrics.replication_bytes_out.count += size
+    quota = services.fetcher.leader_quota
+    if quota.limit is not None and quota.is_throttled(partition):
+        quota.record(size)
     if follower.broker_id in partition.adding:
         metrics.reassignment_bytes_out.count += size
 

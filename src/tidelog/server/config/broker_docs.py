@@ -68,6 +68,7 @@ leader.imbalance.check.interval.seconds: How often the controller counts the par
   their preferred replica.
 leader.imbalance.per.broker.percentage: The percentage of a broker's preferred partitions that others may
   lead, before the controller gives leadership back.
+leader.replication.throttled.rate: Bytes a second that this broker sends to followers of throttled replicas.
 listener.security.protocol.map: The protocols of the listeners, as NAME:PROTOCOL pairs. Only PLAINTEXT
   listeners are served.
 listeners: The addresses that the broker binds, as NAME://host:port. An empty host means every interface; with
@@ -177,6 +178,8 @@ replica.selector.class: The class that picks the replica that a consumer reads f
 replica.socket.receive.buffer.bytes: The receive buffer of a follower's connection; with -1 the system adapts
   the size.
 replica.socket.timeout.ms: How long a follower waits for an answer from its leader.
+replication.quota.window.num: Windows over which the rate of throttled replicas is measured.
+replication.quota.window.size.seconds: Length of a window of the rate of throttled replicas.
 request.timeout.ms: How long a broker waits for the answer to a request that it sends to another broker.
 reserved.broker.max.id: The largest broker.id that an operator sets; generated numbers are larger.
 security.inter.broker.protocol: The protocol between brokers. Without inter.broker.listener.name it is also

@@ -103,7 +103,6 @@ group.streams.session.timeout.ms: A streams group removes a member without heart
 initial.broker.registration.timeout.ms: How long a starting broker tries to register with the controller.
 kafka.metrics.polling.interval.secs: How often the reporters of kafka.metrics.reporters are called.
 kafka.metrics.reporters: Classes that report the metrics of the older library.
-leader.replication.throttled.rate: Bytes a second that this broker sends to followers of throttled replicas.
 log.dir.failure.timeout.ms: A broker that cannot report a broken data folder within this time stops.
 log.local.retention.bytes: Bytes of a tiered partition that stay on local disks; -2 takes
   log.retention.bytes.
@@ -170,8 +169,6 @@ remote.log.storage.manager.class.name: The class that stores segments remotely.
 remote.log.storage.manager.class.path: The path of the class that stores segments remotely.
 remote.log.storage.manager.impl.prefix: The prefix of settings for the class that stores segments remotely.
 remote.log.storage.system.enable: Whether segments can go to a remote tier at all.
-replication.quota.window.num: Windows over which the rate of throttled replicas is measured.
-replication.quota.window.size.seconds: Length of a window of the rate of throttled replicas.
 sasl.client.callback.handler.class: The class that supplies a client's credentials.
 sasl.enabled.mechanisms: The SASL mechanisms of the broker.
 sasl.jaas.config: The login modules and their options, as one text.

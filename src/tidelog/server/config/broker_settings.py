@@ -151,6 +151,7 @@ controller.socket.timeout.ms int 30000 medium
 inter.broker.protocol.version string 3.9-IV0 medium version retired
 leader.imbalance.check.interval.seconds long 300 high >=1
 leader.imbalance.per.broker.percentage int 10 high retired
+leader.replication.throttled.rate long null medium >=0 cluster-wide unlisted
 num.replica.fetchers int 1 high >=1 cluster-wide
 replica.fetch.backoff.ms int 1000 medium >=0
 replica.fetch.max.bytes int 1048576 medium >=0
@@ -161,6 +162,8 @@ replica.lag.time.max.ms long 30000 high
 replica.selector.class string null medium
 replica.socket.receive.buffer.bytes int -1 high kafka=65536
 replica.socket.timeout.ms int 30000 high
+replication.quota.window.num int 11 low >=1
+replication.quota.window.size.seconds int 1 low >=1
 request.timeout.ms int 30000 high
 socket.connection.setup.timeout.ms long 10000 medium
 tidelog.zookeeper.digest password null low ours
@@ -212,7 +215,6 @@ cordoned.log.dirs list "" medium per-broker
 _REPLICATION = """\
 eligible.leader.replicas.enable boolean false high retired
 follower.replication.throttled.rate long null medium >=0 cluster-wide unlisted
-leader.replication.throttled.rate long null medium >=0 cluster-wide unlisted
 log.dir.failure.timeout.ms long 30000 low >=1
 socket.connection.setup.timeout.max.ms long 30000 medium
 """
@@ -320,8 +322,6 @@ controller.quota.window.num int 11 low >=1
 controller.quota.window.size.seconds int 1 low >=1
 quota.window.num int 11 low >=1
 quota.window.size.seconds int 1 low >=1
-replication.quota.window.num int 11 low >=1
-replication.quota.window.size.seconds int 1 low >=1
 """
 
 _TIERED = """\

@@ -44,6 +44,9 @@ class ClusterConfig:
     controller_socket_timeout_ms: int
     replica_lag_time_max_ms: int
     replica_selector_class: str | None
+    replication_quota_window_num: int
+    replication_quota_window_size_seconds: int
+    leader_replication_throttled_rate: int | None
     request_timeout_ms: int
     socket_connection_setup_timeout_ms: int
     auto_leader_rebalance_enable: bool
@@ -69,6 +72,7 @@ def cluster_config(
         identities = "tidelog.zookeeper.digest or zookeeper.ssl.keystore.location"
         problem = f"access lists need an identity of this broker: set {identities}"
         raise ConfigError("zookeeper.set.acl", "true", problem)
+    throttled = values["leader.replication.throttled.rate"]
     session = _number(values, "zookeeper.session.timeout.ms")
     connection = values["zookeeper.connection.timeout.ms"]
     return ClusterConfig(
@@ -86,6 +90,9 @@ def cluster_config(
         controller_socket_timeout_ms=_number(values, "controller.socket.timeout.ms"),
         replica_lag_time_max_ms=_number(values, "replica.lag.time.max.ms"),
         replica_selector_class=_replica_selector(values),
+        replication_quota_window_num=_number(values, "replication.quota.window.num"),
+        replication_quota_window_size_seconds=_number(values, "replication.quota.window.size.seconds"),
+        leader_replication_throttled_rate=throttled if isinstance(throttled, int) else None,
         request_timeout_ms=_number(values, "request.timeout.ms"),
         socket_connection_setup_timeout_ms=_number(values, "socket.connection.setup.timeout.ms"),
         auto_leader_rebalance_enable=bool(values["auto.leader.rebalance.enable"]),

@@ -13,6 +13,7 @@ file.delete.delay.ms long 60000 medium >=0 else=log.segment.delete.delay.ms
 flush.messages long 9223372036854775807 medium >=1 else=log.flush.interval.messages
 flush.ms long 9223372036854775807 medium >=0 else=log.flush.interval.ms
 index.interval.bytes int 4096 medium >=0 else=log.index.interval.bytes
+leader.replication.throttled.replicas list "" medium replicas
 max.compaction.lag.ms long 9223372036854775807 medium >=1 else=log.cleaner.max.compaction.lag.ms
 max.message.bytes int 1048588 medium >=0 else=message.max.bytes
 message.timestamp.after.max.ms long 3600000 medium >=0 else=log.message.timestamp.after.max.ms
@@ -41,7 +42,6 @@ preallocate boolean false medium else=log.preallocate
 
 _REPLICATION = """\
 follower.replication.throttled.replicas list "" medium replicas
-leader.replication.throttled.replicas list "" medium replicas
 """
 
 _TIERED = """\
