@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.cluster.world import SELF, World
+from tidelog.cluster.follower_quota import FollowerQuota
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_fetcher import ReplicaFetcherSettings
-from tidelog.cluster.replica_fetcher_manager import FollowerQuota, ReplicaFetcherManager
+from tidelog.cluster.replica_fetcher_manager import ReplicaFetcherManager
 from tidelog.cluster.worker import Worker
 from tidelog.endpoints import Endpoint
 from tidelog.errors import NetworkException

@@ -18,9 +18,11 @@ from tests.cluster.scripted_leader import (
     wanted,
 )
 from tests.cluster.world import HeldWorker
+from tidelog.clock import ManualClock
+from tidelog.cluster.follower_quota import FollowerQuota
+from tidelog.cluster.replication_quota import ReplicationQuota
 from tidelog.errors import ErrorCode
 from tidelog.metadata.state import PartitionState
-from tidelog.partitions import PartitionKey
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.records.batch import Record, build_batch
 from tidelog.storage.config import LogConfig
@@ -389,32 +391,22 @@ def test_fetchers_share_the_partitions_of_a_leader_and_end_when_they_have_none(t
     follower.run(test())
 
 
-class Quota:
-    def __init__(self) -> None:
-        self.exceeded = False
-        self.recorded = 0
-
-    def is_exceeded(self, key: PartitionKey) -> bool:
-        return self.exceeded and key[1] == 0
-
-    def record(self, key: PartitionKey, count: int) -> None:
-        self.recorded += count
-
-
 def test_a_throttled_partition_that_lags_waits_for_its_quota(tmp_path: Path) -> None:
-    quota = Quota()
-    follower = Follower(tmp_path, quota=quota)
+    measured = ReplicationQuota(ManualClock())
+    follower = Follower(tmp_path, quota=FollowerQuota(measured))
 
     async def test() -> None:
-        follower.manager.add([follower.follow(index) for index in range(2)])
+        follower.manager.add(
+            [follower.follow(index, follower_replication_throttled_replicas=("0:0",)) for index in range(2)]
+        )
         sent = batches((0, 1, 0))
         await follower.asked()
-        quota.exceeded = True
+        measured.configure(len(sent) - 1, 11, 1)
         following = await follower.answered(data(sent, 0, hw=9), data(sent, 1, hw=9))
-        assert quota.recorded == 2 * len(sent)
+        assert measured.rate() == len(sent)
         assert (wanted(following), forgotten(following)) == ([(1, 1, 0)], [0])
         assert wanted(await follower.answered()) == []
-        quota.exceeded = False
+        measured.configure(None, 11, 1)
         assert wanted(await follower.answered()) == [(0, 1, 0)]
 
     follower.run(test())

@@ -98,9 +98,12 @@ def test_unknown_settings_warn_with_what_was_probably_meant() -> None:
 
 
 def test_a_setting_that_changes_nothing_says_why() -> None:
-    config = BrokerConfig.load(None, {"log.dir.failure.timeout.ms": "5", "telemetry.max.bytes": "1"})
+    config = BrokerConfig.load(
+        None, {"socket.connection.setup.timeout.max.ms": "5", "telemetry.max.bytes": "1"}
+    )
     assert config.warnings == [
-        "log.dir.failure.timeout.ms changes nothing: partitions are not replicated",
+        "socket.connection.setup.timeout.max.ms changes nothing: every attempt to connect to a broker has "
+        "socket.connection.setup.timeout.ms",
         "telemetry.max.bytes changes nothing: clients' own metrics are not collected",
     ]
 

@@ -135,3 +135,11 @@ def test_a_transport_between_brokers_is_secured_as_their_listener() -> None:
     settings, _ = transport_to(config, "PLAINTEXT", "broker-1-fetcher-0").prepare()
     assert (settings.client_id, settings.security_protocol) == ("broker-1-fetcher-0", "PLAINTEXT")
     assert settings.request_timeout_ms == 1234
+
+
+def test_internal_topics_have_kafkas_replicas() -> None:
+    config = loaded()
+    assert config.offsets_topic_replication_factor == 3
+    assert config.transaction_state_log_replication_factor == 3
+    assert config.transaction_state_log_min_isr == 2
+    assert loaded({"default.replication.factor": "3"}).default_replication_factor == 3

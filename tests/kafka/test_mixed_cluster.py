@@ -41,6 +41,9 @@ def theirs(folder: Path, zookeeper: ZooKeeper) -> Kafka3:
 INTERNAL = {
     "offsets.topic.num.partitions": ONE_BROKER["offsets.topic.num.partitions"],
     "transaction.state.log.num.partitions": ONE_BROKER["transaction.state.log.num.partitions"],
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
 

@@ -24,6 +24,11 @@ SETTINGS = {
     "replica.lag.time.max.ms": "4000",
     "replica.fetch.backoff.ms": "200",
     "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
 }
 
 
@@ -131,6 +136,47 @@ def test_no_acknowledged_record_is_lost_with_its_leader(cluster: ClusterOfBroker
     produce(cluster, "copied", last, compiled=compiled)
     assert consume(cluster, "copied", 611) == values + more + last
     await_same(cluster, "copied")
+
+
+def test_committed_offsets_and_transactions_survive_their_coordinator(cluster: ClusterOfBrokers) -> None:
+    create(cluster, "grouped")
+    produce(cluster, "grouped", [b"%d" % number for number in range(5)], compiled=False)
+    settings = {"group_id": "readers", "enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:  # type: ignore[arg-type]
+        consumer.subscribe(["grouped"])
+        read = 0
+
+        def some() -> bool:
+            nonlocal read
+            read += len(list(consumer.poll(0.2)))
+            return read >= 5
+
+        eventually(some, "the records", 60.0)
+        consumer.commit()
+    transactional = {"bootstrap_servers": cluster.bootstrap, "transactional_id": "writer"}
+    with Producer(**transactional) as producer:  # type: ignore[arg-type]
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("grouped", b"committed").result(30)
+        producer.commit_transaction()
+    for internal in ("__consumer_offsets", "__transaction_state"):
+        assert len(partition(cluster, internal).replica_nodes) == 3
+        await_isr(cluster, internal, 3)
+    coordinator = partition(cluster, "__consumer_offsets").leader_id
+    cluster[coordinator].kill()
+    eventually(
+        lambda: partition(cluster, "__consumer_offsets").leader_id not in (-1, coordinator), "a leader", 60.0
+    )
+    with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:  # type: ignore[arg-type]
+        consumer.subscribe(["grouped"])
+        found: list[bytes | None] = []
+
+        def one() -> bool:
+            found.extend(record.value for record in consumer.poll(0.2))
+            return bool(found)
+
+        eventually(one, "the record after the committed offset", 60.0)
+        assert found == [b"committed"]
 
 
 def test_a_topic_has_no_more_replicas_than_there_are_brokers(cluster: ClusterOfBrokers) -> None:

@@ -14,11 +14,14 @@ from tests.support.zookeeper import zookeeper_server
 from tidelog import Admin
 from tidelog.errors import KafkaError
 
-# Sessions of dead brokers end quickly, groups form at once, and internal topics are small.
+# Sessions of dead brokers end quickly, groups form at once, and internal topics are small, with one replica.
 CLUSTER_SETTINGS = {
     "zookeeper.session.timeout.ms": "6000",
     "offsets.topic.num.partitions": "8",
+    "offsets.topic.replication.factor": "1",
     "transaction.state.log.num.partitions": "8",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
     "controlled.shutdown.retry.backoff.ms": "500",
 }

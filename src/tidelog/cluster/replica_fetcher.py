@@ -66,7 +66,7 @@ class ReplicaFetcherSettings:
 class FetchListener(Protocol):
     """What a fetcher tells of its work."""
 
-    def is_throttled(self, key: PartitionKey) -> bool:
+    def is_throttled(self, state: PartitionFetchState) -> bool:
         """Whether a follower that lags must not fetch the partition now (follower.replication.throttled)."""
 
     def fetched(self, state: PartitionFetchState, count: int) -> None:
@@ -227,7 +227,7 @@ class ReplicaFetcher:
         for state in changed:
             if not state.is_ready(now):
                 self._session.leave(state)
-            elif not state.has_caught_up() and self._listener.is_throttled(state.key):
+            elif not state.has_caught_up() and self._listener.is_throttled(state):
                 self._session.leave(state)
                 self._delayed[state] = None
             else:

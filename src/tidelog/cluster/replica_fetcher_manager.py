@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 from tidelog.clock import Scheduler
+from tidelog.cluster.follower_quota import FollowerQuota
 from tidelog.cluster.leader_endpoint import LeaderEndPoint
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.partition_fetch_state import PartitionFetchState
@@ -25,16 +25,6 @@ log = logging.getLogger("tidelog.cluster.replica_fetcher")
 
 FetcherKey = tuple[int, int]
 """The broker id of a leader, and the number of a fetcher."""
-
-
-class FollowerQuota(Protocol):
-    """The limit of follower.replication.throttled.rate."""
-
-    def is_exceeded(self, key: PartitionKey) -> bool:
-        """Whether the partition is throttled and the rate is exceeded."""
-
-    def record(self, key: PartitionKey, count: int) -> None:
-        """Bytes were fetched."""
 
 
 class ReplicaFetcherManager:
@@ -162,12 +152,12 @@ class ReplicaFetcherManager:
 
     # -- replica_fetcher.FetchListener
 
-    def is_throttled(self, key: PartitionKey) -> bool:
-        return self._quota is not None and self._quota.is_exceeded(key)
+    def is_throttled(self, state: PartitionFetchState) -> bool:
+        return self._quota is not None and self._quota.is_exceeded(state.partition)
 
     def fetched(self, state: PartitionFetchState, count: int) -> None:
         if self._quota is not None:
-            self._quota.record(state.key, count)
+            self._quota.record(state.partition, count)
         if self.on_fetched is not None:
             self.on_fetched(state.key, count)
 

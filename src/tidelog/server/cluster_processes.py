@@ -18,6 +18,9 @@ HOST = "127.0.0.1"
 READY_SECONDS = 60.0
 STOP_SECONDS = 60.0
 POLL_SECONDS = 0.02
+INTERNAL_REPLICAS = 3
+INTERNAL_MIN_ISR = 2
+"""Kafka's defaults for internal topics. Fewer brokers hold fewer replicas."""
 
 
 class ClusterFailed(Exception):
@@ -44,12 +47,16 @@ class BrokerProcess:
         self.folder = options.data / f"broker-{broker_id}"
         self.address: str | None = None
         port = options.port and options.port + broker_id - 1
+        replicas = min(INTERNAL_REPLICAS, options.brokers)
         self._settings = {
             "broker.id": str(broker_id),
             "broker.rack": socket.gethostname(),
             "listeners": f"PLAINTEXT://{HOST}:{port}",
             "log.dirs": str(self.folder / "data"),
             "zookeeper.connect": zookeeper,
+            "offsets.topic.replication.factor": str(replicas),
+            "transaction.state.log.replication.factor": str(replicas),
+            "transaction.state.log.min.isr": str(min(INTERNAL_MIN_ISR, replicas)),
             **options.settings,
         }
         self._log_level = options.log_level

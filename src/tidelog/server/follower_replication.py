@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidelog.clock import Scheduler
+from tidelog.cluster.follower_quota import FollowerQuota
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.replica_fetcher import ReplicaFetcherSettings
 from tidelog.cluster.replica_fetcher_manager import ReplicaFetcherManager
+from tidelog.cluster.replication_quota import ReplicationQuota
 from tidelog.cluster.transport import Transport
 from tidelog.endpoints import Endpoint
 from tidelog.server.broker_transport import transport_to
 from tidelog.server.config.broker import BrokerConfig
 
+FOLLOWER_RATE = "follower.replication.throttled.rate"
 RECEIVE_BUFFER = "replica.socket.receive.buffer.bytes"
+
+
+def _number(config: BrokerConfig, name: str) -> int:
+    value = config[name]
+    assert isinstance(value, int)
+    return value
 
 
 def fetcher_settings(config: BrokerConfig) -> ReplicaFetcherSettings:
     def number(name: str) -> int:
-        value = config[name]
-        assert isinstance(value, int)
-        return value
+        return _number(config, name)
 
     return ReplicaFetcherSettings(
         fetchers=number("num.replica.fetchers"),
@@ -45,8 +52,24 @@ class FollowerReplication:
         self._config = config
         self._broker_id = broker_id
         self._metadata = metadata
+        self._rate = ReplicationQuota(scheduler.clock)
+        self._set_rate()
         self.fetchers = ReplicaFetcherManager(
-            broker_id, scheduler, self._transport, self._endpoint, broker_epoch, fetcher_settings(config)
+            broker_id,
+            scheduler,
+            self._transport,
+            self._endpoint,
+            broker_epoch,
+            fetcher_settings(config),
+            FollowerQuota(self._rate),
+        )
+
+    def _set_rate(self) -> None:
+        limit, config = self._config[FOLLOWER_RATE], self._config
+        self._rate.configure(
+            limit if isinstance(limit, int) else None,
+            _number(config, "replication.quota.window.num"),
+            _number(config, "replication.quota.window.size.seconds"),
         )
 
     def _transport(self, number: int) -> Transport:
@@ -59,6 +82,7 @@ class FollowerReplication:
         return None if broker is None else broker.endpoint(self._config.inter_broker_listener)
 
     def settings_changed(self) -> None:
+        self._set_rate()
         self.fetchers.update_settings(fetcher_settings(self._config))
 
     def disconnect(self) -> None:

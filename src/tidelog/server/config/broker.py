@@ -273,7 +273,9 @@ class BrokerConfig:
             self._static["broker.id"] = node
 
     def _limit_internal_topics(self) -> None:
-        why = "there is one broker" if self.is_alone else "partitions are not replicated"
+        if not self.is_alone:
+            return
+        why = "there is one broker"
         lowered = []
         for name in internal_topic_settings():
             if (given := self._static.get(name)) is None:

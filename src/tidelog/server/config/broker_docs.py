@@ -42,6 +42,8 @@ default.replication.factor: Replicas of a new topic whose creator gives no numbe
 delete.topic.enable: Whether clients may delete topics.
 fetch.max.bytes: The upper limit of records in the answer to a fetch, also if the client asks for more. A
   larger first batch is sent nevertheless.
+follower.replication.throttled.rate: Bytes a second that this broker fetches as a follower of throttled
+  replicas.
 group.consumer.assignment.interval.ms: The shortest time between two assignments of a consumer group.
 group.consumer.assignors: The assignors of consumer groups; the first is the default.
 group.consumer.heartbeat.interval.ms: How often members of a consumer group send heartbeats.
@@ -155,8 +157,8 @@ offsets.load.buffer.size: Bytes that a group coordinator reads at once when it l
 offsets.retention.check.interval.ms: How often the broker looks for expired offsets.
 offsets.retention.minutes: How long the broker keeps the offsets of a group without members.
 offsets.topic.num.partitions: Partitions of the offsets topic; the number cannot change later.
-offsets.topic.replication.factor: Replicas of the offsets topic. One broker can hold 1; the broker refuses a
-  larger number.
+offsets.topic.replication.factor: Replicas of the offsets topic. A broker without zookeeper.connect has 1 and
+  refuses a larger number.
 offsets.topic.segment.bytes: The segment size of the offsets topic: small segments are compacted and loaded
   sooner.
 producer.id.expiration.ms: How long a partition keeps the state of a producer that sends nothing.

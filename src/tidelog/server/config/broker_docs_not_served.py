@@ -53,8 +53,6 @@ eligible.leader.replicas.enable: Whether the controller keeps a list of replicas
 fetch.purgatory.purge.interval.requests: After how many finished fetches the purgatory is purged.
 follower.fetch.last.tiered.offset.enable: Whether a new follower starts at the first offset that is not yet in
   the remote tier.
-follower.replication.throttled.rate: Bytes a second that this broker fetches as a follower of throttled
-  replicas.
 group.coordinator.append.linger.ms: How long a group coordinator collects writes; -1 adapts the time to the
   load.
 group.coordinator.background.threads: Threads for a coordinator's slow work, such as assignments and

@@ -110,7 +110,7 @@ socket.send.buffer.bytes int -1 high kafka=102400
 unclean.leader.election.enable boolean false high cluster-wide
 """  # noqa: E501
 
-# Partitions have one replica: the start refuses other numbers.
+# A broker alone can hold one replica: its start refuses other numbers.
 INTERNAL_TOPICS = """\
 offsets.topic.replication.factor short 3 high >=1
 share.coordinator.state.topic.min.isr short 2 high >=1
@@ -148,6 +148,7 @@ controlled.shutdown.enable boolean true medium
 controlled.shutdown.max.retries int 3 medium retired
 controlled.shutdown.retry.backoff.ms long 5000 medium retired
 controller.socket.timeout.ms int 30000 medium
+follower.replication.throttled.rate long null medium >=0 cluster-wide unlisted
 inter.broker.protocol.version string 3.9-IV0 medium version retired
 leader.imbalance.check.interval.seconds long 300 high >=1
 leader.imbalance.per.broker.percentage int 10 high retired
@@ -212,10 +213,7 @@ _CORDON = """\
 cordoned.log.dirs list "" medium per-broker
 """
 
-_REPLICATION = """\
-eligible.leader.replicas.enable boolean false high retired
-follower.replication.throttled.rate long null medium >=0 cluster-wide unlisted
-log.dir.failure.timeout.ms long 30000 low >=1
+_CONNECTION_SETUP = """\
 socket.connection.setup.timeout.max.ms long 30000 medium
 """
 
@@ -242,7 +240,9 @@ controller.quorum.fetch.timeout.ms int 2000 high >=0
 controller.quorum.request.timeout.ms int 2000 medium >=0
 controller.quorum.retry.backoff.ms int 20 low >=0
 controller.quorum.voters list "" high
+eligible.leader.replicas.enable boolean false high retired
 initial.broker.registration.timeout.ms int 60000 medium
+log.dir.failure.timeout.ms long 30000 low >=1
 metadata.log.dir string null high
 metadata.log.max.record.bytes.between.snapshots long 20971520 high >=1
 metadata.log.max.snapshot.interval.ms long 3600000 high >=0
@@ -485,7 +485,7 @@ NOT_SERVED = {
     "only the current record format is written and sent": _OLD_FORMATS,
     "a segment's file grows as it is written": _PREALLOCATE,
     "new partitions go to the folder with the fewest partitions": _CORDON,
-    "partitions are not replicated": _REPLICATION,
+    "every attempt to connect to a broker has socket.connection.setup.timeout.ms": _CONNECTION_SETUP,
     "the ZooKeeper client is not Java's": _ZOOKEEPER,
     "a PEM file of trusted certificates has no password": _ZOOKEEPER_TRUST,
     "metadata is kept in the broker's own tree or in ZooKeeper, not in a KRaft quorum": _KRAFT,

@@ -81,7 +81,7 @@ def _differences(broker: ConfigDef) -> Iterator[str]:
         if key.kafka_default is not None:
             yield f"| `{key.name}` | `{key.default}` | `{key.kafka_default}` |"
     for name in internal_topic_settings():
-        yield f"| `{name}` | `1` | `{broker[name].default}` |"
+        yield f"| `{name}` | `1` without `zookeeper.connect` | `{broker[name].default}` |"
 
 
 def _table(keys: Iterable[ConfigKey], texts: dict[str, str], *, topic: bool = False) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _changes(key: ConfigKey) -> str:
 
 def _default(key: ConfigKey) -> str:
     if key.name in internal_topic_settings():
-        return "`1`"
+        return f"`{key.default}`, alone `1`"
     return "" if key.default is None else f"`{key.default}`" if key.default else "empty"
 
 

@@ -12,6 +12,7 @@ delete.retention.ms long 86400000 medium >=0 else=log.cleaner.delete.retention.m
 file.delete.delay.ms long 60000 medium >=0 else=log.segment.delete.delay.ms
 flush.messages long 9223372036854775807 medium >=1 else=log.flush.interval.messages
 flush.ms long 9223372036854775807 medium >=0 else=log.flush.interval.ms
+follower.replication.throttled.replicas list "" medium replicas
 index.interval.bytes int 4096 medium >=0 else=log.index.interval.bytes
 leader.replication.throttled.replicas list "" medium replicas
 max.compaction.lag.ms long 9223372036854775807 medium >=1 else=log.cleaner.max.compaction.lag.ms
@@ -40,10 +41,6 @@ _PREALLOCATE = """\
 preallocate boolean false medium else=log.preallocate
 """
 
-_REPLICATION = """\
-follower.replication.throttled.replicas list "" medium replicas
-"""
-
 _TIERED = """\
 local.retention.bytes long -2 medium >=-2 else=log.local.retention.bytes
 local.retention.ms long -2 medium >=-2 else=log.local.retention.ms
@@ -60,7 +57,6 @@ message.timestamp.difference.max.ms long 9223372036854775807 medium >=0 retired
 
 NOT_SERVED = {
     "a segment's file grows as it is written": _PREALLOCATE,
-    "partitions are not replicated": _REPLICATION,
     "tiered storage is not served": _TIERED,
     "only the current record format is written and sent": _OLD_FORMATS,
 }

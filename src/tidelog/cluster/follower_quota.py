@@ -1,0 +1,30 @@
+"""FollowerQuota: limits the bytes that this broker fetches of throttled replicas."""
+
+from __future__ import annotations
+
+from tidelog.cluster.partition import Partition
+from tidelog.cluster.replication_quota import ALL_REPLICAS, ReplicationQuota
+
+
+class FollowerQuota:
+    """`measured` has the limit and the rate of the last windows."""
+
+    def __init__(self, measured: ReplicationQuota) -> None:
+        self._measured = measured
+
+    def is_throttled(self, partition: Partition) -> bool:
+        """Whether follower.replication.throttled.replicas names the replica of this broker."""
+        if self._measured.limit is None or partition.log is None:
+            return False
+        named = partition.log.config.follower_replication_throttled_replicas
+        return ALL_REPLICAS in named or f"{partition.index}:{partition.broker_id}" in named
+
+    def is_exceeded(self, partition: Partition) -> bool:
+        """Whether the partition is throttled and the rate is above the limit."""
+        limit = self._measured.limit
+        return limit is not None and self.is_throttled(partition) and self._measured.rate() > limit
+
+    def record(self, partition: Partition, count: int) -> None:
+        """Bytes of the partition were fetched."""
+        if self.is_throttled(partition):
+            self._measured.record(count)
