@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tidelog.controller.interface import ElectionType
 from tidelog.errors import (
@@ -39,12 +40,14 @@ from tidelog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 from tidelog.server.apis.api import Answer, Api
-from tidelog.server.cluster_services import ClusterServices
 from tidelog.server.services import Services
 from tidelog.slices import Slices, mapped
 
-PREFERRED = 0
-UNCLEAN = 1
+if TYPE_CHECKING:
+    from tidelog.server.cluster_services import ClusterServices  # a broker alone does not load it
+
+PREFERRED = ElectionType.PREFERRED
+UNCLEAN = ElectionType.UNCLEAN
 
 
 def elect_leaders(services: Services, request: Request, body: ElectLeadersRequest) -> Answer:
