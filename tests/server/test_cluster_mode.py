@@ -269,7 +269,7 @@ def pair(tmp_path: Path, zookeeper: ZooKeeperProcess) -> Iterator[ClusterOfBroke
 def patient_pair(tmp_path: Path, zookeeper: ZooKeeperProcess) -> Iterator[ClusterOfBrokers]:
     """The same with sessions that outlive the restart of a broker, however slow the machine is."""
     chroot = f"{zookeeper.address}/{tmp_path.name}"
-    settings = {"zookeeper.session.timeout.ms": "40000"}
+    settings = {"zookeeper.session.timeout.ms": "40000", "tidelog.guardian.enable": "false"}
     with ClusterOfBrokers(tmp_path, 2, settings, zookeeper=chroot) as brokers:
         yield brokers
 

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from tidelog.server.config.cluster import ClusterConfig
 
 
+class SessionGuardian(Protocol):
+    async def stop(self) -> None:
+        """The process stops as it should: its session is closed, or expires."""
+
+
 class Platform(Protocol):
     @property
     def disk(self) -> Disk:
@@ -40,6 +45,9 @@ class Platform(Protocol):
 
     async def connect_zookeeper(self, config: ClusterConfig, folder: str) -> AsyncTree:
         """A ZooKeeper session for the broker with this log folder. Raises TreeUnavailable or StartFailed."""
+
+    def guard_session(self, config: ClusterConfig, tree: AsyncTree) -> SessionGuardian | None:
+        """End the session of `connect_zookeeper` when this process dies; None if nothing can do that."""
 
 
 class RealPlatform:
@@ -64,3 +72,13 @@ class RealPlatform:
         from tidelog.server.zookeeper_connection import connect_zookeeper
 
         return await connect_zookeeper(config, folder, self.rng)
+
+    def guard_session(self, config: ClusterConfig, tree: AsyncTree) -> SessionGuardian | None:
+        from tidelog.metadata.zookeeper import ZooKeeperTree
+        from tidelog.server.guardian import Guardian
+
+        if not isinstance(tree, ZooKeeperTree):
+            return None
+        guardian = Guardian(config, tree)
+        guardian.start()
+        return guardian

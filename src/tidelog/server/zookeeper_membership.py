@@ -48,7 +48,7 @@ from tidelog.server.follower_replication import FollowerReplication
 from tidelog.server.forwarding import ForwardingManager
 from tidelog.server.membership import Identity, known_broker_id, known_cluster_id
 from tidelog.server.part_settings import controller_settings
-from tidelog.server.platform import Platform
+from tidelog.server.platform import Platform, SessionGuardian
 from tidelog.server.replication import LeaderReplication
 from tidelog.server.run import StartFailed
 from tidelog.server.services import Services
@@ -60,6 +60,9 @@ from tidelog.storage.partition_folders import parse_partition
 log = logging.getLogger("tidelog.server")
 
 UNCLEAN_ELECTIONS = "unclean.leader.election.enable"
+GUARDIAN_DELAY = 0.05
+"""Seconds from the registration to the start of the guardian."""
+
 SESSION_MARGIN = 1.5
 """ZooKeeper ends the session of a dead process within this multiple of its time-out."""
 
@@ -101,6 +104,8 @@ class ZooKeeperMembership:
         self._has_joined = False
         self._is_connected = True  # to ZooKeeper
         self._hand_over_limit: asyncio.Timeout | None = None
+        self._guarding: asyncio.TimerHandle | None = None
+        self._guardian: SessionGuardian | None = None
 
     @property
     def candidate(self) -> ClusterController | None:
@@ -267,6 +272,13 @@ class ZooKeeperMembership:
         services.metadata.brokers_changed = features.brokers_changed
         controller.start()
         self._has_joined = True
+        if self._cluster.guardian_enable:
+            # Clients are served first.
+            self._guarding = asyncio.get_running_loop().call_later(GUARDIAN_DELAY, self._guard)
+
+    def _guard(self) -> None:
+        assert self._tree is not None
+        self._guardian = self._platform.guard_session(self._cluster, self._tree)
 
     def _has_our_controller(self) -> bool:
         assert self._metadata is not None
@@ -430,8 +442,12 @@ class ZooKeeperMembership:
         return self._broker_epoch
 
     async def close(self) -> None:
+        if self._guarding is not None:
+            self._guarding.cancel()
         if self._tree is not None:
             await self._tree.close()
+        if self._guardian is not None:
+            await self._guardian.stop()
 
 
 def _announced(features: Features) -> dict[str, tuple[int, int]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.clock import Clock
 from tidelog.cluster.worker import Worker
-from tidelog.metadata.async_tree import SessionEvent
+from tidelog.metadata.async_tree import AsyncTree, SessionEvent
 from tidelog.metadata.embedded import EmbeddedTree
 from tidelog.metadata.simulated import SimulatedTree, SimulatedZooKeeper
 from tidelog.metadata.tree import Tree
@@ -88,6 +88,9 @@ class SimPlatform:
         tree.listen(note)
         await asyncio.sleep(0)
         return tree
+
+    def guard_session(self, config: ClusterConfig, tree: AsyncTree) -> None:
+        """A killed process leaves its session: runs meet the expiry, which takes longer."""
 
     def _close_old_session(self, server: SimulatedZooKeeper, host: str) -> None:
         """End the session that the last process of this host has noted, as a real start does."""

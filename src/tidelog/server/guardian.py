@@ -1,0 +1,131 @@
+"""Guardian: a small process that ends the ZooKeeper session of this broker if the broker is killed.
+
+Without it the nodes of a killed broker stay until its session expires, and nobody leads its partitions. The
+guardian has a session of its own in the sense of POSIX, so that signals to the broker's group spare it. It
+runs tidelog.server.guardian_process and gets everything by a pipe: no secret is in its arguments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidelog.metadata.async_tree import SessionEvent
+from tidelog.metadata.zookeeper import ZooKeeperTree
+from tidelog.metadata.zookeeper.connect_string import ConnectString
+from tidelog.server.config.cluster import ClusterConfig, ZooKeeperTls
+
+log = logging.getLogger("tidelog.server")
+
+SCRIPT = Path(__file__).with_name("guardian_process.py")
+
+STOP_SECONDS = 1.0
+"""How long a stop waits for the end of the guardian."""
+
+STOP_POLL_SECONDS = 0.01
+
+
+class Guardian:
+    def __init__(self, config: ClusterConfig, tree: ZooKeeperTree) -> None:
+        self._config = config
+        self._tree = tree
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the process. A failure is logged: the broker runs without it."""
+        # Isolated and without site-packages: it starts quickly and takes little memory.
+        command = [sys.executable, "-I", "-S", str(SCRIPT)]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            log.warning("no guardian: if this broker is killed, its session has to expire first: %s", error)
+            return
+        self._write([*_orders(self._config), self._session(), f"watch {os.getpid()}"])
+        self._tree.listen(self._session_changed)
+
+    def _session(self) -> str:
+        return f"session {self._tree.session_id} {self._tree.session_password.hex()}"
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        if event is SessionEvent.CONNECTED:
+            self._write([self._session()])
+
+    def _write(self, lines: list[str]) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.stdin.closed:
+            return
+        try:
+            process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+            process.stdin.flush()
+        except OSError as error:
+            log.warning("the guardian is gone: %s", error)
+            process.stdin = None
+
+    async def stop(self) -> None:
+        """End the process; the session stays as it is."""
+        process = self._process
+        if process is None:
+            return
+        self._write(["stop"])
+        self._process = None
+
+        async def ended() -> None:
+            while process.poll() is None:
+                await asyncio.sleep(STOP_POLL_SECONDS)
+
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await ended()
+        except TimeoutError:
+            process.kill()
+            process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def _orders(config: ClusterConfig) -> Iterator[str]:
+    addresses = ConnectString.parse(config.zookeeper_connect).addresses
+    yield "hosts " + " ".join(f"{host} {port}" for host, port in addresses)
+    yield f"timeout {config.zookeeper_session_timeout_ms / 1000}"
+    if config.zookeeper_digest is not None:
+        yield f"auth digest {config.zookeeper_digest.secret.encode().hex()}"
+    if config.zookeeper_tls is not None:
+        for name, value in _tls(config.zookeeper_tls).items():
+            yield f"tls {name} {value.encode().hex()}"
+
+
+def _tls(tls: ZooKeeperTls) -> dict[str, str]:
+    both = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+    served = [version for version in both if version.name.replace("_", ".") in tls.versions]
+    settings = {
+        "check_host": str(tls.check_host).lower(),
+        "minimum_version": served[0].name,
+        "maximum_version": served[-1].name,
+    }
+    if tls.cipher_suites:
+        settings["ciphers"] = ":".join(tls.cipher_suites)
+    # The guardian works in another folder.
+    if tls.trusted_file is not None:
+        settings["trusted_file"] = str(Path(tls.trusted_file).absolute())
+    if tls.key_file is not None:
+        settings["key_file"] = str(Path(tls.key_file).absolute())
+    if tls.key_password is not None:
+        settings["key_password"] = tls.key_password.secret
+    return settings
