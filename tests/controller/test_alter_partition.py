@@ -215,3 +215,16 @@ def test_producer_ids_are_allocated_once() -> None:
                 await allocate(7, 1)
 
     simulated(story())
+
+
+def test_a_broker_without_a_replica_does_not_join_the_isr() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            leading = await leader(cluster)
+            await cluster.start(4)
+            await cluster.settle()
+            answer = await leading.send(leading.request([2, 3, 1, 4]))
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            assert leading.state.isr == [2, 3, 1]
+
+    simulated(story())

@@ -163,6 +163,8 @@ class PartitionChanges:
         epochs = {member.broker_id: member.broker_epoch for member in asked.new_isr_with_epochs}
         if any(not self._is_eligible(member, epochs.get(member, -1)) for member in isr):
             return ErrorCode.INELIGIBLE_REPLICA
+        if any(member not in state.replicas for member in isr):
+            return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
     def _is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
