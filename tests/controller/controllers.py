@@ -172,20 +172,27 @@ class FakeNetwork:
 
     def __init__(self) -> None:
         self.brokers: dict[int, FakeBroker] = {}
+        self.refuses = False
+        """Whether the address of a broker that is down refuses connections; else they time out."""
 
     async def connect(self, broker_id: int, endpoint: Endpoint, *, timeout: float) -> BrokerConnection:
         await asyncio.sleep(0.0005)
         broker = self.brokers.get(endpoint.port)
         if broker is None or not broker.is_up:
-            raise NetworkException(f"broker {broker_id} is down")
+            reason = ConnectionRefusedError() if self.refuses else None
+            raise NetworkException(f"broker {broker_id} is down") from reason
         return FakeConnection(broker)
 
 
 class FakeConnection:
     def __init__(self, broker: FakeBroker) -> None:
-        self.closed = False
         self.correlation_id = 0
         self._broker = broker
+        self._is_closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._is_closed or not self._broker.is_up
 
     async def call(
         self, request: Message, answer: type[R], *, version: int | None = None, timeout: float | None = None
@@ -195,12 +202,12 @@ class FakeConnection:
         decoded = type(request).decode(request.encode(version), version)
         await asyncio.sleep(0.0005)
         if not self._broker.is_up:
-            self.closed = True
+            self._is_closed = True
             raise NetworkException(f"broker {self._broker.broker_id} is down")
         return answer.decode(self._broker.handle(decoded).encode(version), version)
 
     def close(self, reason: str = "it was closed") -> None:
-        self.closed = True
+        self._is_closed = True
 
 
 class Node:
@@ -240,7 +247,8 @@ class Node:
         self.controller.start()
 
     async def register(self) -> None:
-        endpoint = Endpoint(LISTENER, "PLAINTEXT", f"host{self.broker_id}", self.port)
+        host = self.cluster.host or f"host{self.broker_id}"
+        endpoint = Endpoint(LISTENER, "PLAINTEXT", host, self.port)
         node = BrokerNode([endpoint], LoopClock().ms(), self.rack)
         registration = await self.store.register_broker(self.broker_id, node, wait_seconds=10)
         self.registrations.append(registration)
@@ -265,6 +273,8 @@ class Cluster:
         self.zookeeper = SimulatedZooKeeper(asyncio.get_running_loop(), random.Random(seed))
         self.network = FakeNetwork()
         self.settings = ControllerSettings()
+        self.host: str | None = None
+        """The host of all brokers that start from now on; None for one host each."""
         self._ports = 9000
         self._clients = 0
         self._racks = racks or {}

@@ -236,3 +236,13 @@ def test_a_broker_that_stops_ends_its_guardian_and_a_setting_turns_it_off(tmp_pa
 def children(pid: int) -> list[int]:
     found = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for file in found for child in file.read_text().split()]
+
+
+def test_without_a_guardian_the_controller_suspects_a_broker_that_refuses_connections(tmp_path: Path) -> None:
+    with ClusterOfBrokers(tmp_path, 2, {**LONG, "tidelog.guardian.enable": "false"}) as cluster:
+        controller = cluster[cluster.controller]
+        other = next(broker for broker in cluster.running if broker is not controller)
+        began = time.monotonic()
+        other.kill()
+        eventually(lambda: "refuses connections" in controller.log(), "the suspicion", QUICK_SECONDS)
+        print(f"suspected after {(time.monotonic() - began) * 1000:.0f} ms")

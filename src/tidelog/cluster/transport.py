@@ -46,5 +46,10 @@ class Transport(Protocol):
         SaslAuthenticationFailed or SslAuthenticationException if it refuses this broker."""
 
 
+def is_refused(error: Exception) -> bool:
+    """Whether `connect` failed because nobody listens at the address. A time-out is no refusal."""
+    return isinstance(error.__cause__ or error.__context__, ConnectionRefusedError)
+
+
 EndpointOf = Callable[[int], Endpoint | None]
 """The endpoint of a live broker on the inter-broker listener; None if there is none."""

@@ -16,6 +16,7 @@ from tidelog.controller.request_batch import (
     TopicDeletionStopReplicaResponseReceived,
     UpdateMetadataResponseReceived,
 )
+from tidelog.controller.suspected_brokers import SuspectedBrokers
 from tidelog.controller.term import ControllerTerm, PutEvent
 from tidelog.controller.topic_admin import TopicAdmin
 from tidelog.controller.topic_changes import TopicChanges
@@ -30,6 +31,7 @@ class ActiveController:
         self.term = ControllerTerm(parts, epoch, put, self._answered)
         self.reassignments = PartitionReassignments(self.term)
         self.brokers = BrokerChanges(self.term, self.reassignments)
+        self.suspected = SuspectedBrokers(self.term, self.brokers)
         self.topics = TopicChanges(self.term)
         self.partitions = PartitionChanges(self.term, self.reassignments.isr_changed)
         self.elections = LeaderElections(self.term)

@@ -119,6 +119,10 @@ class BrokerChanges:
         # lead or follow anything.
         await self._term.send_update_metadata(others)
         await self._term.send_full_metadata(broker_ids)
+        await self.bring_online(broker_ids)
+
+    async def bring_online(self, broker_ids: Sequence[int]) -> None:
+        """Let the replicas of brokers lead and follow, and go on with what waited for them."""
         replicas = self._context.replicas_on_brokers(broker_ids)
         await self._term.replicas.handle_state_changes(replicas, ReplicaStatus.ONLINE)
         await self._term.partitions.trigger_online_state_change()
@@ -188,6 +192,18 @@ class BrokerChanges:
                 f"the epoch of broker {broker_id} is {broker.epoch}."
             )
         context.begin_shutdown(broker_id)
+        await self.move_leaders(broker_id)
+        remaining = [
+            partition
+            for partition in context.partitions_with_leader_on(broker_id)
+            if len(context.replicas(partition)) > 1
+        ]
+        _log.info("broker %d shuts down; it still leads %d partitions", broker_id, len(remaining))
+        return remaining
+
+    async def move_leaders(self, broker_id: int) -> None:
+        """Move leaderships to in-sync replicas on other brokers, and take the broker out of the ISRs."""
+        context = self._context
         led: list[TopicPartition] = []
         followed: list[TopicPartition] = []
         for partition in context.partitions_on_broker(broker_id):
@@ -212,13 +228,6 @@ class BrokerChanges:
                 [PartitionAndReplica(*partition, broker_id) for partition in followed],
                 ReplicaStatus.OFFLINE,
             )
-        remaining = [
-            partition
-            for partition in context.partitions_with_leader_on(broker_id)
-            if len(context.replicas(partition)) > 1
-        ]
-        _log.info("broker %d shuts down; it still leads %d partitions", broker_id, len(remaining))
-        return remaining
 
     # --- failed log folders
 

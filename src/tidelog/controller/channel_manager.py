@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tidelog.cluster.transport import BrokerConnection, Transport
+from tidelog.cluster.transport import BrokerConnection, Transport, is_refused
 from tidelog.controller.state_change_log import StateChangeLog
 from tidelog.endpoints import Endpoint
 from tidelog.errors import KafkaError, NetworkException, RequestTimedOut, UnknownServerError
@@ -36,6 +36,9 @@ _log = logging.getLogger("tidelog.controller.channels")
 Outcome: TypeAlias = Message | KafkaError
 Callback: TypeAlias = Callable[[Outcome], None]
 """Called once with the answer, or with the error that ended the request."""
+
+IDLE_CHECK_SECONDS = 0.2
+"""How often a channel without requests looks whether its connection is lost."""
 
 QueueTimeListener: TypeAlias = Callable[[int, float], None]
 """Called with a broker's id and the seconds that a request waited in its queue and for its answer."""
@@ -83,6 +86,10 @@ class ControllerChannelManager:
         self._state_change_log = log
         self._on_queue_time = on_queue_time
         self._channels: dict[int, _BrokerChannel] = {}
+        self.on_refused: Callable[[int, int], None] | None = None
+        """Called with a broker whose address refused a connection, and how many in a row."""
+        self.on_answered: Callable[[int], None] | None = None
+        """Called with a broker that answers without an error after connections were refused."""
 
     @property
     def broker_ids(self) -> list[int]:
@@ -119,6 +126,7 @@ class ControllerChannelManager:
             self._transport,
             self._settings,
             self._state_change_log,
+            self,
             self._on_queue_time,
         )
 
@@ -177,6 +185,7 @@ class _BrokerChannel:
         transport: Transport,
         settings: ChannelSettings,
         log: StateChangeLog,
+        manager: ControllerChannelManager,
         on_queue_time: QueueTimeListener | None,
     ) -> None:
         self.queue: deque[_QueuedRequest] = deque()
@@ -185,11 +194,14 @@ class _BrokerChannel:
         self._transport = transport
         self._settings = settings
         self._log = log
+        self._manager = manager
         self._on_queue_time = on_queue_time
         self._connection: BrokerConnection | None = None
         self._loop = asyncio.get_running_loop()
         self._filled = asyncio.Event()
         self._is_unreachable = False
+        self._refusals = 0
+        self._was_refused = False
         self._worker = self._begin()
 
     def _begin(self) -> asyncio.Task[None]:
@@ -223,7 +235,7 @@ class _BrokerChannel:
 
     async def _work(self) -> None:
         while True:
-            await self._filled.wait()
+            await self._wait()
             while self.queue:
                 # The request stays at the head until it is answered, so that the queue's size counts it.
                 queued = self.queue[0]
@@ -233,7 +245,45 @@ class _BrokerChannel:
                     self._on_queue_time(self._broker_id, self._loop.time() - queued.enqueued)
                 self._deliver(queued, outcome)
                 queued.end()
+
+    async def _wait(self) -> None:
+        """Wait for a request. A connection that is lost meanwhile is made again: the broker may be gone."""
+        while not self.queue:
             self._filled.clear()
+            try:
+                async with asyncio.timeout(IDLE_CHECK_SECONDS):
+                    await self._filled.wait()
+            except TimeoutError:
+                if self._connection is not None and self._connection.closed:
+                    await self._reconnect()
+
+    async def _reconnect(self) -> None:
+        while not self.queue:
+            try:
+                await self._connect()
+                return
+            except KafkaError as error:
+                _log.debug("cannot reach broker %d: %s", self._broker_id, error)
+            await asyncio.sleep(self._settings.backoff)
+
+    async def _connect(self) -> BrokerConnection:
+        try:
+            connection = await self._transport.connect(
+                self._broker_id, self._endpoint, timeout=self._settings.timeout
+            )
+        except KafkaError as error:
+            self._refusals = self._refusals + 1 if is_refused(error) else 0
+            if self._refusals:
+                self._was_refused = True
+                if self._manager.on_refused is not None:
+                    self._manager.on_refused(self._broker_id, self._refusals)
+            raise
+        self._connection = connection
+        self._refusals = 0
+        if self._is_unreachable:
+            _log.info("connected to broker %d again", self._broker_id)
+            self._is_unreachable = False
+        return connection
 
     def _deliver(self, queued: _QueuedRequest, outcome: Outcome) -> None:
         if queued.callback is None:
@@ -260,13 +310,7 @@ class _BrokerChannel:
     async def _exchange(self, queued: _QueuedRequest) -> Message:
         connection = self._connection
         if connection is None or connection.closed:
-            connection = await self._transport.connect(
-                self._broker_id, self._endpoint, timeout=self._settings.timeout
-            )
-            self._connection = connection
-            if self._is_unreachable:
-                _log.info("connected to broker %d again", self._broker_id)
-                self._is_unreachable = False
+            connection = await self._connect()
         answer = await connection.call(
             queued.request, queued.answer, version=queued.version, timeout=self._settings.timeout
         )
@@ -278,6 +322,10 @@ class _BrokerChannel:
             getattr(answer, "error_code", 0),
             correlation_id=connection.correlation_id,
         )
+        if self._was_refused and not getattr(answer, "error_code", 0):
+            self._was_refused = False
+            if self._manager.on_answered is not None:
+                self._manager.on_answered(self._broker_id)
         return answer
 
     def _retry_later(self, queued: _QueuedRequest, error: KafkaError) -> None:

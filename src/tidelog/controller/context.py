@@ -41,8 +41,10 @@ class ControllerContext:
         """The version of /controller_epoch in the tree."""
         self.live_or_shutting_down_brokers: dict[int, BrokerRegistration] = {}
         self.shutting_down_broker_ids: set[int] = set()
+        self.suspected_broker_ids: set[int] = set()
+        """Brokers that seem to be gone, while they are registered (see suspected_brokers)."""
         self.live_broker_ids: frozenset[int] = frozenset()
-        """The live brokers without those that are shutting down."""
+        """The live brokers without those that are shutting down or suspected."""
         self.topic_ids: dict[str, bytes] = {}
         self.topic_names: dict[bytes, str] = {}
         self.partitions: dict[TopicPartition, PartitionState] = {}
@@ -80,6 +82,7 @@ class ControllerContext:
         for broker_id in broker_ids:
             self.live_or_shutting_down_brokers.pop(broker_id, None)
             self.shutting_down_broker_ids.discard(broker_id)
+            self.suspected_broker_ids.discard(broker_id)
             self.offline_replicas_of_broker.pop(broker_id, None)
         self._brokers_changed()
 
@@ -88,11 +91,24 @@ class ControllerContext:
         self.shutting_down_broker_ids.add(broker_id)
         self._brokers_changed()
 
+    def begin_suspicion(self, broker_id: int) -> None:
+        """A live broker seems to be gone: it leads no partition from now on."""
+        self.suspected_broker_ids.add(broker_id)
+        self._brokers_changed()
+
+    def end_suspicion(self, broker_id: int) -> None:
+        self.suspected_broker_ids.discard(broker_id)
+        self._brokers_changed()
+
+    @property
+    def leaving_broker_ids(self) -> set[int]:
+        """The registered brokers that may not lead: they are shutting down or suspected."""
+        return self.shutting_down_broker_ids | self.suspected_broker_ids
+
     def _brokers_changed(self) -> None:
+        leaving = self.leaving_broker_ids
         self.live_broker_ids = frozenset(
-            broker_id
-            for broker_id in self.live_or_shutting_down_brokers
-            if broker_id not in self.shutting_down_broker_ids
+            broker_id for broker_id in self.live_or_shutting_down_brokers if broker_id not in leaving
         )
 
     def broker_epoch(self, broker_id: int) -> int:

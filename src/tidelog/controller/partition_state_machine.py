@@ -247,7 +247,7 @@ class PartitionStateMachine:
         epoch = self._context.epoch
         if strategy is ElectionStrategy.CONTROLLED_SHUTDOWN:
             online = self._online(partition, state, include_shutting_down=True)
-            shutting_down = self._context.shutting_down_broker_ids
+            shutting_down = self._context.leaving_broker_ids
             return election.elect_for_shutdown(state, online, epoch, shutting_down=shutting_down)
         online = self._online(partition, state)
         if strategy is ElectionStrategy.REASSIGNMENT:
@@ -267,6 +267,7 @@ class PartitionStateMachine:
             partition.topic: None
             for partition, state in states.items()
             if not any(self._context.is_replica_online(replica, partition) for replica in state.isr)
+            and not self._context.suspected_broker_ids.intersection(state.isr)
             and self._online(partition, state)
         }
         if strategy is ElectionStrategy.UNCLEAN or not topics:

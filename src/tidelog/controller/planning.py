@@ -50,6 +50,7 @@ class ControllerSettings:
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_seconds: float = 300.0
     leader_imbalance_per_broker_percentage: int = 10
+    broker_suspicion_enable: bool = True
 
 
 class ClusterView(Protocol):

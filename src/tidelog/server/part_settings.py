@@ -29,6 +29,7 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
         settings.leader_imbalance_check_interval_seconds = interval
         percentage = config.cluster.leader_imbalance_per_broker_percentage
         settings.leader_imbalance_per_broker_percentage = percentage
+        settings.broker_suspicion_enable = config.cluster.broker_suspicion_enable
     return settings
 
 

@@ -197,6 +197,8 @@ socket.request.max.bytes: The largest request; the broker closes a connection wi
 socket.send.buffer.bytes: The send buffer of a client's socket; with -1 the system adapts the size.
 tidelog.batch.unpacked.max.bytes: The largest decompressed size of a batch. The broker refuses a larger batch
   before it uses the memory.
+tidelog.broker.suspicion.enable: Whether the controller moves leaderships away from a broker on its own host
+  whose address refuses connections, before the session of that broker expires.
 tidelog.guardian.enable: Whether a small process waits for the death of the broker and then ends its ZooKeeper
   session, so that other brokers lead its partitions at once and not when the session expires.
 tidelog.log.level: The lowest level of log lines that the broker prints.

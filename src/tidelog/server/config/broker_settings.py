@@ -167,6 +167,7 @@ replication.quota.window.num int 11 low >=1
 replication.quota.window.size.seconds int 1 low >=1
 request.timeout.ms int 30000 high
 socket.connection.setup.timeout.ms long 10000 medium
+tidelog.broker.suspicion.enable boolean true low ours
 tidelog.guardian.enable boolean true low ours
 tidelog.zookeeper.digest password null low ours
 zookeeper.connect string null high retired

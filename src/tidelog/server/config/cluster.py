@@ -38,6 +38,7 @@ class ClusterConfig:
     zookeeper_digest: Password | None
     zookeeper_tls: ZooKeeperTls | None
     guardian_enable: bool
+    broker_suspicion_enable: bool
     control_plane_listener: str | None
     controlled_shutdown_enable: bool
     controlled_shutdown_max_retries: int
@@ -85,6 +86,7 @@ def cluster_config(
         zookeeper_digest=digest if isinstance(digest, Password) else None,
         zookeeper_tls=tls,
         guardian_enable=bool(values["tidelog.guardian.enable"]),
+        broker_suspicion_enable=bool(values["tidelog.broker.suspicion.enable"]),
         control_plane_listener=_control_plane(values, advertised, inter_broker),
         controlled_shutdown_enable=bool(values["controlled.shutdown.enable"]),
         controlled_shutdown_max_retries=_number(values, "controlled.shutdown.max.retries"),

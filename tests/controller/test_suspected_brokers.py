@@ -1,0 +1,170 @@
+"""A broker on the controller's host that refuses connections leads nothing until it answers again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.controller.controllers import Cluster, Node, simulated
+from tidelog.controller.interface import NewTopic
+from tidelog.errors import ErrorCode
+from tidelog.metadata.state import PartitionState
+from tidelog.partitions import TopicPartition
+from tidelog.protocol.messages.alter_partition import AlterPartitionRequest
+
+DEMO, ALONE = TopicPartition("demo", 0), TopicPartition("alone", 0)
+
+async def started(cluster: Cluster, *, host: str | None = "localhost", refuses: bool = True) -> Node:
+    """Broker 9 is the controller; demo-0 is on brokers 2, 3 and 1, alone-0 on broker 2."""
+    cluster.host = host
+    cluster.network.refuses = refuses
+    await cluster.start(9)
+    controller = await cluster.controller()
+    for broker_id in (1, 2, 3):
+        await cluster.start(broker_id)
+    await cluster.settle()
+    topics = [NewTopic("demo", assignments=[(0, [2, 3, 1])]), NewTopic("alone", assignments=[(0, [2])])]
+    results = await controller.controller.create_topics(topics)
+    assert [result.error for result in results] == [None, None]
+    await cluster.settle()
+    return controller
+
+
+def state(node: Node, partition: TopicPartition = DEMO) -> PartitionState:
+    return node.controller.context.partitions[partition]
+
+
+def test_leaders_move_away_long_before_the_session_expires() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            node = await started(cluster)
+            broker = cluster.nodes[2].broker
+            registered = len(cluster.nodes[2].registrations)
+            broker.is_up = False
+            began = asyncio.get_running_loop().time()
+            await cluster.until(lambda: state(node).leader == 3, "another leader")
+            assert asyncio.get_running_loop().time() - began < 1
+            await cluster.until(lambda: cluster.nodes[1].broker.leaders[DEMO] == 3, "the others know")
+            assert set(state(node).isr) == {1, 3}
+            # Nobody else has the records of this one: it keeps its leader and its ISR.
+            assert (state(node, ALONE).leader, state(node, ALONE).isr) == (2, [2])
+            assert cluster.zookeeper.tree.children("/brokers/ids") == ["1", "2", "3", "9"]
+
+            broker.is_up = True
+            await cluster.until(lambda: not node.controller.context.suspected_broker_ids, "its return")
+            await cluster.settle()
+            assert len(cluster.nodes[2].registrations) == registered
+            assert DEMO in broker.following
+            assert broker.leading == {ALONE: state(node, ALONE).leader_epoch}
+            assert 2 in node.controller.context.live_broker_ids
+
+    simulated(story())
+
+
+def test_a_suspected_broker_does_not_join_the_isr() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            node = await started(cluster)
+            cluster.nodes[2].broker.is_up = False
+            await cluster.until(lambda: state(node).leader == 3, "another leader")
+            context = node.controller.context
+            asked = AlterPartitionRequest.PartitionData(
+                leader_epoch=state(node).leader_epoch,
+                partition_epoch=state(node).partition_epoch,
+                new_isr_with_epochs=[
+                    AlterPartitionRequest.BrokerState(broker_id=id, broker_epoch=context.broker_epoch(id))
+                    for id in (1, 2, 3)
+                ],
+            )
+            topic = AlterPartitionRequest.TopicData(topic_id=context.topic_ids["demo"], partitions=[asked])
+            request = AlterPartitionRequest(broker_id=3, broker_epoch=context.broker_epoch(3), topics=[topic])
+            response = await node.controller.alter_partition(request, 3)
+            assert response.topics[0].partitions[0].error_code == ErrorCode.INELIGIBLE_REPLICA
+
+    simulated(story())
+
+
+@pytest.mark.parametrize("reason", ["time-out", "other host", "setting"])
+def test_nobody_is_suspected_without_a_refusal_on_this_host(reason: str) -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            cluster.settings.broker_suspicion_enable = reason != "setting"
+            node = await started(
+                cluster,
+                host=None if reason == "other host" else "localhost",
+                refuses=reason != "time-out",
+            )
+            before = state(node)
+            cluster.nodes[2].broker.is_up = False
+            await asyncio.sleep(30)  # of the simulated clock
+            assert state(node) == before
+            assert not node.controller.context.suspected_broker_ids
+
+    simulated(story())
+
+
+def test_only_one_broker_is_suspected_at_a_time() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            node = await started(cluster)
+            cluster.nodes[2].broker.is_up = False
+            await cluster.until(lambda: state(node).leader == 3, "another leader")
+            cluster.nodes[3].broker.is_up = False
+            await asyncio.sleep(10)
+            assert node.controller.context.suspected_broker_ids == {2}
+            assert state(node).leader == 3
+            cluster.nodes[2].broker.is_up = True
+            await cluster.until(lambda: node.controller.context.suspected_broker_ids == {3}, "the next one")
+            await cluster.until(lambda: state(node).leader == 1, "the last in-sync replica")
+
+    simulated(story())
+
+
+def test_no_unclean_leader_is_elected_on_a_suspicion() -> None:
+    """The suspected broker has all records, and broker 1, which lacks some, is the only other one."""
+
+    async def story() -> None:
+        async with Cluster() as cluster:
+            cluster.settings.unclean_leader_election_enable = True
+            node = await started(cluster)
+            topic = NewTopic("two", assignments=[(0, [2, 1])])
+            await node.controller.create_topics([topic])
+            two = TopicPartition("two", 0)
+            await cluster.crash(1)  # its session ends: only broker 2 stays in sync
+            await cluster.until(lambda: 1 not in node.controller.context.live_broker_ids, "the crash")
+            await cluster.settle()
+            assert state(node, two).isr == [2]
+            cluster.nodes[2].broker.is_up = False
+            await cluster.until(lambda: node.controller.context.suspected_broker_ids == {2}, "suspicion")
+            await cluster.start(1)
+            await cluster.until(lambda: 1 in node.controller.context.live_broker_ids, "broker 1")
+            await cluster.crash(3)  # elects for every partition whose leader is not online
+            await cluster.until(lambda: 3 not in node.controller.context.live_broker_ids, "broker 3")
+            await asyncio.sleep(1)
+            assert (state(node, two).leader, state(node, two).isr) == (2, [2])
+            await cluster.crash(2)  # now it is certain
+            await cluster.until(lambda: state(node, two).leader == 1, "the unclean leader")
+
+    simulated(story())
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_suspected_broker_whose_session_ends_is_dead(comes_back: bool) -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            node = await started(cluster)
+            cluster.nodes[2].broker.is_up = False
+            await cluster.until(lambda: state(node).leader == 3, "another leader")
+            await cluster.crash(2)
+            context = node.controller.context
+            if comes_back:
+                again = await cluster.start(2)  # waits until its last registration is gone
+                await cluster.until(lambda: DEMO in again.broker.following, "the follower")
+                await cluster.until(lambda: 2 in context.live_broker_ids, "its return")
+            else:
+                await cluster.until(lambda: 2 not in context.live_or_shutting_down_brokers, "its end")
+                assert state(node, ALONE).leader == -1
+            assert not context.suspected_broker_ids
+
+    simulated(story())
