@@ -1,4 +1,4 @@
-"""What the start of a broker does not import: each module costs CPU before the first answer."""
+"""What the start of a broker in a cluster does not import: each module costs CPU before the first answer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ def imported_with(module: str) -> set[str]:
     code = f"import sys, tidelog.server.broker, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
-
-
-def test_a_broker_alone_imports_nothing_of_a_cluster() -> None:
-    found = imported_with("tidelog.server.embedded_membership")
-    assert not {name for name in found if name.startswith(("tidelog.clients", "tidelog.metadata.zookeeper"))}
-    assert found.isdisjoint({"tidelog.controller.cluster_controller", "tidelog.controller.term"})
 
 
 def test_a_broker_of_a_cluster_imports_the_controller_and_the_clients_when_it_needs_them() -> None:
