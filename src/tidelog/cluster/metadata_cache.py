@@ -6,8 +6,10 @@ publishes snapshots; in a cluster the UpdateMetadata requests of the elected con
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidelog.metadata.state import ClusterState, PartitionState
@@ -30,6 +32,7 @@ class MetadataCache:
         # Whether the snapshot has the topics of the cluster. Before that, a missing topic may well exist:
         # nobody may act on its absence.
         self.is_initialized = False
+        self._has_brokers = asyncio.Event()
         self.features: dict[str, int] = {}
         # Rises with every change of the finalized features; clients keep those with the highest epoch.
         self.features_epoch = 0
@@ -72,7 +75,16 @@ class MetadataCache:
         found = state.topics.get(topic) if isinstance(topic, str) else state.topic_by_id(topic)
         return None if found is None else found.partitions.get(index)
 
+    async def wait_for_brokers(self, seconds: float) -> bool:
+        """Wait until the snapshot has brokers; returns whether it has. It has none when a broker starts."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._has_brokers.wait()
+        return self._has_brokers.is_set()
+
     def _publish(self, state: ClusterState, deleted: list[tuple[str, bytes]]) -> None:
         self.snapshot = state
+        if state.brokers:
+            self._has_brokers.set()
         if deleted and self.topics_deleted is not None:
             self.topics_deleted(deleted)

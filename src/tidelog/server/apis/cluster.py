@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+
 from tidelog.errors import ErrorCode
 from tidelog.network.request import Request
 from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tidelog.server.apis.api import Api
-from tidelog.server.apis.metadata import CLUSTER_OPERATIONS, NOT_ASKED_FOR
+from tidelog.server.apis.metadata import CLUSTER_OPERATIONS, NOT_ASKED_FOR, wait_for_brokers
 from tidelog.server.services import Services
 
 BROKERS = 1
@@ -21,6 +23,21 @@ CONTROLLERS = 2
 
 
 def describe_cluster(
+    services: Services, request: Request, body: DescribeClusterRequest
+) -> DescribeClusterResponse | Coroutine[None, None, DescribeClusterResponse]:
+    if not services.metadata.snapshot.brokers:
+        return _describe_with_brokers(services, request, body)
+    return _describe_cluster(services, request, body)
+
+
+async def _describe_with_brokers(
+    services: Services, request: Request, body: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    await wait_for_brokers(services, request)
+    return _describe_cluster(services, request, body)
+
+
+def _describe_cluster(
     services: Services, request: Request, body: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     state = services.metadata.snapshot

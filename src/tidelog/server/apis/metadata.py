@@ -8,6 +8,9 @@
 - A partition whose leader is not alive is LEADER_NOT_AVAILABLE with the leader -1. If the leader has no
   endpoint on the client's listener, it is LISTENER_NOT_FOUND, below v6 LEADER_NOT_AVAILABLE. v0 lists only
   replicas with an endpoint on the client's listener; a partition with others is REPLICA_NOT_AVAILABLE.
+- A broker that starts in a cluster answers when it knows brokers. It closes the connection if no controller
+  has told it of any within five seconds: librdkafka 2.10 and later forget all brokers after an answer
+  without brokers.
 - v5 has the offline replicas. v8 answers with the authorized operations, if the client asks for them.
 DescribeTopicPartitions describes topics in pages of `response_partition_limit` partitions, at least one, with
 a cursor for the next page. A cursor with a negative partition, or with a topic that is not requested, is
@@ -16,8 +19,10 @@ INVALID_REQUEST for every topic.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+
 from tidelog.controller.validation import check_topic_name
-from tidelog.errors import ErrorCode, InvalidTopic, KafkaError
+from tidelog.errors import BrokerNotAvailable, ErrorCode, InvalidTopic, KafkaError
 from tidelog.metadata.state import NO_LEADER, ClusterState, PartitionState, TopicState
 from tidelog.network.request import Request
 from tidelog.protocol.messages.describe_topic_partitions import (
@@ -28,7 +33,7 @@ from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.wire import ZERO_UUID
 from tidelog.server.apis.api import Api
 from tidelog.server.services import Services
-from tidelog.slices import Slices, mapped
+from tidelog.slices import Slices, finished, mapped
 
 # Without an authorizer every operation is allowed; each operation of a resource has one bit.
 # Topics: read, write, create, delete, alter, describe, describe configs, alter configs.
@@ -38,11 +43,36 @@ CLUSTER_OPERATIONS = 8096
 NOT_ASKED_FOR = -2147483648
 
 METADATA, LATEST = 3, 13
+BROKERS_SECONDS = 5.0
+"""How long a client waits for a broker that starts and knows no broker yet."""
 LISTENER_NOT_FOUND_FROM = 6
 """The first version whose clients know LISTENER_NOT_FOUND."""
 
 
-def metadata(services: Services, request: Request, body: MetadataRequest) -> Slices[MetadataResponse]:
+def metadata(
+    services: Services, request: Request, body: MetadataRequest
+) -> Slices[MetadataResponse] | Coroutine[None, None, MetadataResponse]:
+    if not services.metadata.snapshot.brokers:
+        return _metadata_with_brokers(services, request, body)
+    return _metadata(services, request, body)
+
+
+async def _metadata_with_brokers(
+    services: Services, request: Request, body: MetadataRequest
+) -> MetadataResponse:
+    await wait_for_brokers(services, request)
+    return await finished(_metadata(services, request, body))
+
+
+async def wait_for_brokers(services: Services, request: Request) -> None:
+    """Wait until this broker knows brokers. Closes the connection and raises BrokerNotAvailable without."""
+    request.waiting()
+    if not await services.metadata.wait_for_brokers(BROKERS_SECONDS):
+        request.close_connection("this broker has not heard of a controller yet")
+        raise BrokerNotAvailable("this broker has not heard of a controller yet")
+
+
+def _metadata(services: Services, request: Request, body: MetadataRequest) -> Slices[MetadataResponse]:
     state = services.metadata.snapshot
     wanted = body.topics
     view = ListenerView(state, request)
