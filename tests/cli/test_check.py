@@ -38,6 +38,7 @@ def test_a_durable_topic_keeps_all_rules() -> None:
     assert [(finding.rule, finding.status) for finding in findings] == [
         (rule, Status.OK) for rule in (4, 5, 6, 7)
     ]
+    assert {finding.text for finding in findings} == {"1 topic"}
 
 
 @pytest.mark.parametrize(

@@ -181,10 +181,8 @@ def look_at_topics(topics: Iterable[Durability], brokers: int) -> list[Finding]:
     """Rules 4 to 7 of topics; topics with the same finding share one."""
     found = list(topics)
     findings = [finding for topic in found for finding in _durability(topic, _topic_advice(brokers))]
-    return [
-        *_kept(findings, f"{len(found):,} topics" if found else "no topics"),
-        *_merged(findings, "topics"),
-    ]
+    subject = "1 topic" if len(found) == 1 else f"{len(found):,} topics"
+    return [*_kept(findings, subject), *_merged(findings, "topics")]
 
 
 def look_at_brokers(brokers: Iterable[Durability]) -> list[Finding]:
