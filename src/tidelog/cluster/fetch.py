@@ -7,7 +7,7 @@ a replica selector the leader sends a consumer to a follower in its rack.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -44,16 +44,15 @@ class FetchParams:
     replica_epoch: int = -1  # the broker epoch of a follower
     client_rack: str | None = None  # None before version 11, whose consumers read from leaders alone
     listener: str = ""
+    # Whether the fetcher is a follower, which reads uncommitted records up to the log end.
+    reads_to_log_end: bool = field(init=False)
+    # Whether a broker that does not lead the partition has to refuse the fetch.
+    reads_from_leader: bool = field(init=False)
 
-    @property
-    def reads_to_log_end(self) -> bool:
-        """Whether the fetcher is a follower, which reads uncommitted records up to the log end."""
-        return self.replica_id >= 0
-
-    @property
-    def reads_from_leader(self) -> bool:
-        """Whether a follower has to refuse the fetch."""
-        return self.replica_id >= 0 or (self.replica_id == CONSUMER and self.client_rack is None)
+    def __post_init__(self) -> None:
+        self.reads_to_log_end = self.replica_id >= 0
+        is_old_consumer = self.replica_id == CONSUMER and self.client_rack is None
+        self.reads_from_leader = self.reads_to_log_end or is_old_consumer
 
 
 def read_partition(
