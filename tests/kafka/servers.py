@@ -129,6 +129,14 @@ class JavaServer:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def restart(self, *, kill: bool) -> None:
         if kill:
             self.kill()
