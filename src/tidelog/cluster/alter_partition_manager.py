@@ -150,11 +150,18 @@ class AlterPartitionManager:
                 continue
             if self._unanswered.get(change.key) is change:
                 del self._unanswered[change.key]
-            if partition.error_code:
-                change.answered(None, partition.error_code)
-            else:
-                state = AlteredPartition(
-                    partition.leader_id, partition.leader_epoch, partition.isr, partition.partition_epoch
-                )
-                change.answered(state, ErrorCode.NONE)
+            try:
+                _answer(change, partition)
+            except Exception:
+                log.exception("the in-sync replicas of %s-%d could not be changed", *change.key)
         return is_complete
+
+
+def _answer(change: IsrChange, partition: AlterPartitionResponse.PartitionData) -> None:
+    if partition.error_code:
+        change.answered(None, partition.error_code)
+        return
+    state = AlteredPartition(
+        partition.leader_id, partition.leader_epoch, partition.isr, partition.partition_epoch
+    )
+    change.answered(state, ErrorCode.NONE)

@@ -87,7 +87,8 @@ class IsrManager:
         """Ask for a follower to join the ISR if it has caught up. It has just fetched."""
         followers, leader_log = partition.followers, partition.log
         if (
-            followers.pending is not None
+            self._is_closed
+            or followers.pending is not None
             or replica.broker_id in followers.isr
             or leader_log is None
             or replica.log_end_offset < leader_log.high_watermark
@@ -117,7 +118,11 @@ class IsrManager:
         if self._is_closed:
             return
         for _ in range(min(PARTITIONS_PER_TURN, len(partitions))):
-            self.maybe_shrink(partitions.pop())
+            partition = partitions.pop()
+            try:
+                self.maybe_shrink(partition)
+            except Exception:
+                log.exception("the in-sync replicas of %s could not be checked", partition.name)
         if partitions:
             self._timer = self._scheduler.schedule(0.0, lambda: self._check_some(partitions))
         else:

@@ -301,8 +301,11 @@ class Partition(LogListener):
         )
 
     def can_append_own_now(self) -> bool:
-        """The same for batches that this broker made, with acks=all; they are not joined with others."""
-        return not self.appends.turn and self.can_append_now(-1)
+        """The same for batches that this broker made; they are not joined with others.
+
+        With several replicas they are committed later.
+        """
+        return not self.appends.turn and self.flushes.running is None and self.can_append_now(1)
 
     def check_now(self, data: memoryview, now_ms: int, allow_zstd: bool) -> CheckedBatch:
         """Check a client's batch on the loop. KafkaError if it is invalid, or too large for the loop."""

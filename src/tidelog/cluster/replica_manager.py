@@ -13,7 +13,7 @@ from tidelog.clock import Scheduler
 from tidelog.cluster.append_request import ACKS_ALL, AppendRequest
 from tidelog.cluster.append_request import AppendOutcome as AppendOutcome
 from tidelog.cluster.append_rules import AppendRulesTable
-from tidelog.cluster.delayed import DelayedDeleteRecords
+from tidelog.cluster.delayed import DelayedDeleteRecords, DelayedProduce
 from tidelog.cluster.followers import IsrRules, Replica
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.partition import HEAVY_BYTES, Partition
@@ -298,7 +298,7 @@ class ReplicaManager:
         """
 
         if len(batch) < HEAVY_BYTES and partition.can_append_own_now():
-            self._append_one_own_now(partition, batch, transaction_version, written, done)
+            self._append_one_own_now(partition, batch, transaction_version, timeout_ms, written, done)
             return
 
         def finished(outcomes: list[AppendOutcome]) -> None:
@@ -328,7 +328,7 @@ class ReplicaManager:
         `done` is called for each with its index, when it is committed, or with the error.
         """
         if len(batches) > 1 and sum(map(len, batches)) < HEAVY_BYTES and partition.can_append_own_now():
-            self._append_own_now(partition, batches, versions, done)
+            self._append_own_now(partition, batches, versions, timeout_ms, done)
             return
         for slot, (batch, version) in enumerate(zip(batches, versions, strict=True)):
             self.append_own(
@@ -345,10 +345,11 @@ class ReplicaManager:
         partition: Partition,
         batch: memoryview,
         version: int,
+        timeout_ms: int,
         written: Callable[[AppendResult], None],
         done: Callable[[KafkaError | None], None],
     ) -> None:
-        """Append and answer in this turn of the loop, unless the topic asks for a flush (flush.messages)."""
+        """Append in this turn of the loop, and answer when the batch is flushed and committed."""
         try:
             partition.check_in_sync_replicas()
             result = partition.append_one_own_now(batch, self.clock.ms(), version)
@@ -360,17 +361,14 @@ class ReplicaManager:
             done(UnknownServerError())
             return
         written(result)
-        if result.needs_flush:
-            self.flush_then(partition, result.base_offset, lambda error: done(_as_kafka_error(error)))
-        else:
-            partition.advance_high_watermark()
-            done(None)
+        self._when_committed(partition, result.needs_flush, result, result, timeout_ms, done)
 
     def _append_own_now(
         self,
         partition: Partition,
         batches: Sequence[memoryview],
         versions: Sequence[int],
+        timeout_ms: int,
         done: Callable[[int, KafkaError | None], None],
     ) -> None:
         """The same for several batches, with one write."""
@@ -391,12 +389,42 @@ class ReplicaManager:
             for slot, outcome in enumerate(outcomes):
                 done(slot, outcome if isinstance(outcome, KafkaError) else failure)
 
-        if any(result.needs_flush for result in results):
-            self.flush_then(partition, results[0].base_offset, lambda error: told(_as_kafka_error(error)))
-        else:
-            if results:
-                partition.advance_high_watermark()
+        if not results:
             told(None)
+            return
+        needs_flush = any(result.needs_flush for result in results)
+        self._when_committed(partition, needs_flush, results[0], results[-1], timeout_ms, told)
+
+    def _when_committed(
+        self,
+        partition: Partition,
+        needs_flush: bool,
+        first: AppendResult,
+        last: AppendResult,
+        timeout_ms: int,
+        done: Callable[[KafkaError | None], None],
+    ) -> None:
+        """Call `done` when the batches from `first` to `last` are flushed, if asked for, and committed."""
+        if not needs_flush:
+            partition.advance_high_watermark()
+            if len(partition.replicas) == 1:
+                done(None)
+                return
+
+        def flushed(error: BaseException | None) -> None:
+            if error is not None or len(partition.replicas) == 1:
+                done(_as_kafka_error(error))
+                return
+            outcome = AppendOutcome(last, None)
+            operation = DelayedProduce([outcome], lambda _: done(_as_kafka_error(outcome.error)), None)
+            operation.want(outcome, partition, last.last_offset + 1)
+            key = (partition.topic, partition.index)
+            self.produce_purgatory.try_complete_else_watch(operation, (key,), timeout_ms)
+
+        if needs_flush:
+            self.flush_then(partition, first.base_offset, flushed)
+        else:
+            flushed(None)
 
     def follower_fetched(
         self, partition: Partition, replica: Replica, wanted: FetchPartition, leader_end: int, epoch: int
