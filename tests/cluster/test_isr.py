@@ -134,10 +134,12 @@ def test_a_member_leaves_when_it_has_not_been_caught_up_for_too_long(world: Repl
     assert world.asked.changes == [], "30 seconds are allowed"
     world.advance(15)
     assert world.asked.isr() == [SELF, OTHER]
+    world.produce(partition, batch(), acks=1)
+    world.follow(2, replica_id=OTHER)
     assert high_watermark(partition) == 0, "the member that shall leave still counts"
     world.asked.grant()
     assert partition.isr == [SELF, OTHER]
-    assert high_watermark(partition) == 1
+    assert high_watermark(partition) == 2
     assert world.meters.shrinks.count == 1
 
 
