@@ -46,6 +46,12 @@ class LeaderEndPoint:
         """Whether the leader is among the live brokers."""
         return self._endpoint_of(self.leader_id) is not None
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the leader, for metrics; empty while it is not known."""
+        endpoint = self._endpoint_of(self.leader_id)
+        return ("", 0) if endpoint is None else (endpoint.host, endpoint.port)
+
     async def connect(self) -> None:
         """Raises KafkaError if the leader cannot be reached."""
         endpoint = self._endpoint_of(self.leader_id)

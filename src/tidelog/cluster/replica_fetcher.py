@@ -104,6 +104,11 @@ class ReplicaFetcher:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the task has ended although there are partitions."""
+        return bool(self.states) and self._task is not None and self._task.done()
+
     # -- partitions
 
     def add(self, states: Iterable[PartitionFetchState]) -> None:

@@ -43,8 +43,10 @@ class ReplicaFetcherManager:
         self.fetchers: dict[FetcherKey, ReplicaFetcher] = {}
         self.failed: dict[PartitionKey, None] = {}
         """Partitions that are not fetched until the controller sends a new state."""
-        self.on_fetched: Callable[[PartitionKey, int], None] | None = None
+        self.on_fetched: Callable[[PartitionFetchState, int], None] | None = None
         """Called with the bytes of a partition that were fetched."""
+        self.on_started: Callable[[ReplicaFetcher], object] | None = None
+        """Called with each new fetcher."""
         self._broker_id = broker_id
         self._scheduler = scheduler
         self._transport_of = transport_of
@@ -129,6 +131,8 @@ class ReplicaFetcherManager:
         fetcher = self.fetchers.get(place)
         if fetcher is None:
             fetcher = self.fetchers[place] = self._new_fetcher(*place)
+            if self.on_started is not None:
+                self.on_started(fetcher)
         return fetcher
 
     def _new_fetcher(self, leader_id: int, number: int) -> ReplicaFetcher:
@@ -141,7 +145,7 @@ class ReplicaFetcherManager:
             timeout=self.settings.socket_timeout_ms / 1000,
         )
         return ReplicaFetcher(
-            f"ReplicaFetcher-{number}-{leader_id}", leader, self._scheduler, self.settings, self
+            f"ReplicaFetcherThread-{number}-{leader_id}", leader, self._scheduler, self.settings, self
         )
 
     def _log_start_moved(self, partition: Partition) -> None:
@@ -159,7 +163,7 @@ class ReplicaFetcherManager:
         if self._quota is not None:
             self._quota.record(state.partition, count)
         if self.on_fetched is not None:
-            self.on_fetched(state.key, count)
+            self.on_fetched(state, count)
 
     def mark_failed(self, key: PartitionKey) -> None:
         self._places.pop(key, None)

@@ -44,6 +44,7 @@ from tidelog.server.controller_channel import ControllerChannel, ControllerNode
 from tidelog.server.controller_client import ControllerClient
 from tidelog.server.controller_metrics import register_controller_metrics
 from tidelog.server.dynamic_config import DynamicConfig
+from tidelog.server.fetcher_metrics import FetcherMetrics
 from tidelog.server.follower_replication import FollowerReplication
 from tidelog.server.forwarding import ForwardingManager
 from tidelog.server.membership import Identity, known_broker_id, known_cluster_id
@@ -249,6 +250,7 @@ class ZooKeeperMembership:
             lambda: self._broker_epoch,
         )
         states.fetchers = self._following.fetchers
+        FetcherMetrics(services.metrics.registry, self._following.fetchers)
         self._replication = LeaderReplication(
             services, self._cluster, self._make_channel(), lambda: self._broker_epoch
         )
