@@ -409,6 +409,9 @@ class ReplicaMoves:
         elif isinstance(error, FileNotFoundError) and not move.log.segments.contains_base(move.copy.reading):
             self._step(move)  # retention deleted the segment
             return
+        elif move.log.generation != move.copy.generation:
+            self._step(move)  # a follower was truncated: the copy starts over
+            return
         else:
             self._logs.storage_failed(move.log, error)
         self._end(move)
