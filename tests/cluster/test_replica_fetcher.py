@@ -20,8 +20,9 @@ from tests.cluster.scripted_leader import (
 from tests.cluster.world import HeldWorker
 from tidelog.clock import ManualClock
 from tidelog.cluster.follower_quota import FollowerQuota
+from tidelog.cluster.partition_fetch_state import PartitionFetchState
 from tidelog.cluster.replication_quota import ReplicationQuota
-from tidelog.errors import ErrorCode
+from tidelog.errors import ErrorCode, NotLeaderOrFollower
 from tidelog.metadata.state import PartitionState
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.records.batch import Record, build_batch
@@ -425,3 +426,44 @@ def test_topics_without_ids_are_fetched_by_name(tmp_path: Path) -> None:
         await follower.until(lambda: len(follower.leader.fetches) == 2)
 
     follower.run(test())
+
+
+def test_an_idle_fetch_looks_at_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = Follower(tmp_path)
+    looks: list[PartitionFetchState] = []
+    is_ready = PartitionFetchState.is_ready
+
+    def counted(state: PartitionFetchState, now: float) -> bool:
+        looks.append(state)
+        return is_ready(state, now)
+
+    monkeypatch.setattr(PartitionFetchState, "is_ready", counted)
+
+    async def test() -> None:
+        follower.manager.add([follower.follow(index) for index in range(20)])
+        await follower.asked()
+        assert len(looks) == 20
+        looks.clear()
+        for _ in range(5):
+            following = await follower.answered()
+            assert (following.topics, following.forgotten_topics_data) == ([], [])
+        assert looks == []
+
+    follower.run(test())
+
+
+def test_a_follower_that_is_truncated_is_not_read(tmp_path: Path) -> None:
+    follower = Follower(tmp_path)
+    partition = follower.follow()
+    log = partition.log_or_raise()
+    log.append_as_follower(batches((0, 2, 0), (2, 2, 0)), 0)
+    assert partition.local_log(only_leader=False) is log
+    truncation = log.truncation(2, 0)
+    truncation.find()
+    truncation.begin()
+    with pytest.raises(NotLeaderOrFollower, match="truncated"):
+        partition.local_log(only_leader=False)
+    truncation.cut()
+    truncation.end()
+    assert partition.local_log(only_leader=False) is log
+    follower.world.close()

@@ -236,6 +236,8 @@ class Partition(LogListener):
             raise NotLeaderOrFollower(f"{self.name} is led by broker {self.leader_id}, not by this one")
         if self.log is None or self.offline:
             raise KafkaStorageError(f"the folder of {self.name} is offline")
+        if not only_leader and self.log.is_truncating:
+            raise NotLeaderOrFollower(f"{self.name} is being truncated to what its leader has")
         return self.log
 
     def follower(self, replica_id: int, current_leader_epoch: int = -1, broker_epoch: int = -1) -> Replica:

@@ -54,7 +54,7 @@ class ReplicaFetcherManager:
         self._broker_epoch = broker_epoch
         self._quota = quota
         self._places: dict[PartitionKey, ReplicaFetcher] = {}
-        self._closing: list[ReplicaFetcher] = []
+        self._closing: dict[asyncio.Task[None], None] = {}  # each waits for the end of a closed fetcher
         self._closed = False
 
     def add(self, partitions: Iterable[Partition]) -> None:
@@ -116,14 +116,14 @@ class ReplicaFetcherManager:
 
     async def wait_closed(self) -> None:
         """Wait for the appends and truncations that have begun."""
-        for fetcher in list(self._closing):
-            await fetcher.wait_closed()
+        if self._closing:
+            await asyncio.wait(list(self._closing))
 
     def _close(self, fetcher: ReplicaFetcher) -> None:
         fetcher.close()
-        self._closing.append(fetcher)
-        task = asyncio.get_running_loop().create_task(fetcher.wait_closed())
-        task.add_done_callback(lambda _: self._closing.remove(fetcher))
+        ended = asyncio.get_running_loop().create_task(fetcher.wait_closed())
+        self._closing[ended] = None
+        ended.add_done_callback(lambda _: self._closing.pop(ended, None))
 
     def _fetcher_of(self, partition: Partition) -> ReplicaFetcher:
         number = (31 * java_string_hash(partition.topic) + partition.index) & 0x7FFFFFFF
