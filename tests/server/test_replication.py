@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,6 +138,40 @@ def test_no_acknowledged_record_is_lost_with_its_leader(cluster: ClusterOfBroker
     produce(cluster, "copied", last, compiled=compiled)
     assert consume(cluster, "copied", 611) == values + more + last
     await_same(cluster, "copied")
+
+
+def test_records_that_only_a_dead_leader_had_are_truncated_when_it_is_back(cluster: ClusterOfBrokers) -> None:
+    create(cluster, "diverged")
+    await_isr(cluster, "diverged", 3)
+    committed = [b"committed-%d" % number for number in range(20)]
+    produce(cluster, "diverged", committed, compiled=False)
+    await_same(cluster, "diverged")
+    tail = [b"tail-%d" % number for number in range(5)]
+    leader = partition(cluster, "diverged").leader_id
+    followers = [broker for id, broker in cluster.brokers.items() if id != leader]
+    for broker in followers:
+        os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        with Producer(bootstrap_servers=cluster[leader].bootstrap, acks="1") as producer:
+            for value in tail:
+                producer.send("diverged", value).result(30)
+        cluster[leader].kill()
+    finally:
+        for broker in followers:
+            os.kill(broker.pid, signal.SIGCONT)
+    eventually(lambda: partition(cluster, "diverged").leader_id not in (-1, leader), "another leader", 60.0)
+    more = [b"more-%d" % number for number in range(20)]
+    produce(cluster, "diverged", more, compiled=False)
+    assert tail[-1] in stored(cluster[leader], "diverged")
+    cluster[leader].restart()
+    await_isr(cluster, "diverged", 3)
+    same = await_same(cluster, "diverged")
+    # An answer with the first of them may have been on its way to a follower.
+    kept = [value for value in tail if value in same]
+    assert kept == tail[: len(kept)]
+    assert len(kept) < len(tail)
+    assert consume(cluster, "diverged", 40 + len(kept)) == committed + kept + more
+    assert "diverges from its leader" in cluster[leader].log()
 
 
 def test_committed_offsets_and_transactions_survive_their_coordinator(cluster: ClusterOfBrokers) -> None:
