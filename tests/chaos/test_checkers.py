@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import pytest
+
 from tests.chaos.controllers import check_controllers
 from tests.chaos.faulty_cluster import EXPLAINED
 from tests.chaos.views import View
 from tests.chaos.watch_probes import missing_data_watches
 from tests.chaos.writer import check_writes
 from tests.faults.client import surprises
+from tests.support.run_queue import RunQueue, within_own_time
+from tests.support.wait import eventually
 
 
 def elected(broker: int, epoch: int) -> str:
@@ -78,3 +86,39 @@ def test_an_unexpected_error_in_a_log_is_found() -> None:
     expected = 'level=error part=state.change msg="partitions cannot move to x: no replica may lead: t-0"'
     failure = 'level=error part=controller msg="the controller\'s event BrokerChange failed"'
     assert surprises(f"{expected}\n{failure}\n", EXPLAINED) == [failure]
+
+
+def test_an_error_of_the_program_about_replicas_is_found() -> None:
+    expected = (
+        'level=error msg="partitions cannot move to OnlinePartition: none of the replicas [1] is online: t-0"'
+    )
+    failure = (
+        'level=error msg="t-0 cannot be as the controller wants it: broker 2 is none of the replicas [1]"'
+    )
+    assert surprises(f"{expected}\n{failure}\n", EXPLAINED) == [failure]
+
+
+def test_time_in_the_run_queue_is_counted() -> None:
+    """Two processes that never rest share a core: each waits for the other."""
+    core = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    busy = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    try:
+        queue = RunQueue([process.pid for process in busy])
+        eventually(lambda: queue.seconds() > 0.1, "the processes wait for each other", 60)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def test_what_does_not_happen_in_its_own_time_fails() -> None:
+    asked: list[int] = []
+
+    def third_time() -> bool:
+        asked.append(1)
+        return len(asked) == 3
+
+    assert within_own_time(third_time, "the third time", 60.0, [], 0.001) < 60.0
+    with pytest.raises(AssertionError, match=r"never: not within 0\.05 s"):
+        within_own_time(lambda: False, "never", 0.05, [], 0.001)

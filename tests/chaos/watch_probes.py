@@ -16,7 +16,6 @@ from kazoo.exceptions import NoNodeError
 
 from tests.chaos.views import cluster_view
 from tests.support.raw import ConnectionClosed, NoAnswer, RawConnection
-from tests.support.wait import eventually
 from tidelog.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 
 BROKER = 4
@@ -25,6 +24,8 @@ NOBODY = 99
 """A broker that does not exist: a failed log folder of it changes nothing."""
 
 Address = tuple[str, int]
+Wait = Callable[[Callable[[], bool], str], object]
+"""Waits until a probe is true. Raises an AssertionError that names what did not happen in time."""
 
 
 def data_watches(port: int) -> dict[int, set[str]]:
@@ -62,7 +63,7 @@ class WatchProbes:
     """`probe` raises an AssertionError that names the first watch that is lost."""
 
     kazoo: KazooClient
-    seconds: float
+    wait: Wait
     round: int = 0
 
     def probe(self, addresses: Mapping[int, Address]) -> None:
@@ -124,7 +125,7 @@ class WatchProbes:
             )
 
     def _await(self, probe: Callable[[], bool], what: str) -> None:
-        eventually(probe, what, self.seconds, 0.02)
+        self.wait(probe, what)
 
 
 def topics_in_tree(kazoo: KazooClient) -> list[str]:
