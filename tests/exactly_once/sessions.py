@@ -6,6 +6,7 @@ on, and that nobody knows what became of the last thing it asked for.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +134,12 @@ class ConfluentSession:
                 "retry.backoff.ms": 20,
                 # With the other strategy librdkafka 2.16 may wait for ever for a coordinator it has given up.
                 "metadata.recovery.strategy": "none",
-                "log_level": 0,
+                # Into the log of the process, beside the history.
+                **(
+                    {"debug": "eos,broker,protocol", "log_level": 7}
+                    if os.environ.get("TIDELOG_TEST_DEBUG")
+                    else {"log_level": 0}
+                ),
             }
         )
 
