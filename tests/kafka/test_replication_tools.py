@@ -1,4 +1,4 @@
-"""Our tools for replicated partitions and Kafka's print and do the same on three brokers of Kafka 3.9.
+"""Our tools for replicated partitions and Kafka's print and do the same, on brokers of Kafka 3.9 and on ours.
 
 Each cycle of commands runs twice from the same state, with Kafka's tool and with ours. Lines, exit codes and
 the settings that the tools leave behind are compared.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ from click.testing import CliRunner
 
 from tests.kafka.jars import run_tool
 from tests.kafka.servers import Kafka3, ZooKeeper
+from tests.support.broker import Broker
+from tests.support.cluster import ClusterOfBrokers
 from tests.support.contents import produce
 from tests.support.wait import eventually
 from tidelog import Admin, NewTopic
@@ -33,6 +35,7 @@ KAFKAS = {
     "topics": TOOLS + "TopicCommand",
     "log-dirs": TOOLS + "LogDirsCommand",
 }
+BROKERS = (1, 2, 3)
 OWN_SETTINGS = (
     ConfigSource.DYNAMIC_TOPIC_CONFIG,
     ConfigSource.DYNAMIC_BROKER_CONFIG,
@@ -55,7 +58,7 @@ Run = Callable[..., Done]
 
 
 class Cluster:
-    def __init__(self, folder: Path, brokers: dict[int, Kafka3]) -> None:
+    def __init__(self, folder: Path, brokers: Mapping[int, Kafka3 | Broker]) -> None:
         self.folder = folder
         self.brokers = brokers
         self.admin = Admin(bootstrap_servers=self.bootstrap)
@@ -63,6 +66,13 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         return self.brokers[1].bootstrap
+
+    def data(self, broker_id: int) -> Path:
+        return self.folder / f"data-{broker_id}"
+
+    def stop(self, broker_id: int) -> None:
+        broker = self.brokers[broker_id]
+        _ = broker.terminate() if isinstance(broker, Broker) else broker.stop()
 
     def theirs(self, tool: str, *arguments: str) -> Done:
         done = run_tool("kafka3", KAFKAS[tool], "--bootstrap-server", self.bootstrap, *arguments)
@@ -108,26 +118,41 @@ class Cluster:
         return str(file)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("kafka")
+SETTINGS = {"auto.leader.rebalance.enable": "false"}
+
+
+@contextmanager
+def of_kafka(folder: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
         zookeeper = stack.enter_context(ZooKeeper(folder / "zookeeper"))
         brokers = {}
-        for broker_id in (1, 2, 3):
-            data = folder / f"data-{broker_id}"
-            settings = {
-                "broker.id": str(broker_id),
-                "broker.rack": f"rack-{broker_id}",
-                "log.dirs": f"{data / 'a'},{data / 'b'}",
-                "auto.leader.rebalance.enable": "false",
-            }
-            kafka = Kafka3(folder / f"kafka-{broker_id}", data, zookeeper, settings)
+        for broker_id in BROKERS:
+            own = {"broker.id": str(broker_id), "log.dirs": log_dirs(folder, broker_id)}
+            kafka = Kafka3(folder / f"kafka-{broker_id}", folder, zookeeper, SETTINGS | own)
             brokers[broker_id] = stack.enter_context(kafka)
-        made = Cluster(folder, brokers)
-        stack.callback(made.admin.close)
+        yield Cluster(folder, brokers)
+
+
+@contextmanager
+def of_tidelog(folder: Path) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(ClusterOfBrokers(folder, 0, SETTINGS))
+        for broker_id in BROKERS:
+            cluster.add(broker_id, {"log.dirs": log_dirs(folder, broker_id)}).start()
+        yield Cluster(folder, cluster.brokers)
+
+
+def log_dirs(folder: Path, broker_id: int) -> str:
+    data = folder / f"data-{broker_id}"
+    return f"{data / 'a'},{data / 'b'}"
+
+
+@pytest.fixture(scope="module", params=[of_kafka, of_tidelog])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with request.param(tmp_path_factory.mktemp("cluster")) as made:
         eventually(lambda: len(made.admin.describe_cluster().nodes) == 3, "all brokers are there", 60.0)
         yield made
+        made.admin.close()
 
 
 def entry(topic: str, partition: int, *replicas: int, **more: object) -> dict[str, object]:
@@ -170,13 +195,18 @@ def test_partitions_move_between_brokers(cluster: Cluster) -> None:
     theirs, ours = cycle(cluster.theirs), cycle(cluster.ours)
     for expected, step in zip(theirs, ours, strict=True):
         assert step == expected
+    assert ours[3][2] == [
+        "Current partition reassignments:",
+        "moved-0: replicas: 1,2,3. adding: 1. removing: 3.",
+        "moved-1: replicas: 2,1,3. adding: 2. removing: 3.",
+    ]
     assert ours[-1][2][1:4] == [f"Reassignment of partition moved-{n} is completed." for n in range(3)]
 
 
 def test_replicas_move_between_folders(cluster: Cluster) -> None:
     cluster.create("folders", (2, 1))
     produce(cluster.bootstrap, {("folders", 0): [bytes(1000)] * 20_000})
-    data = cluster.brokers[2].data
+    data = cluster.data(2)
 
     def other_folder() -> str:
         return str(data / ("b" if (data / "a" / "folders-0").exists() else "a"))
@@ -305,13 +335,12 @@ def test_a_replica_that_differs_is_found(cluster: Cluster) -> None:
     done = cluster.ours("replica-verification", *flags)
     assert (done.exit_code, len(done.lines)) == (0, 2)
     assert done.lines[-1].endswith("max lag is 0 for partition tampered-0 at offset 10 among 1 partitions")
-    kafka = cluster.brokers[3]
-    kafka.stop()
-    (log,) = kafka.data.glob("*/tampered-0/00000000000000000000.log")
+    cluster.stop(3)
+    (log,) = cluster.data(3).glob("*/tampered-0/00000000000000000000.log")
     with log.open("r+b") as file:
         file.seek(17)  # the checksum of the first batch
         file.write(b"\x01\x02\x03\x04")
-    kafka.start()
+    cluster.brokers[3].start()
     eventually(lambda: in_sync(cluster, "tampered") == [[1, 3]], "the replica is in sync", 60.0)
     done = cluster.ours("replica-verification", *flags)
     assert done.exit_code == 1
@@ -333,7 +362,7 @@ def test_partitions_of_a_broker_that_is_away(cluster: Cluster) -> None:
     for topic in ("alone", "together"):
         resource = ConfigResource(ResourceType.TOPIC, topic)
         cluster.admin.incremental_alter_configs({resource: [AlterConfigOp("min.insync.replicas", "2")]})
-    cluster.brokers[3].stop()
+    cluster.stop(3)
     eventually(lambda: in_sync(cluster, "together") == [[1, 2]] * 3, "broker 3 is gone", 60.0)
     for filters in (
         (),
