@@ -94,6 +94,21 @@ def test_partitions_move_with_their_records(cluster: ClusterOfBrokers, tmp_path:
     assert listed.stdout == "No partition reassignments found.\n"
 
 
+def test_a_topic_gets_more_replicas(cluster: ClusterOfBrokers, tmp_path: Path) -> None:
+    create(cluster, "raised", [1])
+    plan = tmp_path / "plan"
+    wanted = {"topic": "raised", "partition": 0, "replicas": [1, 2, 3]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
+    file = ("--reassignment-json-file", str(plan))
+    refused = tool(cluster, "reassign-partitions", "--execute", *file, "--disallow-replication-factor-change")
+    assert refused.exit_code == 1
+    assert refused.stdout.splitlines()[-2] == "Error reassigning partition(s):"
+    assert refused.stdout.splitlines()[-1].startswith("raised-0: ")
+    assert tool(cluster, "reassign-partitions", "--execute", *file, "--wait").exit_code == 0
+    await_in_sync(cluster, "raised", [1, 2, 3])
+    assert_same_replicas(cluster, "raised")
+
+
 def test_a_broker_that_comes_back_leads_again(cluster: ClusterOfBrokers) -> None:
     create(cluster, "led", [1, 2, 3], [2, 3, 1], min_insync_replicas="2")
     assert tool(cluster, "check", "--topic", "led").exit_code == 0
