@@ -41,7 +41,7 @@ IDLE_CHECK_SECONDS = 0.2
 """How often a channel without requests looks whether its connection is lost."""
 
 QueueTimeListener: TypeAlias = Callable[[int, float], None]
-"""Called with a broker's id and the seconds that a request waited in its queue and for its answer."""
+"""Called with a broker's id and the seconds that a request waited in its queue before it was sent."""
 
 
 @dataclass(slots=True)
@@ -239,10 +239,10 @@ class _BrokerChannel:
             while self.queue:
                 # The request stays at the head until it is answered, so that the queue's size counts it.
                 queued = self.queue[0]
-                outcome = await self._outcome(queued)
-                self.queue.popleft()
                 if self._on_queue_time is not None:
                     self._on_queue_time(self._broker_id, self._loop.time() - queued.enqueued)
+                outcome = await self._outcome(queued)
+                self.queue.popleft()
                 self._deliver(queued, outcome)
                 queued.end()
 

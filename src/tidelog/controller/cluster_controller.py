@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.clock import Clock
 from tidelog.cluster.transport import Transport
-from tidelog.controller.channel_manager import ChannelSettings
+from tidelog.controller.channel_manager import ChannelSettings, QueueTimeListener
 from tidelog.controller.context import ControllerContext
 from tidelog.controller.event_manager import (
     ControllerEvent,
@@ -123,6 +123,10 @@ class ClusterController:
             return {}
         channels = self._active.term.channels
         return {broker_id: channels.queue_size(broker_id) for broker_id in channels.broker_ids}
+
+    def listen_to_queue_times(self, listener: QueueTimeListener) -> None:
+        """Call the listener for each request that is sent to a broker."""
+        self._parts.on_queue_time = listener
 
     @property
     def stats(self) -> ElectionStats:

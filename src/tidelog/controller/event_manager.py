@@ -50,6 +50,8 @@ class ControllerState(IntEnum):
         """The name of the metric with the rate and time of these events."""
         if self is ControllerState.BROKER_CHANGE:
             return "LeaderElectionRateAndTimeMs"
+        if self is ControllerState.ALTER_PARTITION_REASSIGNMENT:
+            return "PartitionReassignmentRateAndTimeMs"
         words = "".join(word.capitalize() for word in self.name.split("_"))
         return f"{words}RateAndTimeMs"
 

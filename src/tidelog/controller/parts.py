@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, field
 
 from tidelog.cluster.transport import Transport
-from tidelog.controller.channel_manager import ChannelSettings
+from tidelog.controller.channel_manager import ChannelSettings, QueueTimeListener
 from tidelog.controller.interface import ConfigRules
 from tidelog.controller.planning import ControllerSettings
 from tidelog.controller.watches import SharedWatch
@@ -39,3 +39,8 @@ class ControllerParts:
     topic_watch: SharedWatch = field(default_factory=SharedWatch)
     broker_watch: SharedWatch = field(default_factory=SharedWatch)
     stats: ElectionStats = field(default_factory=ElectionStats)
+    on_queue_time: QueueTimeListener | None = None
+
+    def record_queue_time(self, broker_id: int, seconds: float) -> None:
+        if self.on_queue_time is not None:
+            self.on_queue_time(broker_id, seconds)

@@ -43,7 +43,9 @@ class ControllerTerm:
         self.context = ControllerContext()
         self.context.epoch, self.context.epoch_version = epoch
         self.log = StateChangeLog(parts.broker_id, self.context)
-        self.channels = ControllerChannelManager(parts.transport, parts.channels, self.log)
+        self.channels = ControllerChannelManager(
+            parts.transport, parts.channels, self.log, on_queue_time=parts.record_queue_time
+        )
         self.batch = ControllerBrokerRequestBatch(
             parts.broker_id,
             self.context,
