@@ -184,6 +184,24 @@ def test_the_fetches_of_a_session_without_news_count_for_every_partition(world: 
     assert {change.key[1] for change in world.asked.changes} == {0, 1}
 
 
+def test_a_member_that_caught_up_before_it_left_joins_again(world: Replicated) -> None:
+    partition = world.lead(isr=(SELF, FOLLOWER))
+    follower = FollowerSession(world)
+    follower.fetch((0, 0))
+    world.advance(100)
+    world.produce(partition, batch(), acks=1)
+    world.advance(15)
+    assert world.asked.isr() == [SELF]
+    for positions in ([(0, 1)], [], []):
+        follower.fetch(*positions)
+        world.advance(0.5)
+    assert high_watermark(partition) == 1
+    world.asked.grant()
+    assert partition.isr == [SELF]
+    follower.fetch()
+    assert world.asked.isr() == [SELF, FOLLOWER]
+
+
 def test_a_session_that_went_silent_before_the_append_does_not_count(world: Replicated) -> None:
     partition = world.lead(isr=(SELF, FOLLOWER))
     follower = FollowerSession(world)

@@ -128,8 +128,8 @@ class FetchPartition:
             if session.wake is not None:
                 session.wake()
 
-    def high_watermark_moved(self) -> None:
-        """The next answer to a follower has the high watermark; a fetch that waits goes on waiting."""
+    def include_next(self) -> None:
+        """Let the next fetch of a follower include the partition; a fetch that waits goes on waiting."""
         if self.session is not None:
             self._mark(self.session)
 

@@ -41,8 +41,8 @@ class PartitionWatcher(Protocol):
     def changed(self) -> None:
         """There is something new to read."""
 
-    def high_watermark_moved(self) -> None:
-        """There is no new record, but a new high watermark."""
+    def include_next(self) -> None:
+        """There is no new record, but a new high watermark or another ISR."""
 
 
 class Partition(LogListener):
@@ -210,7 +210,13 @@ class Partition(LogListener):
         if self.watchers:
             _tell(self.watchers)
         for follower in self.end_watchers:
-            follower.high_watermark_moved()
+            follower.include_next()
+
+    def isr_changed(self) -> None:
+        """The ISR is another one: the high watermark may move, and a follower that left it may join again."""
+        self.advance_high_watermark()
+        for follower in self.end_watchers:
+            follower.include_next()
 
     def config_changed(self) -> None:
         assert self.log is not None

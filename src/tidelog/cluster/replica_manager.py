@@ -443,8 +443,8 @@ class ReplicaManager:
             self.delete_records_purgatory.check((partition.topic, partition.index))
 
     def isr_changed(self, partition: Partition) -> None:
-        """The ISR is another one: the high watermark may move, and produces may be refused."""
-        partition.advance_high_watermark()
+        """The ISR is another one, and produces may be refused."""
+        partition.isr_changed()
         if self.produce_purgatory.delayed:
             self.produce_purgatory.check((partition.topic, partition.index))
 
