@@ -1,7 +1,7 @@
 """Our tools for replicated partitions and Kafka's print and do the same, on brokers of Kafka 3.9 and on ours.
 
-Each cycle of commands runs twice from the same state, with Kafka's tool and with ours. Lines, exit codes and
-the settings that the tools leave behind are compared.
+Each cycle of commands runs twice from the same state, with Kafka's tool and with ours. Lines and exit
+codes are compared, and the settings that the tools leave behind are checked.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Done(NamedTuple):
 
 
 Run = Callable[..., Done]
+Settings = Mapping[ConfigResource, Mapping[str, str]]
 
 
 class Cluster:
@@ -89,16 +90,18 @@ class Cluster:
         assert (ours.exit_code, sorted(ours.lines)) == (theirs.exit_code, sorted(theirs.lines))
         return ours.lines
 
-    def settings(self, *topics: str) -> dict[str, dict[str, str | None]]:
-        """The settings of topics and of all brokers that somebody set."""
-        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        asked += [ConfigResource(ResourceType.BROKER, str(broker)) for broker in self.brokers]
-        return {
-            f"{resource.type.name} {resource.name}": {
-                name: entry.value for name, entry in sorted(entries.items()) if entry.source in OWN_SETTINGS
-            }
-            for resource, entries in self.admin.describe_configs(asked).items()
-        }
+    def await_settings(self, expected: Settings) -> None:
+        """Wait until these are the settings that somebody set. A broker applies a change a moment later."""
+
+        def found() -> bool:
+            return {
+                resource: {
+                    name: entry.value for name, entry in entries.items() if entry.source in OWN_SETTINGS
+                }
+                for resource, entries in self.admin.describe_configs(expected).items()
+            } == expected
+
+        eventually(found, f"the settings are {expected}")
 
     def create(self, topic: str, *replicas: Sequence[int]) -> None:
         self.admin.create_topics([NewTopic(topic, replica_assignments=dict(enumerate(replicas)))])
@@ -155,6 +158,30 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         made.admin.close()
 
 
+def throttled(
+    topic: str, leaders: str = "", followers: str = "", **rates: Mapping[int, int]
+) -> dict[ConfigResource, dict[str, str]]:
+    """The settings of a topic and of all brokers; without arguments nothing is throttled."""
+    replicas = {"leader": leaders, "follower": followers} if leaders else {}
+    expected = {
+        ConfigResource(ResourceType.TOPIC, topic): {
+            f"{role}.replication.throttled.replicas": text for role, text in replicas.items()
+        }
+    }
+    for broker in BROKERS:
+        names = {
+            "between": ("leader.replication.throttled.rate", "follower.replication.throttled.rate"),
+            "inside": ("replica.alter.log.dirs.io.max.bytes.per.second",),
+        }
+        expected[ConfigResource(ResourceType.BROKER, str(broker))] = {
+            name: str(of_brokers[broker])
+            for kind, of_brokers in rates.items()
+            if broker in of_brokers
+            for name in names[kind]
+        }
+    return expected
+
+
 def entry(topic: str, partition: int, *replicas: int, **more: object) -> dict[str, object]:
     return {"topic": topic, "partition": partition, "replicas": list(replicas), **more}
 
@@ -164,32 +191,38 @@ def test_partitions_move_between_brokers(cluster: Cluster) -> None:
     produce(cluster.bootstrap, {("moved", index): [bytes(1000)] * 20_000 for index in range(3)})
     plan = cluster.plan(entry("moved", 0, 1, 2), entry("moved", 1, 2, 1), entry("moved", 2, 2, 1))
     file = ("--reassignment-json-file", plan)
-    steps = (
-        ("--list",),
-        ("--verify", *file),
-        ("--execute", *file, "--throttle", "1000"),
-        ("--list",),
-        ("--verify", *file),
-        ("--execute", *file),  # needs --additional
-        ("--execute", *file, "--additional", "--throttle", "2000"),
-        ("--cancel", *file, "--preserve-throttles"),
-        ("--cancel", *file),
-        ("--verify", *file),
-        ("--execute", *file, "--throttle", "1000000000"),
-        None,
-        ("--verify", *file),
+
+    def at(rate: int) -> Settings:
+        leaders, followers = "0:2,0:3,1:1,1:3,2:1,2:2", "0:1,1:2"
+        return throttled("moved", leaders, followers, between=dict.fromkeys(BROKERS, rate))
+
+    free = throttled("moved")
+    steps: tuple[tuple[Settings, tuple[str, ...]], ...] = (
+        (free, ("--list",)),
+        (free, ("--verify", *file)),
+        (at(1000), ("--execute", *file, "--throttle", "1000")),
+        (at(1000), ("--list",)),
+        (at(1000), ("--verify", *file)),
+        (at(1000), ("--execute", *file)),  # needs --additional
+        (at(2000), ("--execute", *file, "--additional", "--throttle", "2000")),
+        (at(2000), ("--cancel", *file, "--preserve-throttles")),
+        (free, ("--cancel", *file)),
+        (free, ("--verify", *file)),
+        (at(10**9), ("--execute", *file, "--throttle", str(10**9))),
+        (at(10**9), ()),
+        (free, ("--verify", *file)),
     )
 
-    def cycle(run: Run) -> list[tuple[Sequence[str], int, list[str], object]]:
+    def cycle(run: Run) -> list[tuple[tuple[str, ...], int, list[str]]]:
         cluster.place({("moved", 0): [3, 2], ("moved", 1): [1, 3], ("moved", 2): [2, 1]})
-        found: list[tuple[Sequence[str], int, list[str], object]] = []
-        for step in steps:
-            if step is None:
+        found = []
+        for settings, step in steps:
+            if not step:
                 eventually(lambda: not cluster.moving(), "nothing moves", 60.0)
                 continue
             done = run("reassign-partitions", *step)
-            lines = done.lines if done.exit_code == 0 else []
-            found.append((step, done.exit_code, lines, cluster.settings("moved")))
+            found.append((step, done.exit_code, done.lines if done.exit_code == 0 else []))
+            cluster.await_settings(settings)
         return found
 
     theirs, ours = cycle(cluster.theirs), cycle(cluster.ours)
@@ -211,29 +244,34 @@ def test_replicas_move_between_folders(cluster: Cluster) -> None:
     def other_folder() -> str:
         return str(data / ("b" if (data / "a" / "folders-0").exists() else "a"))
 
-    def cycle(run: Run) -> list[tuple[int, list[str], object]]:
+    free = throttled("folders")
+    slow = throttled("folders", "0:1,0:2", between={1: 1500, 2: 1500}, inside={2: 1000})
+
+    def cycle(run: Run) -> list[tuple[int, list[str]]]:
         wanted = other_folder()
         names = {str(data / "a"): "OLD", str(data / "b"): "OLD", wanted: "WANTED"}
         plan = cluster.plan(entry("folders", 0, 2, 1, log_dirs=[wanted, "any"]))
         file = ("--reassignment-json-file", plan)
-        throttled = ("--throttle", "1500", "--replica-alter-log-dirs-throttle", "1000")
-        found: list[tuple[int, list[str], object]] = []
-        for step in (
-            ("--verify", *file),
-            ("--execute", *file, *throttled),
-            ("--verify", *file),
-            ("--cancel", *file),
-            ("--verify", *file),
-            ("--execute", *file, "--timeout", "20000"),
-            None,
-            ("--verify", *file),
-        ):
-            if step is None:
+        throttles = ("--throttle", "1500", "--replica-alter-log-dirs-throttle", "1000")
+        steps: tuple[tuple[Settings, tuple[str, ...]], ...] = (
+            (free, ("--verify", *file)),
+            (slow, ("--execute", *file, *throttles)),
+            (slow, ("--verify", *file)),
+            (free, ("--cancel", *file)),
+            (free, ("--verify", *file)),
+            (free, ("--execute", *file, "--timeout", "20000")),
+            (free, ()),
+            (free, ("--verify", *file)),
+        )
+        found = []
+        for settings, step in steps:
+            if not step:
                 eventually(lambda: wanted != other_folder(), "the replica moves", 60.0)
                 continue
             done = run("reassign-partitions", *step)
             lines = [re.sub("|".join(names), lambda name: names[name[0]], line) for line in done.lines]
-            found.append((done.exit_code, lines, cluster.settings("folders")))
+            found.append((done.exit_code, lines))
+            cluster.await_settings(settings)
         return found
 
     theirs, ours = cycle(cluster.theirs), cycle(cluster.ours)
