@@ -29,6 +29,7 @@ class PartitionFetchState:
         "leader_epoch",
         "log_start_offset",
         "partition",
+        "refusals",
         "session_offset",
         "topic_id",
     )
@@ -45,6 +46,7 @@ class PartitionFetchState:
         self.fetch_offset = log.high_watermark if self.is_truncating else log.log_end_offset
         self.log_start_offset = log.log_start_offset
         self.delayed_until = 0.0  # by the monotonic clock
+        self.refusals = 0  # by a leader that did not know its leadership yet
         self.lag: int | None = None  # None before the first answer
         self.in_session = False
         self.session_offset = -1  # the offset that the session fetches from

@@ -46,6 +46,8 @@ SESSION_ERRORS = frozenset(
 )
 QUIET_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH))
 """Errors that are normal while the leader changes."""
+FIRST_RETRY_SECONDS = 0.01
+"""The wait after the first such error of a partition. Each wait is twice the last, up to the back-off."""
 UNKNOWN_LEADER_SECONDS = 0.1
 """How long a fetcher waits for the address of its leader, at most."""
 
@@ -361,7 +363,12 @@ class ReplicaFetcher:
             return None
         level = logging.DEBUG if code in QUIET_ERRORS else logging.WARNING
         log.log(level, "%s: broker %d answered %s", name, leader, error_class(code).__name__)
-        self._delay(state, self._settings.backoff_ms / 1000)
+        seconds = self._settings.backoff_ms / 1000
+        if code in QUIET_ERRORS:
+            # The controller tells leader and followers at the same time: the leader knows it soon.
+            seconds = min(seconds, FIRST_RETRY_SECONDS * 2**state.refusals)
+            state.refusals += 1
+        self._delay(state, seconds)
         return None
 
     def _diverged(
