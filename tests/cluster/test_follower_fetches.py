@@ -157,3 +157,16 @@ def test_a_fetch_without_news_reads_no_partition(world: Replicated, monkeypatch:
     world.produce(world.replicas.topics["t"].partitions[7], batch(), acks=1)
     assert follower.fetch().offsets() == [[0]]
     assert seen == [7]
+
+
+def test_a_partition_that_appears_while_a_fetch_waits_is_looked_at_in_the_next_fetch(world: Replicated) -> None:
+    world.lead()
+    follower = FollowerSession(world)
+    waiting = follower.fetch((0, 0), (1, 0))
+    partition = world.lead(index=1)
+    world.advance(0.5)
+    assert [answer.error for answer in waiting.answers or ()] == [None, None]
+    replica = partition.followers.replicas[FOLLOWER]
+    assert replica.log_end_offset == -1, "the request came before the leader knew the partition"
+    follower.fetch()
+    assert replica.log_end_offset == 0

@@ -177,11 +177,22 @@ class FetchedPartition:
 
     @property
     def is_read(self) -> bool:
-        """Whether the fetcher has all that there is. A follower out of the ISR is looked at in each fetch."""
+        """Whether the fetcher has all that there is.
+
+        A follower out of the ISR is looked at in each fetch. So is one that asked before the leader had the
+        partition: only the next fetch says how far its log goes.
+        """
         if self.error is not None or self.is_redirected or self.has_more:
             return False
         replica, source = self.wanted.replica, self.source
-        return replica is None or source is None or replica.broker_id in source.followers.isr
+        return (
+            replica is None
+            or source is None
+            or (
+                replica.log_end_offset == self.wanted.fetch_offset
+                and replica.broker_id in source.followers.isr
+            )
+        )
 
     @property
     def is_redirected(self) -> bool:
