@@ -33,6 +33,8 @@ DISK_BYTES = 256 << 20
 class ReplicatedCluster(FaultyCluster):
     """`with ReplicatedCluster(tmp_path) as cluster`. Broker N is in rack rN."""
 
+    explained = (*FaultyCluster.explained, "No space left on device")
+
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(folder, {**REPLICATED, **(settings or {})})
         self._ports = {broker_id: _free_ports(2) for broker_id in BROKERS}

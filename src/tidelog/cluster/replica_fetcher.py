@@ -155,8 +155,8 @@ class ReplicaFetcher:
         self._changed[state] = None
         self._delayed[state] = None
 
-    def _fail(self, state: PartitionFetchState, reason: object) -> None:
-        log.error("%s is not replicated any more: %s", state.partition.name, reason)
+    def _fail(self, state: PartitionFetchState, reason: object, level: int = logging.ERROR) -> None:
+        log.log(level, "%s is not replicated any more: %s", state.partition.name, reason)
         if self._is_current(state):
             self.remove(state.key)
             self._listener.mark_failed(state.key)
@@ -359,7 +359,9 @@ class ReplicaFetcher:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return asyncio.ensure_future(self._restart(state))
         if code == ErrorCode.FENCED_LEADER_EPOCH:
-            self._fail(state, f"broker {leader} leads it with a newer epoch than {state.leader_epoch}")
+            # The controller tells this broker of the epoch soon.
+            reason = f"broker {leader} leads it with a newer epoch than {state.leader_epoch}"
+            self._fail(state, reason, logging.WARNING)
             return None
         level = logging.DEBUG if code in QUIET_ERRORS else logging.WARNING
         log.log(level, "%s: broker %d answered %s", name, leader, error_class(code).__name__)
