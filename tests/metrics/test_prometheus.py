@@ -24,6 +24,15 @@ def samples(registry: Registry) -> dict[tuple[str, frozenset[tuple[str, str]]], 
     }
 
 
+def test_names_of_labels_are_those_that_prometheus_takes() -> None:
+    registry = Registry()
+    registry.gauge(
+        "kafka.controller", "ControllerChannelManager", "QueueSize", lambda: 3, **{"broker-id": "1"}
+    )
+    name = "kafka_controller_controllerchannelmanager_queuesize"
+    assert samples(registry) == {(name, frozenset({("broker_id", "1")})): 3}
+
+
 @pytest.mark.parametrize(
     ("kafka_name", "kind", "expected"),
     [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 from typing import Final
 
 from tidelog.metrics.registry import Gauge, Histogram, Metric, MetricName, Registry
@@ -115,7 +116,14 @@ def prometheus_name(name: MetricName, kind: str) -> str:
 def _labels(labels: Labels) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{key}="{value.translate(_ESCAPES)}"' for key, value in labels) + "}"
+    pairs = (f'{_label_name(key)}="{value.translate(_ESCAPES)}"' for key, value in labels)
+    return "{" + ",".join(pairs) + "}"
+
+
+@cache
+def _label_name(key: str) -> str:
+    """The exporter writes `broker_id` for `broker-id`: Prometheus refuses a scrape with other characters."""
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in key)
 
 
 def _number(value: float) -> str:
