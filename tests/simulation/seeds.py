@@ -15,10 +15,10 @@ def command(*arguments: object) -> str:
     return " ".join(["python -m tests.simulation", *map(str, arguments)])
 
 
-def run_seeds(first: int, last: int, *options: str) -> dict[int, list[str]]:
-    """The problems of each seed that has some."""
+def run_seeds(seeds: str, *options: str) -> dict[int, list[str]]:
+    """The problems of each seed that has some; `seeds` are several, such as 17,0-49."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation", f"{first}-{last}", *options],
+        [sys.executable, "-m", "tests.simulation", seeds, *options],
         cwd=PROJECT,
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,

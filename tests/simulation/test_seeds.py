@@ -17,7 +17,7 @@ AT_ONCE = 10
 
 
 def _check(first: int, brokers: int) -> None:
-    failed = run_seeds(first, first + AT_ONCE - 1, "--brokers", str(brokers))
+    failed = run_seeds(f"{first}-{first + AT_ONCE - 1}", "--brokers", str(brokers))
     text = [f"{command(seed, '--brokers', brokers)}\n  {problems[0]}" for seed, problems in failed.items()]
     assert not failed, "\n".join(text)
 

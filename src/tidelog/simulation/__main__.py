@@ -1,6 +1,7 @@
 """`tidelog-sim SEED`, also `python -m tidelog.simulation SEED`: replays a seed and prints its history.
 
-A range such as 0-49 runs many seeds and prints only what went wrong, one JSON object for each.
+A list of seeds and ranges such as 17,0-49 runs many seeds and prints only what went wrong, one JSON object
+for each.
 The exit code is 1 if a seed breaks a promise.
 """
 
@@ -29,7 +30,7 @@ def main() -> int:
 
 def parser(name: str, description: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(name, description=description)
-    made.add_argument("seeds", type=_seeds, metavar="SEED", help="a seed, or a range such as 0-49")
+    made.add_argument("seeds", type=_seeds, metavar="SEED", help="a seed, or a list such as 17,0-49")
     made.add_argument(
         "--brokers",
         type=int,
@@ -54,8 +55,11 @@ def parser(name: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def _seeds(text: str) -> Sequence[int]:
-    first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
 
 
 def with_fixed_hashes(module: str) -> None:

@@ -20,6 +20,7 @@ from tidelog import (
 from tidelog.clients.admin.topics import NewPartitions
 from tidelog.clients.errors import TimeoutException
 from tidelog.clients.producer.transaction_values import State
+from tidelog.cluster.partition import HEAVY_BYTES
 from tidelog.errors import KafkaError
 from tidelog.records.loops import RecordMetadata
 from tidelog.simulation.checks.ledger import POLL_RECORDS, Ledger
@@ -39,6 +40,9 @@ from tidelog.simulation.process import Process
 PATIENCE = 60.0
 RECONNECT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50}
 ANSWERS = {"request.timeout.ms": 3000, "socket.connection.setup.timeout.ms": 1000}
+LARGE_KEY = bytes(HEAVY_BYTES)
+"""A worker writes batches of this size."""
+LARGE_SHARE = 0.25
 
 
 @dataclass(slots=True)
@@ -156,7 +160,12 @@ class SteadyWriter:
         number = 0
         while not self.orders.stopping:
             for _ in range(rng.randrange(1, 4)):
-                await self._write(producer, f"n{number}", rng.randrange(self.partitions))
+                await self._write(
+                    producer,
+                    f"n{number}",
+                    rng.randrange(self.partitions),
+                    is_large=rng.random() < LARGE_SHARE,
+                )
                 number += 1
             await asyncio.sleep(rng.uniform(0.02, 0.4))
         try:
@@ -165,7 +174,11 @@ class SteadyWriter:
         except KafkaError as error:
             self.problems.append(f"the steady writer ends with {error!r}")
 
-    async def _write(self, producer: AsyncProducer[bytes, bytes], value: str, partition: int) -> None:
+    async def _write(
+        self, producer: AsyncProducer[bytes, bytes], value: str, partition: int, *, is_large: bool
+    ) -> None:
+        key = LARGE_KEY if is_large else None
+
         def told(metadata: RecordMetadata | None, error: BaseException | None) -> None:
             if error is None and metadata is not None:
                 self.written[self.topic, partition].add(value)
@@ -177,7 +190,7 @@ class SteadyWriter:
 
         self.sent.add(value)
         try:
-            await producer.send(self.topic, value.encode(), partition=partition, callback=told)
+            await producer.send(self.topic, value.encode(), key=key, partition=partition, callback=told)
         except KafkaError as error:
             self.problems.append(f"{value} could not be sent: {error!r}")
 
@@ -193,6 +206,8 @@ class Administrator:
     """The topics that exist for sure, with the least number of their partitions."""
     deleted: set[str] = field(default_factory=set)
     """The topics that are deleted for sure."""
+    doubtful: list[str] = field(default_factory=list)
+    """The topics that may exist: nobody knows the outcome of their creation."""
 
     async def main(self, process: Process) -> None:
         rng = process.rng
@@ -203,7 +218,10 @@ class Administrator:
             while not self.orders.stopping:
                 await asyncio.sleep(rng.uniform(0.1, 1.5))
                 kind = rng.random()
-                if kind < 0.5 or not self.partitions:
+                if self.doubtful and kind < 0.7:
+                    name = self.doubtful.pop()
+                    await self._try(f"delete {name}", admin.delete_topics([name]))
+                elif kind < 0.5 or not self.partitions:
                     number += 1
                     await self._create(admin, f"made{number}", rng.randint(1, 3))
                 elif kind < 0.7:
@@ -216,6 +234,8 @@ class Administrator:
             f"create {name} with {count} partitions", admin.create_topics([NewTopic(name, count, 1)])
         ):
             self.partitions[name] = count
+        else:
+            self.doubtful.append(name)
 
     async def _grow(self, admin: AsyncAdmin, name: str) -> None:
         wanted = self.partitions[name] + 1

@@ -4,22 +4,27 @@
 2. Only the controller of the current epoch changes the state of a partition.
 3. The leader epoch of a partition only grows, in the tree and on each broker. A new leader has a new epoch.
 4. No two brokers ever lead a partition with the same leader epoch.
-5. In the end all brokers have the metadata of the tree, and the leaders of the tree lead.
+5. A broker obeys no controller once it has heard of one with a later epoch.
+6. In the end all brokers have the metadata of the tree, the leaders of the tree lead, and no broker has a
+   replica of a partition that the tree does not have.
+7. In the end each batch in a log has the leader epoch that the leader epoch cache has at its offset.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tidelog.metadata import paths
 from tidelog.metadata.simulated import SimulatedZooKeeper
 from tidelog.metadata.tree import Create, Delete, Operation, SetData
+from tidelog.records.batch import iter_batches
 from tidelog.server.broker import Broker
 from tidelog.server.zookeeper_membership import ZooKeeperMembership
 from tidelog.simulation.cluster import SimBroker, SimCluster
 from tidelog.simulation.process import Process
+from tidelog.storage.log import Log
 
 STATE = re.compile(r"/brokers/topics/(.+)/partitions/(\d+)/state")
 TREE = "zookeeper"
@@ -40,7 +45,9 @@ class Invariants:
         self._states: dict[Partition, tuple[int, int]] = {}  # leader and leader epoch in the tree
         self._leaders: dict[tuple[Partition, int], int] = {}  # by leader epoch
         self._seen: dict[tuple[Process, Partition], int] = {}  # leader epochs on a broker
-        self._by_process: dict[Process, SimBroker] = {}
+        self._heard: dict[Process, int] = {}  # the controller epoch of the metadata on a broker
+        self.on_state_written: Callable[[], None] | None = None
+        """Called when the state of a partition is written to the tree."""
         zookeeper.on_commit = self._committed
         self._world.after_turn = self._after_turn
 
@@ -85,6 +92,8 @@ class Invariants:
         if epoch < known_epoch or (epoch == known_epoch and leader != known_leader):
             self._wrong(f"{name}: leader {leader} with epoch {epoch} after {known_leader} with {known_epoch}")
         self._states[partition] = (leader, epoch)
+        if self.on_state_written is not None:
+            self.on_state_written()
 
     # The brokers
 
@@ -93,6 +102,7 @@ class Invariants:
             if broker.process is process and broker.server is not None:
                 self._check_controller(broker, broker.server)
                 self._check_leaders(broker, broker.server, process)
+                self._check_metadata(broker, broker.server, process)
 
     def _check_controller(self, broker: SimBroker, server: Broker) -> None:
         membership = server.membership
@@ -122,7 +132,25 @@ class Invariants:
                 if other != broker.id:
                     self._wrong(f"brokers {other} and {broker.id} lead {key[0]}-{key[1]} with epoch {epoch}")
 
+    def _check_metadata(self, broker: SimBroker, server: Broker, process: Process) -> None:
+        if server.replicas is None or server.replicas.metadata is None:
+            return
+        epoch = server.replicas.metadata.snapshot.controller_epoch
+        heard = self._heard.get(process, 0)
+        if epoch != heard:
+            self._heard[process] = epoch
+            if epoch < heard:
+                self._wrong(f"{broker.name} obeys the controller of epoch {epoch} after that of {heard}")
+
     # In the end
+
+    def check_logs(self) -> None:
+        """Compare the leader epochs in the batches of all logs with the leader epoch caches."""
+        for broker in self._cluster.brokers:
+            if broker.server is not None and broker.server.replicas is not None:
+                for partition in broker.server.replicas.partitions():
+                    if partition.log is not None and (wrong := _wrong_epochs(partition.log)):
+                        self._wrong(f"{broker.name}: {partition.name}: {wrong[0]}")
 
     def differences(self) -> list[str]:
         """In what the brokers do not agree with the tree; empty when metadata has converged."""
@@ -145,6 +173,9 @@ class Invariants:
             yield "has no controller"
         elif snapshot.controller_id != (wanted := json.loads(tree.get(paths.CONTROLLER)[0])["brokerid"]):
             yield f"knows the controller {snapshot.controller_id}, elected is {wanted}"
+        for replica in server.replicas.partitions():
+            if (replica.topic, replica.index) not in self._states:
+                yield f"has a replica of {replica.name}, which does not exist"
         for (topic, index), (leader, epoch) in self._states.items():
             known = snapshot.topics.get(topic)
             state = None if known is None else known.partitions.get(index)
@@ -157,3 +188,22 @@ class Invariants:
                     yield f"does not lead {topic}-{index} with epoch {epoch}"
             if leader < 0:
                 yield f"knows no leader of {topic}-{index}"
+
+
+def _wrong_epochs(log: Log) -> list[str]:
+    """The batches whose leader epoch is not the one of the cache."""
+    entries = log.leader_epochs.entries()
+    wrong = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        found = log.read(offset, log.size)
+        data = b"" if found.slice is None else found.slice.read()
+        for _, header in iter_batches(data):
+            epoch = max((epoch for epoch, start in entries if start <= header.base_offset), default=-1)
+            if header.partition_leader_epoch != epoch:
+                wrong.append(
+                    f"the batch at {header.base_offset} has leader epoch {header.partition_leader_epoch}, "
+                    f"the leader epoch cache has {epoch}"
+                )
+            offset = header.next_offset
+    return wrong

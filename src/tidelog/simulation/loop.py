@@ -144,14 +144,18 @@ class SimLoop(BrokerLoop):
 
     def next_turn(self) -> float | None:
         """When the loop has something to do next; None if it waits for others."""
-        if self._ready or self.direct.turn or self.direct.posted:  # type: ignore[attr-defined]
+        direct = self.direct
+        if self._ready or direct.turn or direct.posted:  # type: ignore[attr-defined]
             return 0.0
         scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0].cancelled():
-            handle = heapq.heappop(scheduled)
+        while scheduled:
+            handle = scheduled[0]
+            if not handle._cancelled:
+                return handle._when  # type: ignore[attr-defined, no-any-return]
+            heapq.heappop(scheduled)
             handle._scheduled = False  # type: ignore[attr-defined]
             self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-        return scheduled[0].when() if scheduled else None
+        return None
 
     def time(self) -> float:
         return self.process.world.now

@@ -55,7 +55,9 @@ class Nemesis:
                 (2, self._cut_zookeeper),
                 (3, self._expire),
                 (1, self._stop_zookeeper),
+                (4, self._ambush),
             ]
+        self._lies_in_wait = False
 
     def begin(self) -> None:
         self._next()
@@ -135,7 +137,7 @@ class Nemesis:
             # It may take long to stop, while it is paused for example.
             self._later(4.0, 8.0, broker.start)
 
-    def _pause(self, broker: SimBroker) -> None:
+    def _pause(self, broker: SimBroker, shortest: float = 0.05, longest: float = 7.0) -> None:
         broker.pause()
         self._disturbed()
 
@@ -143,7 +145,7 @@ class Nemesis:
             broker.resume()
             self._disturbed()
 
-        self._later(0.05, 7.0, resume)
+        self._later(shortest, longest, resume)
 
     def _reset(self, broker: SimBroker) -> None:
         broker.reset_connections()
@@ -183,6 +185,8 @@ class Nemesis:
         self._later(0.1, 7.0, heal)
 
     def _expire(self, broker: SimBroker) -> None:
+        if self.rng.random() < 0.5:
+            self._slow_disk(broker)  # appends are under way when it leads with new epochs
         self._note(f"the ZooKeeper session of {broker.name} expires")
         self._zookeeper.expire(broker.host)
 
@@ -194,6 +198,45 @@ class Nemesis:
     def _start_zookeeper(self) -> None:
         self._note("ZooKeeper runs")
         self._zookeeper.start()
+
+    # The controller, between a write to the tree and the requests that tell the brokers of it
+
+    def _ambush(self, _: SimBroker) -> None:
+        self._lies_in_wait = True
+
+    def state_written(self) -> None:
+        """The controller has changed the state of a partition: an ambush strikes it within moments."""
+        if self._lies_in_wait:
+            self._lies_in_wait = False
+            self.world.after(self.rng.uniform(0.0, 0.004), self._surprise)
+
+    def _surprise(self) -> None:
+        controller = self._controller()
+        if controller is None or self.is_over:
+            return
+        if self.rng.random() < 0.5:
+            self._pause(controller, 4.5, 10.0)
+        else:
+            self._strand(controller)
+
+    def _strand(self, controller: SimBroker) -> None:
+        """Hold the requests of a controller until long after its session has expired."""
+        network = self.world.network
+        others = [broker.host for broker in self.cluster.brokers if broker is not controller]
+        self._note(f"{controller.name} is cut off from ZooKeeper, and reaches no other broker")
+        for other in others:
+            network.cut(controller.host, other)
+        self._zookeeper.cut(controller.host)
+        self._disturbed()
+
+        def repair() -> None:
+            self._note(f"{controller.name} reaches the other brokers and ZooKeeper again")
+            for other in others:
+                network.restore(controller.host, other)
+            self._zookeeper.heal(controller.host)
+            self._disturbed()
+
+        self._later(4.5, 10.0, repair)
 
     # Links
 

@@ -118,8 +118,10 @@ class Process:
         """When this process runs next, if nothing happens before."""
         if self.is_paused or not self.is_alive:
             return None
-        due = 0.0 if self.has_events else self.loop.next_turn()
-        return None if due is None else max(due, self.busy_until)
+        if self.has_events:
+            return self.busy_until
+        due = self.loop.next_turn()
+        return due if due is None or due > self.busy_until else self.busy_until
 
     def run_turn(self) -> None:
         self.busy_until = self.world.now + self.rng.uniform(*TURN_SECONDS)

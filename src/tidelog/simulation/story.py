@@ -146,6 +146,8 @@ class Story:
             keeps_synced_only=self.keeps_synced_only,
             clients=lambda: [process for process in self._clients if process.is_alive],
         )
+        if self.invariants is not None:
+            self.invariants.on_state_written = nemesis.state_written
         nemesis.begin()
         world.run(self.fault_seconds)
         nemesis.end()
@@ -155,6 +157,8 @@ class Story:
         self._writer_orders.stopping = True
         self._wait(lambda: self._writing == 0, "all writers have ended")
         self._do("auditor", self._audit)
+        if self.invariants is not None:
+            self.invariants.check_logs()
         self._member_orders.stopping = True
         self.problems += self.steady.problems
         self.problems += self.administrator.problems(self.audit.topics)
@@ -239,7 +243,7 @@ class Story:
 
         def exited() -> None:
             self._writing -= 1
-            if not self._writer_orders.stopping:
+            if not self._writer_orders.stopping and self._instances[transactional_id] == number:
                 self._start_transactional(transactional_id)
 
         self._writing += 1
@@ -247,16 +251,15 @@ class Story:
         process = self.world.start(name, host, writer.main, exited)
         self._clients.append(process)
         if self.rng.random() < 0.5:
-            self.world.after(
-                self.rng.uniform(1.0, 10.0), lambda: self._kill_writer(process, transactional_id)
-            )
+            self.world.after(self.rng.uniform(1.0, 10.0), lambda: self._take_over(process, transactional_id))
 
-    def _kill_writer(self, process: Process, transactional_id: str) -> None:
-        """The next producer of the transactional id takes over."""
+    def _take_over(self, process: Process, transactional_id: str) -> None:
+        """Start the next producer of the transactional id. The last one is killed, or goes on as a zombie."""
         if process.is_alive and not self._writer_orders.stopping:
-            self.world.history.add(process.name, "is killed")
-            self.world.kill(process)
-            self._writing -= 1
+            if self.rng.random() < 0.5:
+                self.world.history.add(process.name, "is killed")
+                self.world.kill(process)
+                self._writing -= 1
             self._start_transactional(transactional_id)
 
     def _start_member(self) -> None:

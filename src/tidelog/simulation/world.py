@@ -121,13 +121,15 @@ class World:
 
     def step(self) -> bool:
         """Let the next thing happen; False if nothing is left to happen."""
+        now = self.now
         due = self._events[0][0] if self._events else None
         runnable: list[Process] = []
         for process in self.processes:
             when = process.next_turn()
             if when is None:
                 continue
-            when = max(when, self.now)
+            if when < now:
+                when = now
             if due is None or when < due:
                 due = when
                 runnable = [process]
@@ -190,22 +192,25 @@ class World:
     def _discard(self) -> None:
         """Forget all processes; their coroutines end without a word."""
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        try:
-            for process in [*self._ended, *self.processes]:
-                process.is_alive = False
-                process.loop.close()
-                for task in asyncio.all_tasks(process.loop):
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    with suppress(Exception):  # its last steps find a loop that is closed
-                        task.get_coro().close()
-            self._ended.clear()
-            self.processes.clear()
-            self._events.clear()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that never began
-                gc.collect()
-        finally:
-            sys.unraisablehook = hook
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that never began
+            try:
+                self._end_tasks()
+            finally:
+                sys.unraisablehook = hook
+
+    def _end_tasks(self) -> None:
+        for process in [*self._ended, *self.processes]:
+            process.is_alive = False
+            process.loop.close()
+            for task in asyncio.all_tasks(process.loop):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with suppress(Exception):  # its last steps find a loop that is closed
+                    task.get_coro().close()
+        self._ended.clear()
+        self.processes.clear()
+        self._events.clear()
+        gc.collect()
 
 
 class _LogLines(logging.Handler):
