@@ -325,6 +325,21 @@ def test_a_lost_connection_is_made_again() -> None:
         asyncio.run(main(broker))
 
 
+def test_the_metadata_is_refreshed_when_a_known_broker_cannot_be_reached() -> None:
+    """The metadata came before the cluster noticed the death of a leader: nothing else asks for newer."""
+
+    async def main(broker: FakeBroker) -> None:
+        async with client(broker.bootstrap) as network:
+            await network.topic("t", timeout=5)
+            await network.refresh(timeout=5)
+            network.view.nodes = {**network.view.nodes, 7: BrokerNode(7, "127.0.0.1", 1)}
+            assert network.connection_if_ready(7) is None
+            await network.wait_for(lambda: 7 not in network.view.nodes, 5, "not refreshed")
+
+    with FakeBroker() as broker:
+        asyncio.run(main(broker))
+
+
 def test_an_idle_connection_is_closed() -> None:
     async def main(broker: FakeBroker) -> None:
         async with client(broker.bootstrap, connections_max_idle_ms=100) as network:

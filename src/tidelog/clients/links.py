@@ -234,7 +234,10 @@ class Links:
                 connection.close("the client was closed")
         finally:
             link.attempt = None
-            self._changed()
+            if link.failures and link.node.id >= 0 and not self.closed:
+                self._lost()  # the metadata may still name a leader that is gone
+            else:
+                self._changed()
 
     def _ended(self, link: Link, connection: AsyncConnection) -> None:
         if link.connection is connection:
