@@ -46,6 +46,7 @@ SESSION_ERRORS = frozenset(
 )
 QUIET_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH))
 """Errors that are normal while the leader changes."""
+MAX_DOUBLINGS = 20
 FIRST_RETRY_SECONDS = 0.01
 """The wait after the first such error of a partition. Each wait is twice the last, up to the back-off."""
 UNKNOWN_LEADER_SECONDS = 0.1
@@ -245,7 +246,7 @@ class ReplicaFetcher:
             return None
         settings = self._settings
         return FetchRequest(
-            max_wait_ms=settings.wait_max_ms,
+            max_wait_ms=self._max_wait_ms(now),
             min_bytes=settings.min_bytes,
             max_bytes=settings.response_max_bytes,
             session_id=self._session.session_id,
@@ -253,6 +254,12 @@ class ReplicaFetcher:
             topics=topics,
             forgotten_topics_data=forgotten,
         )
+
+    def _max_wait_ms(self, now: float) -> int:
+        """How long the leader may wait for records: not longer than the next delay of a partition."""
+        longest = self._settings.wait_max_ms
+        ends = [state.delayed_until for state in self._delayed if state.delayed_until > now]
+        return min(longest, max(1, round((min(ends) - now) * 1000))) if ends else longest
 
     def _end_delays(self, now: float) -> None:
         for state in [state for state in self._delayed if state.delayed_until <= now]:
@@ -335,6 +342,7 @@ class ReplicaFetcher:
         return None if ended.done() else ended
 
     def _take_watermarks(self, state: PartitionFetchState, data: FetchResponse.PartitionData) -> None:
+        state.refusals = 0
         if state.partition.offline:
             return  # its log folder failed: the controller hears of it
         state.lag = max(0, data.high_watermark - state.fetch_offset)
@@ -369,7 +377,7 @@ class ReplicaFetcher:
         if code in QUIET_ERRORS:
             # The controller tells leader and followers at the same time: the leader knows it soon.
             seconds = min(seconds, FIRST_RETRY_SECONDS * 2**state.refusals)
-            state.refusals += 1
+            state.refusals = min(state.refusals + 1, MAX_DOUBLINGS)
         self._delay(state, seconds)
         return None
 
