@@ -11,6 +11,7 @@ from tests.cluster.world import FOLLOWER, SELF, Fetched, World, want
 from tests.storage.helpers import batch
 from tidelog.cluster.fetch import FetchParams
 from tidelog.cluster.fetch_session import FetchSessionCache
+from tidelog.cluster.partition import Partition
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.errors import FencedLeaderEpoch, NotLeaderOrFollower, OffsetOutOfRange, UnknownLeaderEpoch
 
@@ -170,3 +171,40 @@ def test_a_partition_that_appears_while_a_fetch_waits_is_looked_at_in_the_next_f
     assert replica.log_end_offset == -1, "the request came before the leader knew the partition"
     follower.fetch()
     assert replica.log_end_offset == 0
+
+
+def append_when_committed(world: Replicated, partition: Partition) -> None:
+    """Append one more record as soon as the high watermark moves, as coordinators do."""
+    moved = partition.on_high_watermark
+    assert moved is not None
+
+    def once(changed: Partition) -> None:
+        partition.on_high_watermark = moved
+        moved(changed)
+        world.produce(partition, batch(), acks=1)
+
+    partition.on_high_watermark = once
+
+
+def test_a_record_that_the_fetch_itself_brings_about_is_in_the_next_answer(world: Replicated) -> None:
+    committed, other = (world.lead(index=index, isr=(SELF, FOLLOWER)) for index in range(2))
+    follower = FollowerSession(world)
+    world.produce(committed, batch(), acks=1)
+    world.produce(other, batch(), acks=1)
+    assert follower.fetch((0, 0), (1, 0)).offsets() == [[0], [0]]
+    append_when_committed(world, committed)
+    world.produce(other, batch(), acks=1)
+    assert follower.fetch((0, 1), (1, 1)).offsets() == [[], [1]]
+    assert committed.leader_log().log_end_offset == 2
+    assert follower.fetch((1, 2)).offsets() == [[1], []]
+
+
+def test_a_waiting_fetch_is_woken_by_a_record_that_it_brought_about(world: Replicated) -> None:
+    partition = world.lead(isr=(SELF, FOLLOWER))
+    follower = FollowerSession(world)
+    world.produce(partition, batch(), acks=1)
+    follower.fetch((0, 0))
+    append_when_committed(world, partition)
+    waiting = follower.fetch((0, 1))
+    world.advance()
+    assert waiting.offsets() == [[1]]

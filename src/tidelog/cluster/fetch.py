@@ -341,6 +341,8 @@ class Fetcher:
         else:
             session.wake = partial(purgatory.check, session)
         watch_again(answers, session)
+        if params.reads_to_log_end and any(answer.is_overtaken for answer in answers):
+            self._wake_in_turn(session)
         return purgatory.watch(operation, (session,), params.max_wait_ms)
 
     def _wake_in_turn(self, session: FetchSession) -> None:

@@ -185,14 +185,21 @@ class FetchedPartition:
         if self.error is not None or self.is_redirected or self.has_more:
             return False
         replica, source = self.wanted.replica, self.source
-        return (
-            replica is None
-            or source is None
-            or (
-                replica.log_end_offset == self.wanted.fetch_offset
-                and replica.broker_id in source.followers.isr
-            )
-        )
+        if replica is None or source is None:
+            return True
+        is_known = replica.log_end_offset == self.wanted.fetch_offset
+        return is_known and replica.broker_id in source.followers.isr and not self.is_overtaken
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether records came after the read for a follower.
+
+        Its fetch may commit records, and coordinators append further ones when theirs are committed.
+        """
+        source = self.source
+        if self.wanted.replica is None or source is None or source.log is None:
+            return False
+        return source.log.log_end_offset > self.wanted.fetch_offset
 
     @property
     def is_redirected(self) -> bool:
