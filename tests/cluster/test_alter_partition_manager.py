@@ -115,6 +115,20 @@ def test_changes_of_one_turn_share_a_request() -> None:
     run(work)
 
 
+def test_a_change_right_after_the_last_answer_is_asked_for() -> None:
+    async def work(stage: Stage) -> None:
+        loop = asyncio.get_running_loop()
+
+        def answered(_: AlteredPartition | None, code: int) -> None:
+            loop.call_soon(stage.submit, 1)
+
+        stage.manager.submit(IsrChange(("t", 0), TOPIC, 4, 7, [(1, 50)], answered))
+        await stage.answered(1)
+        assert stage.asked() == [[0], [1]]
+
+    run(work)
+
+
 def test_changes_during_a_request_go_with_the_next() -> None:
     async def work(stage: Stage) -> None:
         stage.controller.open.clear()

@@ -160,7 +160,7 @@ def test_a_fetch_without_news_reads_no_partition(world: Replicated, monkeypatch:
     assert seen == [7]
 
 
-def test_a_partition_that_appears_while_a_fetch_waits_is_looked_at_in_the_next_fetch(world: Replicated) -> None:
+def test_a_partition_that_appears_while_a_fetch_waits_is_in_the_next_fetch(world: Replicated) -> None:
     world.lead()
     follower = FollowerSession(world)
     waiting = follower.fetch((0, 0), (1, 0))

@@ -73,7 +73,6 @@ class AlterPartitionManager:
         self._unanswered[change.key] = change
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
-            self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
         """Ask for nothing any more. Changes without an answer are dropped: the broker stops."""
@@ -82,17 +81,17 @@ class AlterPartitionManager:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("asking the controller for in-sync replicas failed", exc_info=error)
-
     async def _run(self) -> None:
-        while self._unanswered:
-            # Partitions that lag begin to do so together: their changes share a request.
-            await asyncio.sleep(0)
-            if not await self._exchange(list(self._unanswered.values())):
-                await asyncio.sleep(RETRY_SECONDS)
+        try:
+            while self._unanswered:
+                # Partitions that lag begin to do so together: their changes share a request.
+                await asyncio.sleep(0)
+                if not await self._exchange(list(self._unanswered.values())):
+                    await asyncio.sleep(RETRY_SECONDS)
+        except Exception:
+            log.exception("asking the controller for in-sync replicas failed")
+        finally:
+            self._task = None
 
     async def _exchange(self, changes: Sequence[IsrChange]) -> bool:
         """Whether the controller has answered these changes."""
