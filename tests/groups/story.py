@@ -303,8 +303,12 @@ class Story:
 
     def restart_broker(self, *, kill: bool) -> None:
         self._tell(f"the broker is {'killed' if kill else 'stopped'} and comes back")
-        self._diary.write([Line(BROKER, "killed" if kill else "stopped")])
+        self.broker_failed("killed" if kill else "stopped")
         self.broker.restart(kill=kill)
+
+    def broker_failed(self, how: str) -> None:
+        """Something was done to a broker: clients may send again what is under way."""
+        self._diary.write([Line(BROKER, how)])
 
     def add_partitions(self) -> None:
         count = self.writer.partitions + self.chance.randrange(1, 3)

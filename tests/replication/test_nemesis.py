@@ -7,9 +7,10 @@ links between them, pauses ZooKeeper and fills disks, with full recovery between
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,7 @@ def test_nothing_acknowledged_is_lost(cluster: ReplicatedCluster, tmp_path: Path
         moving = _moving(brokers, tmp_path / "moving", seed) if scale(0, 1) and recovers else None
         if moving is not None:
             stack.enter_context(moving)
+        stack.enter_context(_told(groups))
         began = time.monotonic()
         while time.monotonic() < began + SECONDS:
             if moving is not None:
@@ -128,6 +130,25 @@ def test_nothing_acknowledged_is_lost(cluster: ReplicatedCluster, tmp_path: Path
     assert replica_differences(cluster) == []
     assert check_controllers(cluster.logs(), cluster.controller_epoch()) == []
     assert cluster.surprises() == []
+
+
+@contextmanager
+def _told(groups: list[GroupStory]) -> Iterator[None]:
+    """Faults go on all the time: a commit that takes longer than a moment may have been sent twice."""
+    ends = threading.Event()
+
+    def tell() -> None:
+        while not ends.wait(0.2):
+            for group in groups:
+                group.broker_failed("failed")
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        teller.join()
 
 
 def _cast(seed: str) -> Cast:
