@@ -23,6 +23,7 @@ Chosen = TypeVar("Chosen", bound=OtherClient)
 
 BROKERS = (1, 2, 3)
 PARTITIONS = 6
+REPLICAS = 3
 COUNT = 20
 
 CLIENTS: list[OtherClient] = [Confluent(), *all_clients()]
@@ -58,10 +59,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfBroke
 
 @pytest.fixture
 def topic(cluster: ClusterOfBrokers, new_name: NewName) -> str:
-    """Partitions that have leaders on all brokers, and that all brokers know."""
+    """Partitions with three replicas and leaders on all brokers, that all brokers know."""
     name = new_name("spread")
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic(name, PARTITIONS)])
+        admin.create_topics([NewTopic(name, PARTITIONS, REPLICAS)])
 
     def known() -> bool:
         return all(set(leaders(cluster, broker, name).values()) == set(BROKERS) for broker in BROKERS)
@@ -164,11 +165,10 @@ def test_two_members_of_a_group_share_the_partitions_of_all_brokers(
 def test_topics_settings_and_group_offsets_are_managed_through_any_broker(
     cluster: ClusterOfBrokers, admin_client: AdminClient, new_name: NewName, broker: int
 ) -> None:
-    task = Task(
-        cluster[broker].bootstrap, new_name("managed"), group=new_name("group"), partitions=PARTITIONS
-    )
+    topic, group = new_name("managed"), new_name("group")
+    task = Task(cluster[broker].bootstrap, topic, group=group, partitions=PARTITIONS, replication=REPLICAS)
     seen = admin_client.administer(task)
-    assert seen.replicas == [1] * PARTITIONS
+    assert seen.replicas == [REPLICAS] * PARTITIONS
     assert seen.retention == "120000"
     assert seen.committed == {partition: partition + 10 for partition in range(PARTITIONS)}
     assert seen.ends == dict.fromkeys(range(PARTITIONS), 0)
