@@ -166,6 +166,28 @@ def test_an_error_while_becoming_controller_moves_it_on() -> None:
     simulated(story())
 
 
+def test_a_broker_that_cannot_begin_a_term_waits_before_it_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        async with Cluster(1) as cluster:
+            node = await cluster.controller()
+            attempts: list[ControllerEpoch] = []
+
+            def fail(epoch: ControllerEpoch) -> None:
+                attempts.append(epoch)
+                raise ImportError("a planted fault")
+
+            monkeypatch.setattr(node.controller, "_new_term", fail)
+            cluster.zookeeper.expire(node.client)
+            await asyncio.sleep(10)
+            assert 2 <= len(attempts) <= 12
+            monkeypatch.undo()
+            assert await cluster.controller() is node
+
+    simulated(story())
+
+
 def test_an_election_that_a_new_session_completes_is_not_left_without_a_controller() -> None:
     """The session ends before the broker writes /controller: the node is of the next session, but no term."""
 

@@ -244,8 +244,8 @@ class ClusterController:
             return
         _log.info("broker %d is the controller with epoch %d", self.broker_id, epoch.epoch)
         self.active_controller_id = self.broker_id
-        active = self._active = self._new_term(epoch)
         try:
+            active = self._active = self._new_term(epoch)
             await active.fail_over()
         except (Fenced, SessionExpired):
             raise
@@ -285,9 +285,8 @@ class ClusterController:
 
     async def _move_controller(self) -> None:
         """Resign, and let a broker be elected."""
-        active = self._active
         self._end_term()
-        if active is not None:
+        if self.active_controller_id == self.broker_id:
             self.active_controller_id = NO_CONTROLLER
             await self._store.resign()
 
