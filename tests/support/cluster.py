@@ -34,6 +34,8 @@ class ClusterOfBrokers:
     overrides of all brokers; `zookeeper` is a running one to use, with a chroot if several clusters share it.
     """
 
+    broker_class: type[Broker] = Broker
+
     def __init__(
         self,
         folder: Path,
@@ -76,7 +78,8 @@ class ClusterOfBrokers:
         """Another broker of the cluster, not started yet."""
         assert self.zookeeper is not None
         own = {"broker.id": str(broker_id), "zookeeper.connect": self.zookeeper}
-        broker = Broker(self.folder / f"broker-{broker_id}", {**self.settings, **own, **(settings or {})})
+        folder = self.folder / f"broker-{broker_id}"
+        broker = self.broker_class(folder, {**self.settings, **own, **(settings or {})})
         self.brokers[broker_id] = broker
         return self._stack.enter_context(_closed(broker))
 
