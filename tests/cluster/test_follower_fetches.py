@@ -126,6 +126,7 @@ def test_a_high_watermark_does_not_wake_a_follower_but_goes_with_its_next_answer
     partition = world.lead(isr=(SELF, FOLLOWER))
     follower = FollowerSession(world)
     world.produce(partition, batch(), acks=1)
+    world.advance()
     assert follower.fetch((0, 0)).offsets() == [[0]]
     waiting = follower.fetch((0, 1))
     assert partition.leader_log().high_watermark == 1
@@ -208,3 +209,46 @@ def test_a_waiting_fetch_is_woken_by_a_record_that_it_brought_about(world: Repli
     waiting = follower.fetch((0, 1))
     world.advance()
     assert waiting.offsets() == [[1]]
+
+
+def test_a_waiting_fetch_is_answered_when_this_broker_begins_to_lead(world: Replicated) -> None:
+    world.lead()
+    session, other = FollowerSession(world), FollowerSession(world, OTHER)
+    session.fetch((0, 0))
+    other.fetch((0, 0))
+    world.advance(0.5)
+    waiting, of_other = session.fetch(), other.fetch()
+    world.advance()
+    assert not waiting.answered
+    world.lead(index=1, isr=(SELF, FOLLOWER))
+    world.advance(0.0)
+    assert waiting.answered
+    assert not of_other.answered  # it is not in the ISR of the new partition
+
+
+def test_fetches_of_a_follower_that_a_new_leader_awaits_are_short(world: Replicated) -> None:
+    world.lead()
+    session = FollowerSession(world)
+    session.fetch((0, 0))
+    world.lead(index=1)
+    world.advance()
+    before = session.fetch()  # the follower does not know its new leader yet
+    world.advance(0.02)
+    assert before.answered
+    session.fetch((1, 0))
+    waiting = session.fetch()
+    world.advance(0.4)
+    assert not waiting.answered
+    world.advance(0.1)
+    assert waiting.answered
+
+
+def test_a_follower_that_does_not_fetch_is_awaited_for_two_seconds(world: Replicated) -> None:
+    world.lead()
+    session = FollowerSession(world)
+    session.fetch((0, 0))
+    world.lead(index=1)
+    world.advance(2.0)
+    waiting = session.fetch()
+    world.advance(0.4)
+    assert not waiting.answered

@@ -6,7 +6,7 @@ a replica selector the leader sends a consumer to a follower in its rack.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -125,6 +125,9 @@ class Fetcher:
         self.leader_quota = ReplicationQuota(replicas.clock)
         self.selector: ReplicaSelector | None = None  # None: consumers read from leaders
         self._woken: dict[FetchSession, None] = {}  # sessions of followers to wake in this turn
+        self._waiting: dict[FetchSession, int] = {}  # sessions of followers whose fetch waits, with their ids
+        self._awaited: dict[int, None] = {}  # followers whose fetches are to be answered in this turn
+        replicas.awaited_followers.on_awaited = self._answer_in_turn
 
     def read_all(
         self,
@@ -336,14 +339,32 @@ class Fetcher:
             return True
         purgatory = self._replicas.fetch_purgatory
         operation = DelayedFetch(self, context, params, unknown, done, on_failure)
+        wait_ms = params.max_wait_ms
         if params.reads_to_log_end:
             session.wake = partial(self._wake_in_turn, session)
+            self._waiting[session] = params.replica_id
+            wait_ms = self._replicas.awaited_followers.wait_ms(params.replica_id, wait_ms)
         else:
             session.wake = partial(purgatory.check, session)
         watch_again(answers, session)
         if params.reads_to_log_end and any(answer.is_overtaken for answer in answers):
             self._wake_in_turn(session)
-        return purgatory.watch(operation, (session,), params.max_wait_ms)
+        return purgatory.watch(operation, (session,), wait_ms)
+
+    def wait_ended(self, session: FetchSession) -> None:
+        session.stop_waiting()
+        self._waiting.pop(session, None)
+
+    def _answer_in_turn(self, followers: Iterable[int]) -> None:
+        """Answer the waiting fetches of followers once in this turn of the loop."""
+        if not self._awaited:
+            self._replicas.scheduler.call_soon_in_turn(self._answer_awaited)
+        self._awaited.update(dict.fromkeys(followers))
+
+    def _answer_awaited(self) -> None:
+        awaited, self._awaited = self._awaited, {}
+        for session in [session for session, follower in self._waiting.items() if follower in awaited]:
+            self._replicas.fetch_purgatory.complete_all(session)
 
     def _wake_in_turn(self, session: FetchSession) -> None:
         """Check a waiting follower once in this turn of the loop, however many partitions get records."""
@@ -411,7 +432,7 @@ class DelayedFetch(DelayedOperation):
 
     def _end(self) -> None:
         super()._end()
-        self._context.session.stop_waiting()
+        self._fetcher.wait_ended(self._context.session)
 
     def on_complete(self, reads: CachedReads = CACHED) -> None:
         context = self._context

@@ -129,8 +129,10 @@ class Partition(LogListener):
     def isr(self) -> list[int]:
         return self.followers.isr
 
-    def become_leader(self, log: Log, state: PartitionState) -> None:
-        """Lead the partition. With the epoch that it is led with already, only the replicas can change.
+    def become_leader(self, log: Log, state: PartitionState) -> bool:
+        """Lead the partition; returns whether that is new.
+
+        With the epoch that it is led with already, only the replicas can change.
 
         A new epoch begins at the log end: no append may be at the worker (`AppendQueue.between`). If this is
         the only replica, its whole log is committed.
@@ -145,6 +147,7 @@ class Partition(LogListener):
             log.assign_epoch(state.leader_epoch, log.log_end_offset)
         self.advance_high_watermark()
         self.changed()
+        return is_new
 
     def become_follower(self, log: Log, state: PartitionState) -> bool:
         """Follow the leader, or wait for one; returns whether the leader or its epoch is new.

@@ -13,6 +13,7 @@ from tidelog.clock import Scheduler
 from tidelog.cluster.append_request import ACKS_ALL, AppendRequest
 from tidelog.cluster.append_request import AppendOutcome as AppendOutcome
 from tidelog.cluster.append_rules import AppendRulesTable
+from tidelog.cluster.awaited_followers import AwaitedFollowers
 from tidelog.cluster.delayed import DelayedDeleteRecords, DelayedProduce
 from tidelog.cluster.followers import IsrRules, Replica
 from tidelog.cluster.metadata_cache import MetadataCache
@@ -83,6 +84,7 @@ class ReplicaManager:
         self.produce_purgatory = Purgatory("Produce", scheduler)
         self.fetch_purgatory = Purgatory("Fetch", scheduler)
         self.delete_records_purgatory = Purgatory("DeleteRecords", scheduler)
+        self.awaited_followers = AwaitedFollowers(scheduler.clock)
 
     # -- hosting -----------------------------------------------------------------------------------
 
@@ -103,7 +105,9 @@ class ReplicaManager:
         """
         partition = self._host(topic, topic_id, index, is_internal)
         found = self._open_log(partition, config, is_new)
-        partition.become_leader(found, state)
+        if partition.become_leader(found, state):
+            followers = [broker for broker in state.isr if broker != self.broker_id]
+            self.awaited_followers.expect((topic, index), followers)
         return partition
 
     def become_follower(
@@ -435,6 +439,8 @@ class ReplicaManager:
         before, offset = replica.log_end_offset, wanted.fetch_offset
         now = self.clock.monotonic()
         replica.fetched(offset, wanted.fetcher_log_start_offset, leader_end, now, epoch)
+        if self.awaited_followers.partitions:
+            self.awaited_followers.fetched((partition.topic, partition.index), replica.broker_id)
         if self.isr_manager is not None and replica.broker_id not in partition.followers.isr:
             self.isr_manager.maybe_expand(partition, replica)
         if offset != before:
