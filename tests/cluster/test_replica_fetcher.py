@@ -52,6 +52,23 @@ def test_it_appends_what_the_leader_sends_and_asks_for_what_follows(tmp_path: Pa
     follower.run(test())
 
 
+@pytest.mark.parametrize("size", [1, 100_000], ids=["small", "large"])
+@pytest.mark.parametrize(("flush_messages", "flushed"), [(1, 2), (2, 2), (3, 0)])
+def test_flush_messages_the_leader_is_told_of_records_that_are_on_disk(
+    tmp_path: Path, flush_messages: int, flushed: int, size: int
+) -> None:
+    follower = Follower(tmp_path)
+    records = [Record(offset, 0, None, bytes(size)) for offset in range(2)]
+
+    async def test() -> None:
+        follower.manager.add([follower.follow(flush_messages=flush_messages)])
+        sent = build_batch(records, leader_epoch=0)
+        assert wanted(await follower.answered(data(sent, hw=0))) == [(0, 2, 0)]
+        assert log_of(follower).recovery_point == flushed
+
+    follower.run(test())
+
+
 def test_an_idle_partition_is_in_no_request(tmp_path: Path) -> None:
     follower = Follower(tmp_path)
 

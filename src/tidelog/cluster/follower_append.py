@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from tidelog.cluster.worker import InlineWorker, Worker
 from tidelog.errors import FencedLeaderEpoch, KafkaStorageError
+from tidelog.storage.config import LONG_MAX
 from tidelog.storage.follower_appender import FetchedRecords, PendingCopy, UnexpectedAppendOffset
 from tidelog.storage.truncation import Truncation
 
 if TYPE_CHECKING:
     from tidelog.clock import Scheduler
     from tidelog.cluster.partition import Partition
+    from tidelog.storage.flush_job import FlushJob
     from tidelog.storage.log import Log
 
 HEAVY_BYTES = 64 * 1024
@@ -43,6 +45,8 @@ class FollowerAppend:
     __slots__ = (
         "_data",
         "_done",
+        "_flush",
+        "_is_flushed",
         "_is_wanted",
         "_leader_epoch",
         "_now_ms",
@@ -50,9 +54,9 @@ class FollowerAppend:
         "_pending",
         "_records",
         "_restart",
+        "_scheduler",
+        "worker",
     )
-
-    worker: Worker | None = None
 
     def __init__(
         self,
@@ -62,8 +66,14 @@ class FollowerAppend:
         now_ms: int,
         done: Appended,
         is_wanted: Callable[[], bool] = lambda: True,
+        *,
+        scheduler: Scheduler,
     ) -> None:
         """`is_wanted` says whether the partition is still fetched, when the turn of the append comes."""
+        self._scheduler = scheduler
+        self._flush: FlushJob | None = None
+        self._is_flushed = False
+        self.worker: Worker | None = None
         self._is_wanted = is_wanted
         self._partition = partition
         self._data = data
@@ -101,11 +111,21 @@ class FollowerAppend:
             return None
         if len(self._data) < HEAVY_BYTES:
             appender.append_rest(records, self._now_ms)
-            return None
         if records.is_appended:
-            return None
+            return None if log.config.flush_messages == LONG_MAX else self._begin_flush(log)
         self._pending = appender.prepare(records, self._now_ms)
         return self._pending.write
+
+    def _begin_flush(self, log: Log) -> Callable[[], object] | None:
+        """flush.messages: the leader learns of the records by the next fetch, when they are on disk."""
+        if self._is_flushed or log.log_end_offset - log.recovery_point < log.config.flush_messages:
+            return None
+        self._flush = job = log.begin_flush()
+        if job is None:
+            return None
+        # The appends of other partitions do not wait for these syncs.
+        self.worker = InlineWorker(self._scheduler)
+        return job.run
 
     def _begin_anew(self, log: Log, error: UnexpectedAppendOffset) -> Callable[[], object]:
         """The log start of the leader is inside of its first batch: an empty log begins with that batch."""
@@ -121,6 +141,9 @@ class FollowerAppend:
             if self._restart is not None:
                 restart, self._restart = self._restart, None
                 _end(self._partition, restart, error)
+            elif self._flush is not None:
+                job, self._flush = self._flush, None
+                self._end_flush(job, error)
             else:
                 self._finish(error)
         except Exception as failure:
@@ -128,6 +151,16 @@ class FollowerAppend:
             return
         # The next run goes to the next segment. A change of the leader comes first.
         self._partition.appends.waiting.appendleft(self)
+
+    def _end_flush(self, job: FlushJob, error: BaseException | None) -> None:
+        log = self._partition.log
+        assert log is not None
+        if error is not None:
+            raise _storage_error(self._partition, error, "cannot be flushed")
+        if log.closed:
+            raise KafkaStorageError(f"{self._partition.name} was closed during its flush")
+        log.end_flush(job, self._now_ms)
+        self._is_flushed = True
 
     def _finish(self, error: BaseException | None) -> None:
         log, pending = self._partition.log, self._pending
@@ -232,9 +265,11 @@ def _end(partition: Partition, steps: Truncation, error: BaseException | None) -
     steps.end()
 
 
-def _storage_error(partition: Partition, error: BaseException) -> BaseException:
+def _storage_error(
+    partition: Partition, error: BaseException, what: str = "cannot be truncated"
+) -> BaseException:
     """The error to report; a broken disk takes its log folder offline."""
     if not isinstance(error, OSError):
         return error
     assert partition.log is not None
-    return partition.log.storage_error("cannot be truncated", error)
+    return partition.log.storage_error(what, error)

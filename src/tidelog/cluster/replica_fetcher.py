@@ -336,7 +336,13 @@ class ReplicaFetcher:
         now_ms = self._clock.ms()
         state.partition.appends.put(
             FollowerAppend(
-                state.partition, memoryview(records), state.leader_epoch, now_ms, done, self._is_still(state)
+                state.partition,
+                memoryview(records),
+                state.leader_epoch,
+                now_ms,
+                done,
+                self._is_still(state),
+                scheduler=self._scheduler,
             )
         )
         return None if ended.done() else ended

@@ -32,7 +32,14 @@ class MovingFollower(Moving):
 
         data = memoryview(batches((base, count, epoch)))
         self.partition.appends.put(
-            FollowerAppend(self.partition, data, self.partition.leader_epoch, self.scheduler.clock.ms(), done)
+            FollowerAppend(
+                self.partition,
+                data,
+                self.partition.leader_epoch,
+                self.scheduler.clock.ms(),
+                done,
+                scheduler=self.scheduler,
+            )
         )
         return outcomes
 
