@@ -139,6 +139,65 @@ def test_a_broker_that_restarts_within_its_session_fails_first_and_starts_second
     simulated(story())
 
 
+def test_a_controller_that_restarts_leaves_the_in_sync_replicas_that_were_written_before() -> None:
+    """Nobody saw it leave: its successor finds it registered. It may have lost what it had not flushed."""
+
+    async def story() -> None:
+        async with Cluster() as cluster:
+            before = await controller_on(cluster, 1)
+            others = [await cluster.start(2), await cluster.start(3)]
+            await cluster.settle()
+            await create(cluster, [1, 2, 3])
+            held = asyncio.Event()
+            waiting = [
+                asyncio.ensure_future(
+                    node.controller.events.call(node.controller.events.state, "Hold", held.wait)
+                )
+                for node in others
+            ]
+            await before.crash()
+            cluster.zookeeper.expire(before.client)
+            returned = await cluster.start(1)
+            held.set()
+            await asyncio.gather(*waiting)
+            await cluster.until(lambda: returned.broker.live, "the new broker 1")
+            await cluster.settle()
+            state = state_of(await cluster.controller())
+            assert (state.leader, state.isr) == (2, [2, 3])
+            assert DEMO in returned.broker.following
+            led = [
+                request for request in returned.broker.received if isinstance(request, LeaderAndIsrRequest)
+            ]
+            leaders = {
+                part.leader
+                for request in led
+                for topic in request.topic_states
+                for part in topic.partition_states
+            }
+            assert leaders == {2}
+
+    simulated(story())
+
+
+def test_the_first_broker_of_a_whole_cluster_that_restarts_leads() -> None:
+    """No member of the ISR was there all the time: none is taken out for having been away."""
+
+    async def story() -> None:
+        async with Cluster() as cluster:
+            nodes = [await controller_on(cluster, 1), await cluster.start(2)]
+            await cluster.settle()
+            await create(cluster, [2, 1])
+            for node in nodes:
+                await cluster.crash(node.broker_id)
+                cluster.zookeeper.expire(node.client)
+            await cluster.start(2)
+            await cluster.settle()
+            state = state_of(await cluster.controller())
+            assert (state.leader, state.isr) == (2, [2])
+
+    simulated(story())
+
+
 def test_changed_addresses_reach_all_brokers() -> None:
     async def story() -> None:
         async with Cluster(1, 2, 3) as cluster:

@@ -16,6 +16,7 @@ from tidelog.controller.request_batch import (
     TopicDeletionStopReplicaResponseReceived,
     UpdateMetadataResponseReceived,
 )
+from tidelog.controller.returned_brokers import remove_returned_brokers
 from tidelog.controller.suspected_brokers import SuspectedBrokers
 from tidelog.controller.term import ControllerTerm, PutEvent
 from tidelog.controller.topic_admin import TopicAdmin
@@ -52,6 +53,7 @@ class ActiveController:
             len(term.context.partitions),
             len(term.context.topics_to_be_deleted),
         )
+        await remove_returned_brokers(term)
         # Before any LeaderAndIsr, so that brokers know each other's addresses when they become followers. A
         # broker may have missed deletions while there was no controller.
         await term.send_full_metadata()

@@ -126,6 +126,7 @@ def with_leadership(path: str, state: PartitionState, found: tuple[bytes, Stat])
         controller_epoch=node.controller_epoch,
         leader_recovery_state=node.leader_recovery_state,
         other_fields=node.other_fields,
+        written_at=stat.mzxid,
     )
 
 

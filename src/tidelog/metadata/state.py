@@ -40,7 +40,8 @@ class PartitionState:
     the replicas of a running reassignment. `leader_recovery_state` is 1 after an unclean election until the
     leader has recovered. `other_fields` are fields of the node that this version does not know: they are kept
     when the node is written again. The tree does not have `offline_replicas`: the controller knows which
-    replicas are on stopped brokers or in failed log folders.
+    replicas are on stopped brokers or in failed log folders. `written_at` is the number of the change (mzxid)
+    that wrote the node, when it was read.
     """
 
     replicas: list[int]
@@ -54,6 +55,7 @@ class PartitionState:
     leader_recovery_state: int = 0
     other_fields: Mapping[str, object] | None = None
     offline_replicas: list[int] = field(default_factory=list)
+    written_at: int = field(default=-1, compare=False)
 
 
 class StateUpdates(NamedTuple):
