@@ -9,6 +9,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation")
     group.addoption("--sim-seed", type=int, default=None, help="replay this seed and print its history")
     group.addoption("--sim-brokers", type=int, default=3, help="of that run; 1 has an embedded tree")
+    group.addoption("--sim-replicas", type=int, default=1, help="of each partition in that run")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -21,4 +22,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.function.__name__ == "test_one_seed":
         seed = metafunc.config.getoption("--sim-seed", default=None)
         brokers = metafunc.config.getoption("--sim-brokers", default=3)
-        metafunc.parametrize(("seed", "brokers"), [] if seed is None else [(seed, brokers)], ids=str)
+        replicas = metafunc.config.getoption("--sim-replicas", default=1)
+        runs = [] if seed is None else [(seed, brokers, replicas)]
+        metafunc.parametrize(("seed", "brokers", "replicas"), runs, ids=str)

@@ -1,7 +1,6 @@
 """Faults planted into the program on purpose: the simulation has to find each of them.
 
-A plant replaces a function by one that breaks a rule. The rules of a cluster that one replica can show are
-among them; the others need followers.
+A plant replaces a function by one that breaks a rule. Those that only followers can show need replicas.
 """
 
 from __future__ import annotations
@@ -12,11 +11,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tidelog.cluster import fetch, metadata_update
+from tidelog.cluster.delayed import DelayedProduce
 from tidelog.cluster.fetch import FetchParams
+from tidelog.cluster.followers import Followers, Replica
+from tidelog.cluster.isr_manager import IsrManager
+from tidelog.cluster.partition import Partition
+from tidelog.cluster.partition_fetch_state import PartitionFetchState
+from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.replica_states import ReplicaStates
 from tidelog.controller import partition_state_machine
 from tidelog.controller.broker_changes import BrokerChanges
 from tidelog.controller.cluster_controller import ClusterController
+from tidelog.controller.partition_changes import PartitionChanges
 from tidelog.controller.watches import ChangeWatch
 from tidelog.coordinator.group.classic import ClassicGroup
 from tidelog.coordinator.group.offsets import Offsets
@@ -24,6 +30,7 @@ from tidelog.coordinator.group.reconcile import Reconciler
 from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
 from tidelog.coordinator.transaction.markers import LocalMarkers, Marker, MarkerDone
 from tidelog.coordinator.transaction.state import PREPARED, Transaction
+from tidelog.errors import ErrorCode
 from tidelog.metadata import operations
 from tidelog.metadata.state import BrokerRegistration, PartitionState
 from tidelog.metadata.tree import ANY_VERSION, Check, WatchEvent
@@ -221,6 +228,84 @@ def restarts_are_overlooked(patch: Patch) -> None:
     failed = patch.set(BrokerChanges, "_fail", fail)
 
 
+# -- replication -------------------------------------------------------------------------------------
+
+
+def candidates_and_leavers_do_not_count(patch: Patch) -> None:
+    """The high watermark follows the ISR that the leader wants, before the controller has it."""
+
+    def committed(self: Followers, offset: int, leader_end: int, rules: Any) -> int:
+        members = self.isr if self.pending is None or self.pending.is_expansion else self.pending.isr
+        ends = [self.replicas[member].log_end_offset for member in members if member in self.replicas]
+        return min([offset, *ends])
+
+    patch.set(Followers, "committed_up_to", committed)
+
+
+def logs_are_not_truncated(patch: Patch) -> None:
+    """The leader does not tell a follower that its log diverges."""
+    patch.set(fetch, "_diverging_epoch", _nothing)
+
+
+def logs_are_truncated_to_high_watermarks(patch: Patch) -> None:
+    """A follower drops everything above its high watermark, which may lag, when it gets a leader."""
+
+    def init(self: PartitionFetchState, partition: Partition) -> None:
+        before(self, partition)
+        assert partition.log is not None
+        self.is_truncating, self.fetch_offset = True, partition.log.high_watermark
+
+    before = patch.set(PartitionFetchState, "__init__", init)
+
+
+def anyone_leads(patch: Patch) -> None:
+    """Each election may be unclean."""
+
+    def elect(*args: Any, **named: Any) -> PartitionState | None:
+        named["unclean"] = True
+        elected: PartitionState | None = before(*args, **named)
+        return elected
+
+    before = patch.set(partition_state_machine.election, "elect_for_offline", elect)
+
+
+def written_is_acknowledged(patch: Patch) -> None:
+    """acks=all is answered when the leader has the records."""
+
+    def complete(self: DelayedProduce) -> bool:
+        self._wanted = []
+        return self.force_complete()
+
+    patch.set(DelayedProduce, "try_complete", complete)
+
+
+def markers_go_out_early(patch: Patch) -> None:
+    """Coordinators act on records that are written and not committed."""
+
+    def when_committed(self: ReplicaManager, partition: Partition, *rest: Any) -> None:
+        *_, done = rest
+        partition.advance_high_watermark()
+        done(None)
+
+    patch.set(ReplicaManager, "_when_committed", when_committed)
+
+
+def laggards_join_the_isr(patch: Patch) -> None:
+    """A follower joins the ISR with its first fetch."""
+
+    def expand(self: IsrManager, partition: Partition, replica: Replica) -> None:
+        followers = partition.followers
+        if followers.pending is None and replica.broker_id not in followers.isr:
+            self._ask(partition, [*followers.isr, replica.broker_id], is_expansion=True)
+
+    patch.set(IsrManager, "maybe_expand", expand)
+
+
+def old_leaders_change_the_isr(patch: Patch) -> None:
+    """The controller makes the changes that leaders of earlier epochs ask for."""
+    patch.set(PartitionChanges, "_refusal", lambda *args: ErrorCode.NONE)
+
+
 class Plant(NamedTuple):
     plant: Callable[[Patch], None]
     brokers: int = 3
@@ -228,6 +313,7 @@ class Plant(NamedTuple):
     """Within how many seeds it is found."""
     seed: int = 0
     """The seed that is tried first."""
+    replicas: int = 1
 
 
 PLANTED: dict[str, Plant] = {
@@ -250,6 +336,14 @@ PLANTED: dict[str, Plant] = {
         Plant(decisions_are_not_written, seed=7),
         Plant(producers_are_not_fenced, 1, seed=1),
         Plant(old_controllers_are_obeyed, seed=4),
+        Plant(candidates_and_leavers_do_not_count, seed=1, replicas=3),
+        Plant(logs_are_not_truncated, replicas=3),
+        Plant(logs_are_truncated_to_high_watermarks, replicas=3),
+        Plant(anyone_leads, seed=1, replicas=3),
+        Plant(written_is_acknowledged, replicas=3),
+        Plant(markers_go_out_early, replicas=3),
+        Plant(laggards_join_the_isr, replicas=3),
+        Plant(old_leaders_change_the_isr, seed=1, replicas=3),
     ]
 }
 

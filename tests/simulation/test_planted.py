@@ -23,5 +23,5 @@ def test_a_planted_fault_is_found(name: str) -> None:
         pytest.skip("tried in the long form")
     # The seed that found it last, then others: a change of the program may give a seed another history.
     seeds = f"{plant.seed},0-{plant.seeds - 1}"
-    options = ("--brokers", str(plant.brokers), "--plant", name)
+    options = ("--brokers", str(plant.brokers), "--replicas", str(plant.replicas), "--plant", name)
     assert run_seeds(seeds, *options, "--until-found"), command(seeds, *options)

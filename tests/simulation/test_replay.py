@@ -11,9 +11,9 @@ import pytest
 from tidelog.simulation.story import Story
 
 
-@pytest.mark.parametrize("brokers", [1, 3])
-def test_the_same_seed_has_the_same_history(brokers: int) -> None:
-    first, second = (Story(7, brokers, fault_seconds=6).run() for _ in range(2))
+@pytest.mark.parametrize(("brokers", "replicas"), [(1, 1), (3, 1), (3, 3)])
+def test_the_same_seed_has_the_same_history(brokers: int, replicas: int) -> None:
+    first, second = (Story(7, brokers, fault_seconds=6, replicas=replicas).run() for _ in range(2))
     assert first.history == second.history
     assert len(first.history) > 200
 

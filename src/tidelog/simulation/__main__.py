@@ -38,6 +38,12 @@ def parser(name: str, description: str | None) -> argparse.ArgumentParser:
         help="how many brokers run: one has an embedded tree, more have a ZooKeeper (default: 3)",
     )
     made.add_argument(
+        "--replicas",
+        type=int,
+        default=1,
+        help="the replication factor of all topics (default: %(default)s)",
+    )
+    made.add_argument(
         "--seconds",
         type=float,
         default=FAULT_SECONDS,
@@ -71,7 +77,7 @@ def with_fixed_hashes(module: str) -> None:
 
 def run(seed: int, options: argparse.Namespace) -> Outcome:
     level = logging.getLevelNamesMapping()[options.log]
-    return Story(seed, options.brokers, options.seconds, level).run()
+    return Story(seed, options.brokers, options.seconds, level, options.replicas).run()
 
 
 def replay(options: argparse.Namespace, run: Run) -> int:

@@ -202,6 +202,7 @@ class Administrator:
     bootstrap: str
     orders: Orders
     note: Callable[[str], None]
+    replicas: int = 1
     partitions: dict[str, int] = field(default_factory=dict)
     """The topics that exist for sure, with the least number of their partitions."""
     deleted: set[str] = field(default_factory=set)
@@ -230,9 +231,8 @@ class Administrator:
                     await self._delete(admin, rng.choice(sorted(self.partitions)))
 
     async def _create(self, admin: AsyncAdmin, name: str, count: int) -> None:
-        if await self._try(
-            f"create {name} with {count} partitions", admin.create_topics([NewTopic(name, count, 1)])
-        ):
+        created = admin.create_topics([NewTopic(name, count, self.replicas)])
+        if await self._try(f"create {name} with {count} partitions", created):
             self.partitions[name] = count
         else:
             self.doubtful.append(name)

@@ -8,6 +8,8 @@
 6. In the end all brokers have the metadata of the tree, the leaders of the tree lead, and no broker has a
    replica of a partition that the tree does not have.
 7. In the end each batch in a log has the leader epoch that the leader epoch cache has at its offset.
+
+The promises of replicas among each other are in `replication`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from tidelog.metadata import paths
 from tidelog.metadata.simulated import SimulatedZooKeeper
@@ -24,6 +27,7 @@ from tidelog.server.broker import Broker
 from tidelog.server.zookeeper_membership import ZooKeeperMembership
 from tidelog.simulation.cluster import SimBroker, SimCluster
 from tidelog.simulation.process import Process
+from tidelog.simulation.replication import Replication
 from tidelog.storage.log import Log
 
 STATE = re.compile(r"/brokers/topics/(.+)/partitions/(\d+)/state")
@@ -46,6 +50,7 @@ class Invariants:
         self._leaders: dict[tuple[Partition, int], int] = {}  # by leader epoch
         self._seen: dict[tuple[Process, Partition], int] = {}  # leader epochs on a broker
         self._heard: dict[Process, int] = {}  # the controller epoch of the metadata on a broker
+        self.replication = Replication(cluster, zookeeper, self._wrong)
         self.on_state_written: Callable[[], None] | None = None
         """Called when the state of a partition is written to the tree."""
         zookeeper.on_commit = self._committed
@@ -69,6 +74,7 @@ class Invariants:
                 self._state_written((match[1], int(match[2])), json.loads(operation.data))
             elif isinstance(operation, Delete) and (match := STATE.fullmatch(operation.path)):
                 self._states.pop((match[1], int(match[2])), None)
+                self.replication.state_deleted((match[1], int(match[2])))
             elif isinstance(operation, Delete) and operation.path == paths.CONTROLLER:
                 self._world.history.add(TREE, "there is no controller")
         if elected is not None:
@@ -82,16 +88,17 @@ class Invariants:
             self._wrong(f"the controller epoch becomes {epoch} after {self._epoch}")
         self._epoch = epoch
 
-    def _state_written(self, partition: Partition, state: dict[str, int]) -> None:
-        leader, epoch = state["leader"], state["leader_epoch"]
+    def _state_written(self, partition: Partition, state: dict[str, Any]) -> None:
+        leader, epoch, isr = state["leader"], state["leader_epoch"], state["isr"]
         name = f"{partition[0]}-{partition[1]}"
-        self._world.history.add(TREE, f"{name}: leader {leader}, epoch {epoch}")
+        self._world.history.add(TREE, f"{name}: leader {leader}, epoch {epoch}, ISR {isr}")
         if state["controller_epoch"] != self._epoch:
             self._wrong(f"{name} is changed by controller epoch {state['controller_epoch']} in {self._epoch}")
         known_leader, known_epoch = self._states.get(partition, (-1, -1))
         if epoch < known_epoch or (epoch == known_epoch and leader != known_leader):
             self._wrong(f"{name}: leader {leader} with epoch {epoch} after {known_leader} with {known_epoch}")
         self._states[partition] = (leader, epoch)
+        self.replication.state_written(partition, leader, epoch, isr)
         if self.on_state_written is not None:
             self.on_state_written()
 
@@ -103,6 +110,8 @@ class Invariants:
                 self._check_controller(broker, broker.server)
                 self._check_leaders(broker, broker.server, process)
                 self._check_metadata(broker, broker.server, process)
+                if broker.server.replicas is not None:
+                    self.replication.after_turn(broker, broker.server, process)
 
     def _check_controller(self, broker: SimBroker, server: Broker) -> None:
         membership = server.membership
@@ -151,12 +160,14 @@ class Invariants:
                 for partition in broker.server.replicas.partitions():
                     if partition.log is not None and (wrong := _wrong_epochs(partition.log)):
                         self._wrong(f"{broker.name}: {partition.name}: {wrong[0]}")
+        self.replication.check_logs()
 
     def differences(self) -> list[str]:
         """In what the brokers do not agree with the tree; empty when metadata has converged."""
-        return [
+        found = [
             f"{broker.name} {text}" for broker in self._cluster.brokers for text in self._differences(broker)
         ]
+        return found or list(self.replication.differences())
 
     def _differences(self, broker: SimBroker) -> Iterator[str]:
         server, tree = broker.server, self._zookeeper.tree

@@ -12,6 +12,7 @@ from tidelog.simulation.checks.group_history import Line as GroupLine
 from tidelog.simulation.cluster import SimBroker, SimCluster
 from tidelog.simulation.diaries import GroupDiary
 from tidelog.simulation.process import Process
+from tidelog.simulation.replication import Replication
 
 FARTHEST_MS = 1_500_000
 """Brokers refuse records from more than an hour in the future."""
@@ -28,7 +29,9 @@ class Nemesis:
         *,
         keeps_synced_only: bool,
         clients: Callable[[], Sequence[Process]],
+        replication: Replication | None = None,
     ) -> None:
+        """With `replication`, power is also lost while nothing is synced, if the others have all of it."""
         self.cluster = cluster
         self.world = cluster.world
         self.rng = rng
@@ -58,6 +61,11 @@ class Nemesis:
                 (4, self._ambush),
             ]
         self._lies_in_wait = False
+        self._replication = replication
+        if replication is not None and not keeps_synced_only:
+            self._faults.append((3, self._plan_to_lose_power))
+        self._plans_to_lose_power = False
+        self._repairs = 0
 
     def begin(self) -> None:
         self._next()
@@ -67,6 +75,9 @@ class Nemesis:
 
     def _strike(self) -> None:
         if self.is_over:
+            return
+        if self._has_to_wait():
+            self.world.after(0.1, self._strike)
             return
         weights = [weight for weight, _ in self._faults]
         fault = self.rng.choices([fault for _, fault in self._faults], weights)[0]
@@ -108,7 +119,12 @@ class Nemesis:
         self.world.history.add("nemesis", what)
 
     def _later(self, shortest: float, longest: float, repair: Callable[[], None]) -> None:
-        self.world.after(self.rng.uniform(shortest, longest), repair)
+        def repaired() -> None:
+            self._repairs -= 1
+            repair()
+
+        self._repairs += 1
+        self.world.after(self.rng.uniform(shortest, longest), repaired)
 
     # Brokers
 
@@ -129,6 +145,26 @@ class Nemesis:
         if broker.process is not None:
             broker.lose_power()
             self._fell(broker)
+
+    def _plan_to_lose_power(self, _: SimBroker) -> None:
+        self._plans_to_lose_power = True
+
+    def _has_to_wait(self) -> bool:
+        """Whether another fault would lose records for good, which only one broker has.
+
+        A broker that loses its power loses what it has not synced. The others have it if all is well, and
+        until it has left the in-sync replicas nothing else may happen.
+        """
+        replication = self._replication
+        if replication is None:
+            return False
+        is_well = not self._repairs and self.cluster.is_running and not self.world.network.cut_links
+        if self._plans_to_lose_power and is_well and replication.is_whole():
+            self._plans_to_lose_power = False
+            broker = self._victim()
+            replication.power_lost(broker)
+            self._lose_power(broker)
+        return self._plans_to_lose_power or replication.is_in_doubt
 
     def _stop(self, broker: SimBroker) -> None:
         if broker.is_running:
@@ -212,7 +248,7 @@ class Nemesis:
 
     def _surprise(self) -> None:
         controller = self._controller()
-        if controller is None or self.is_over:
+        if controller is None or self.is_over or self._has_to_wait():
             return
         if self.rng.random() < 0.5:
             self._pause(controller, 4.5, 10.0)

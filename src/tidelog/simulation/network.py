@@ -41,6 +41,7 @@ class Network:
         self._descriptor = FIRST_DESCRIPTOR
         self._port = FIRST_EPHEMERAL_PORT
         self._cut: set[tuple[str, str]] = set()
+        self._numbers: dict[str, int] = {}  # of hosts, for their IP addresses
         self._held: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self._slow: dict[tuple[str, str], float] = {}
         self._down: set[str] = set()
@@ -80,6 +81,11 @@ class Network:
         return self._port
 
     # Links
+
+    def ip_address(self, host: str) -> str:
+        """The address that a host has for others. It is not resolved: links have the names of hosts."""
+        number = self._numbers.setdefault(host, len(self._numbers) + 1)
+        return f"10.0.{number >> 8}.{number & 255}"
 
     def cut(self, source: str, target: str) -> None:
         """Hold everything that is sent from one host to another."""
@@ -196,7 +202,8 @@ class SimSocket:
         return self.address
 
     def getpeername(self) -> Address:
-        return self._peer_address
+        host, port = self._peer_address
+        return self._network.ip_address(host), port
 
     def bind(self, address: Address) -> None:
         self.address = self._network.listen(self, address)

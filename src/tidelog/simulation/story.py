@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ from tidelog.simulation.cluster import SimCluster
 from tidelog.simulation.diaries import GroupDiary, TransactionDiary
 from tidelog.simulation.history import Event
 from tidelog.simulation.invariants import Invariants
+from tidelog.simulation.mover import Mover
 from tidelog.simulation.nemesis import Nemesis
 from tidelog.simulation.process import Process
 from tidelog.simulation.world import World
@@ -68,6 +70,7 @@ class Story:
         brokers: int = 1,
         fault_seconds: float = FAULT_SECONDS,
         log_level: int = logging.WARNING,
+        replicas: int = 1,
     ) -> None:
         self.world = world = World(seed, log_level)
         self.rng = world.fork("story")
@@ -84,6 +87,9 @@ class Story:
         }
         if self.keeps_synced_only:
             settings["log.flush.interval.messages"] = "1"
+        self.replicas = replicas
+        if replicas > 1:
+            settings |= _replicated(replicas, self.rng)
         self.cluster = SimCluster(world, brokers, settings)
         self.invariants: Invariants | None = None
         if self.cluster.zookeeper is not None:
@@ -108,7 +114,7 @@ class Story:
         )
 
         self.administrator = Administrator(
-            self.bootstrap, self._writer_orders, lambda text: world.history.add("admin", text)
+            self.bootstrap, self._writer_orders, lambda text: world.history.add("admin", text), replicas
         )
 
     @property
@@ -145,6 +151,7 @@ class Story:
             self.groups,
             keeps_synced_only=self.keeps_synced_only,
             clients=lambda: [process for process in self._clients if process.is_alive],
+            replication=self.invariants.replication if self.invariants and self.replicas > 1 else None,
         )
         if self.invariants is not None:
             self.invariants.on_state_written = nemesis.state_written
@@ -205,6 +212,8 @@ class Story:
         self.strategy = self.rng.choice(STRATEGIES)
         self._start_writer("steady", self.steady.main)
         self._start_writer("admin", self.administrator.main)
+        if self.replicas > 1:
+            self._start_writer("mover", self._mover().main)
         for number in range(1, 3):
             self._start_transactional(f"txn{number}")
         for _ in range(self.rng.randint(1, 3)):
@@ -219,6 +228,15 @@ class Story:
                 self._member_orders,
             )
             self._clients.append(self.world.start(reader.name, f"client-{reader.name}", reader.main))
+
+    def _mover(self) -> Mover:
+        return Mover(
+            self.bootstrap,
+            [broker.id for broker in self.cluster.brokers],
+            self.replicas,
+            self._writer_orders,
+            lambda text: self.world.history.add("mover", text),
+        )
 
     def _start_writer(self, name: str, main: Callable[[Process], Coroutine[None, None, None]]) -> None:
         self._writing += 1
@@ -288,7 +306,9 @@ class Story:
     async def _create_topics(self) -> None:
         topics = {TOPIC: PARTITIONS, **TRANSACTION_TOPICS}
         async with self._admin() as admin:
-            await admin.create_topics([NewTopic(name, count, 1) for name, count in topics.items()])
+            await admin.create_topics(
+                [NewTopic(name, count, self.replicas) for name, count in topics.items()]
+            )
 
     async def _audit(self) -> None:
         """Wait until the group has read everything and no transaction is open, then read all logs."""
@@ -303,20 +323,41 @@ class Story:
                     audit.committed = await _group_offsets(admin, GROUP)
                     final.ends = await _ends(admin, self.transaction_partitions, UNCOMMITTED)
                     final.stable_ends = await _ends(admin, self.transaction_partitions, COMMITTED)
+                    for transactional_id in self._instances:
+                        group = f"group-{transactional_id}"
+                        final.offsets[group] = await _group_offsets(admin, group)
+                        final.waiting[group] = []
                 except KafkaError as error:
                     self.world.history.add("auditor", f"has to ask again: {error!r}")
+                    await asyncio.sleep(0.1)
                     continue
                 if audit.committed == {k: v for k, v in audit.ends.items() if v} and (
                     final.ends == final.stable_ends
                 ):
                     break
                 await asyncio.sleep(0.5)
-            for transactional_id in self._instances:
-                group = f"group-{transactional_id}"
-                final.offsets[group] = await _group_offsets(admin, group)
-                final.waiting[group] = []
+        for transactional_id in self._instances:
+            group = f"group-{transactional_id}"
+            if group not in final.offsets:
+                self.problems.append(f"the offsets of {group} are not stable in time")
         final.committed = await _read(self.bootstrap, self.transaction_partitions, COMMITTED)
         final.uncommitted = await _read(self.bootstrap, self.transaction_partitions, UNCOMMITTED)
+
+
+def _replicated(replicas: int, rng: random.Random) -> dict[str, str]:
+    """Settings of brokers whose topics have replicas, also the internal ones."""
+    in_sync = str(replicas - 1)
+    return {
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": in_sync,
+        "replica.lag.time.max.ms": rng.choice(("1500", "4000")),
+        "replica.fetch.backoff.ms": "200",
+        "replica.socket.timeout.ms": "2000",
+        "leader.imbalance.check.interval.seconds": rng.choice(("3", "300")),
+    }
 
 
 class _GiveUp(Exception):
