@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.scripted_leader import Follower, data, wanted
+from tests.cluster.scripted_leader import LEADER, Follower, data, wanted
+from tidelog.clock import ManualClock
+from tidelog.cluster.lost_leaders import LostLeaders
 from tidelog.errors import ErrorCode
 
 
@@ -72,3 +74,83 @@ def test_no_fetch_waits_longer_than_the_delay_of_a_partition(tmp_path: Path) -> 
         assert (await follower.answered()).max_wait_ms == 500
 
     follower.run(test())
+
+
+def test_a_lost_connection_is_made_again_at_once_and_then_less_often(tmp_path: Path) -> None:
+    follower = Follower(tmp_path)
+    waits: list[float] = []
+
+    async def paused(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 5:
+            follower.leader.refuses = False
+
+    async def test() -> None:
+        follower.manager.add([follower.follow()])
+        await follower.answered()
+        (fetcher,) = follower.manager.fetchers.values()
+        fetcher.sleep = paused
+        follower.leader.refuses = True
+        follower.leader.close()
+        await follower.asked(3)
+        assert waits == [0.0, 0.01, 0.02, 0.02, 0.02]  # the back-off is 20 ms here
+        await follower.answered()
+        waits.clear()
+        follower.leader.close()
+        await follower.asked(len(follower.leader.fetches) + 1)
+        assert waits == [0.0]
+
+    follower.run(test())
+
+
+def test_a_leader_without_an_answer_is_not_asked_again_at_once(tmp_path: Path) -> None:
+    follower = Follower(tmp_path)
+    waits: list[float] = []
+
+    async def paused(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def test() -> None:
+        follower.manager.add([follower.follow()])
+        (fetcher,) = follower.manager.fetchers.values()
+        fetcher.sleep = paused
+        for _ in range(4):
+            await follower.asked()
+            count = len(follower.leader.fetches)
+            follower.leader.close()
+            await follower.asked(count + 1)
+        assert waits == [0.0, 0.01, 0.02, 0.02]
+
+    follower.run(test())
+
+
+def test_a_leader_is_lost_for_clients_until_it_is_reached_again(tmp_path: Path) -> None:
+    follower = Follower(tmp_path)
+    lost = follower.manager.lost_leaders
+
+    async def test() -> None:
+        follower.manager.add([follower.follow()])
+        await follower.answered()
+        assert lost.hidden() == set()
+        follower.leader.refuses = True
+        follower.leader.close()
+        await follower.until(lambda: lost.hidden() == {LEADER}, "the leader is lost")
+        follower.leader.refuses = False
+        await follower.until(lambda: lost.hidden() == set(), "the leader is reached")
+
+    follower.run(test())
+
+
+def test_a_leader_that_stays_away_is_shown_again_after_two_seconds() -> None:
+    clock = ManualClock()
+    lost = LostLeaders(clock)
+    lost.lost(LEADER)
+    clock.advance(1.9)
+    lost.lost(LEADER)
+    assert lost.hidden() == {LEADER}
+    clock.advance(0.1)
+    lost.lost(LEADER)
+    assert lost.hidden() == set()
+    lost.reached(LEADER)
+    lost.lost(LEADER)
+    assert lost.hidden() == {LEADER}

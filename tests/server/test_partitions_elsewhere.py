@@ -330,6 +330,18 @@ def test_the_oldest_metadata_lists_replicas_that_can_be_reached(
     assert (found.replica_nodes, found.isr_nodes) == ([SELF], [SELF])
 
 
+def test_a_leader_that_this_broker_lost_is_not_available(
+    broker: ClusterBroker, client: RawConnection
+) -> None:
+    lost = {OTHER}
+    broker.services.metadata.hidden_leaders = lambda: lost
+    found = described(client, 13)
+    assert (found[ELSEWHERE].error_code, found[ELSEWHERE].leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert found[0].leader_id == SELF
+    lost.clear()
+    assert described(client, 13)[ELSEWHERE].leader_id == OTHER
+
+
 def test_metadata_lists_the_brokers_of_the_listener(broker: ClusterBroker, client: RawConnection) -> None:
     answer = client.ask(MetadataRequest(topics=[]), MetadataResponse, 13)
     assert [(node.node_id, node.host, node.port, node.rack) for node in answer.brokers] == [

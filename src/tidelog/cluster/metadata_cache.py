@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ class MetadataCache:
         self.topics_deleted: TopicsDeleted | None = None
         # Called after an update of the controller with other live brokers.
         self.brokers_changed: Callable[[], None] | None = None
+        # The live brokers that are no leaders for clients, because this broker lost its connection to them.
+        self.hidden_leaders: Callable[[], Set[int]] = frozenset
 
     def update(self, state: ClusterState) -> None:
         """Publish a snapshot of the whole cluster."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -18,6 +18,7 @@ from tidelog.cluster.fetch_session_handler import FetchSessionHandler
 from tidelog.cluster.follower_append import FollowerAppend, FollowerTruncation
 from tidelog.cluster.leader_endpoint import LeaderEndPoint
 from tidelog.cluster.partition_fetch_state import PartitionFetchState
+from tidelog.cluster.transport import is_refused
 from tidelog.errors import (
     CorruptMessage,
     ErrorCode,
@@ -25,6 +26,7 @@ from tidelog.errors import (
     InvalidRecord,
     KafkaError,
     KafkaStorageError,
+    NetworkException,
     error_class,
 )
 from tidelog.metadata.state import NO_TOPIC_ID
@@ -75,6 +77,12 @@ class FetchListener(Protocol):
     def fetched(self, state: PartitionFetchState, count: int) -> None:
         """Bytes of a partition came from the leader."""
 
+    def leader_reached(self, leader_id: int) -> None:
+        """The leader takes connections."""
+
+    def leader_lost(self, leader_id: int) -> None:
+        """The connection to the leader ended, or nobody listens at its address."""
+
     def mark_failed(self, key: PartitionKey) -> None:
         """The partition is not fetched any more, until the controller sends a new state."""
 
@@ -93,6 +101,8 @@ class ReplicaFetcher:
         self.states: dict[PartitionKey, PartitionFetchState] = {}
         self.answers = 0
         self.bytes_fetched = 0
+        self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self._failures = 0  # since the last answer
         self._scheduler = scheduler
         self._clock = scheduler.clock
         self._settings = settings
@@ -185,12 +195,19 @@ class ReplicaFetcher:
                     self._session.reset()
                     self._changed.update(dict.fromkeys(self.states.values()))
                     await self.leader.connect()
+                    self._listener.leader_reached(self.leader.leader_id)
                 await self._truncate_to_high_watermarks()
                 await self._fetch()
             except KafkaError as error:
-                log.warning(
-                    "%s: the fetch from broker %d failed: %s", self.name, self.leader.leader_id, error
+                # The first failure and those of a leader that stays away.
+                is_news = not self._failures or self._pause_seconds() >= self._longest_pause()
+                level = logging.WARNING if is_news else logging.DEBUG
+                log.log(
+                    level, "%s: the fetch from broker %d failed: %s", self.name, self.leader.leader_id, error
                 )
+                was_connected = not self._failures and isinstance(error, NetworkException)
+                if (was_connected and self.leader.is_known) or is_refused(error):
+                    self._listener.leader_lost(self.leader.leader_id)
                 self.leader.close("the fetch failed")
                 await self._pause()
             except asyncio.CancelledError:
@@ -201,9 +218,24 @@ class ReplicaFetcher:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Wait for the back-off. The address of a broker that is not live yet is looked for sooner."""
+        seconds = self._pause_seconds()
+        self._failures += 1
+        await self.sleep(seconds)
+
+    def _pause_seconds(self) -> float:
+        """The wait before the next connection: none after a lost one, which tells whether the leader lives.
+
+        Each further wait is twice the last.
+        """
+        if not self._failures:
+            return 0.0
+        doubled = FIRST_RETRY_SECONDS * 2 ** min(self._failures - 1, MAX_DOUBLINGS)
+        return float(min(self._longest_pause(), doubled))
+
+    def _longest_pause(self) -> float:
+        """The back-off. The address of a broker that is not live yet is looked for sooner."""
         seconds = self._settings.backoff_ms / 1000
-        await asyncio.sleep(seconds if self.leader.is_known else min(seconds, UNKNOWN_LEADER_SECONDS))
+        return seconds if self.leader.is_known else min(seconds, UNKNOWN_LEADER_SECONDS)
 
     async def _fetch(self) -> None:
         request = self._next_request()
@@ -213,6 +245,7 @@ class ReplicaFetcher:
         asked_all = self._session.is_full
         answer = await self.leader.fetch(request, topic_ids=self._session.uses_topic_ids)
         self.answers += 1
+        self._failures = 0
         if answer.error_code:
             self._session.reset()
             self._changed.update(dict.fromkeys(self.states.values()))

@@ -14,6 +14,7 @@ from functools import partial
 from tidelog.clock import Scheduler
 from tidelog.cluster.follower_quota import FollowerQuota
 from tidelog.cluster.leader_endpoint import LeaderEndPoint
+from tidelog.cluster.lost_leaders import LostLeaders
 from tidelog.cluster.partition import Partition
 from tidelog.cluster.partition_fetch_state import PartitionFetchState
 from tidelog.cluster.replica_fetcher import ReplicaFetcher, ReplicaFetcherSettings
@@ -47,6 +48,7 @@ class ReplicaFetcherManager:
         """Called with the bytes of a partition that were fetched."""
         self.on_started: Callable[[ReplicaFetcher], object] | None = None
         """Called with each new fetcher."""
+        self.lost_leaders = LostLeaders(scheduler.clock)
         self._broker_id = broker_id
         self._scheduler = scheduler
         self._transport_of = transport_of
@@ -164,6 +166,12 @@ class ReplicaFetcherManager:
             self._quota.record(state.partition, count)
         if self.on_fetched is not None:
             self.on_fetched(state, count)
+
+    def leader_reached(self, leader_id: int) -> None:
+        self.lost_leaders.reached(leader_id)
+
+    def leader_lost(self, leader_id: int) -> None:
+        self.lost_leaders.lost(leader_id)
 
     def mark_failed(self, key: PartitionKey) -> None:
         self._places.pop(key, None)

@@ -63,6 +63,7 @@ class FollowerReplication:
             fetcher_settings(config),
             FollowerQuota(self._rate),
         )
+        metadata.hidden_leaders = self.fetchers.lost_leaders.hidden
 
     def _set_rate(self) -> None:
         limit, config = self._config[FOLLOWER_RATE], self._config

@@ -5,9 +5,10 @@
   a name, the id counts. In v10 and v11 an id or a null name is INVALID_REQUEST for the whole request.
 - An unknown topic is created if the broker and the request (v4) allow it. The answer is
   UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. An invalid name is INVALID_TOPIC_EXCEPTION.
-- A partition whose leader is not alive is LEADER_NOT_AVAILABLE with the leader -1. If the leader has no
-  endpoint on the client's listener, it is LISTENER_NOT_FOUND, below v6 LEADER_NOT_AVAILABLE. v0 lists only
-  replicas with an endpoint on the client's listener; a partition with others is REPLICA_NOT_AVAILABLE.
+- A partition whose leader is not alive is LEADER_NOT_AVAILABLE with the leader -1. Other than in Kafka, so is
+  one whose leader this broker has just lost its connection to. If the leader has no endpoint on
+  the client's listener, it is LISTENER_NOT_FOUND, below v6 LEADER_NOT_AVAILABLE. v0 lists only replicas with
+  an endpoint on the client's listener; a partition with others is REPLICA_NOT_AVAILABLE.
 - A broker that starts in a cluster answers when it knows brokers. It closes the connection if no controller
   has told it of any within five seconds: librdkafka 2.10 and later forget all brokers after an answer
   without brokers.
@@ -21,9 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 
+from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.controller.validation import check_topic_name
 from tidelog.errors import BrokerNotAvailable, ErrorCode, InvalidTopic, KafkaError
-from tidelog.metadata.state import NO_LEADER, ClusterState, PartitionState, TopicState
+from tidelog.metadata.state import NO_LEADER, PartitionState, TopicState
 from tidelog.network.request import Request
 from tidelog.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -73,9 +75,9 @@ async def wait_for_brokers(services: Services, request: Request) -> None:
 
 
 def _metadata(services: Services, request: Request, body: MetadataRequest) -> Slices[MetadataResponse]:
-    state = services.metadata.snapshot
     wanted = body.topics
-    view = ListenerView(state, request)
+    view = ListenerView(services.metadata, request)
+    state = view.state
     if wanted and request.api_version in (10, 11) and not all(_goes_by_name(topic) for topic in wanted):
         return MetadataResponse(topics=[_refused(topic) for topic in wanted])
     if wanted is None or (request.api_version == 0 and not wanted):
@@ -148,10 +150,11 @@ def _find(
 class ListenerView:
     """The partitions of the cluster as a client of one listener may see them."""
 
-    __slots__ = ("_alive", "_reachable", "_version", "state")
+    __slots__ = ("_alive", "_hidden", "_reachable", "_version", "state")
 
-    def __init__(self, state: ClusterState, request: Request) -> None:
-        self.state = state
+    def __init__(self, metadata: MetadataCache, request: Request) -> None:
+        self.state = state = metadata.snapshot
+        self._hidden = metadata.hidden_leaders()
         self._version = request.api_version if request.api_key == METADATA else LATEST
         self._alive = state.brokers.keys()
         self._reachable = {
@@ -167,6 +170,8 @@ class ListenerView:
     def leader(self, partition: PartitionState) -> tuple[int, int]:
         """The error of a partition, and its leader; -1 unless the client can reach the leader."""
         leader = partition.leader
+        if leader in self._hidden:
+            return ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
         if leader in self._reachable:
             if self._version == 0 and not self._reachable.issuperset(partition.replicas):
                 return ErrorCode.REPLICA_NOT_AVAILABLE, leader
@@ -217,7 +222,8 @@ def _described_partition(
 def describe_topic_partitions(
     services: Services, request: Request, body: DescribeTopicPartitionsRequest
 ) -> Slices[DescribeTopicPartitionsResponse]:
-    state = services.metadata.snapshot
+    view = ListenerView(services.metadata, request)
+    state = view.state
     named = {topic.name for topic in body.topics}
     every = not named
     cursor = body.cursor
@@ -231,7 +237,6 @@ def describe_topic_partitions(
         names = [name for name in names if name >= cursor.topic_name]
         if names and names[0] == cursor.topic_name:
             first_partition = cursor.partition_index
-    view = ListenerView(state, request)
     limit = max(1, min(body.response_partition_limit, services.config.max_request_partition_size_limit))
     answer = DescribeTopicPartitionsResponse()
     # As in Kafka, the unknown topics come first.
