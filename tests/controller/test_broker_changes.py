@@ -66,6 +66,29 @@ def test_a_new_broker_is_told_everything_before_it_leads_anything() -> None:
     simulated(story())
 
 
+def test_a_new_controller_elects_the_leaders_that_are_missing_before_anything_else() -> None:
+    async def story() -> None:
+        async with Cluster(1) as cluster:
+            await cluster.controller()
+            await cluster.start(2)
+            await cluster.start(3)
+            await cluster.settle()
+            await create(cluster, [1, 2, 3], [3, 2, 1])
+            await cluster.settle()
+            told = {node.broker_id: len(node.broker.received) for node in cluster.nodes.values()}
+            await cluster.crash(1)
+            await cluster.controller()
+            await cluster.settle()
+            node = cluster.nodes[2]
+            update, elected = node.broker.received[told[2] : told[2] + 2]
+            assert isinstance(update, UpdateMetadataRequest)
+            assert isinstance(elected, LeaderAndIsrRequest)
+            (topic,) = elected.topic_states
+            assert [(one.partition_index, one.leader) for one in topic.partition_states] == [(0, 2)]
+
+    simulated(story())
+
+
 def test_a_replicated_partition_gets_another_leader_when_a_broker_crashes() -> None:
     async def story() -> None:
         async with Cluster() as cluster:

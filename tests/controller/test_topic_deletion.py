@@ -288,8 +288,8 @@ def test_a_controller_that_was_replaced_removes_no_nodes() -> None:
 async def take_over(rig: ControllerRig) -> None:
     """Start a controller as it does after its election, with the context filled from the tree."""
     await rig.deletion.init(list(rig.store.marks))
-    await rig.replicas.startup()
     await rig.partitions.startup()
+    await rig.replicas.startup()
     await rig.deletion.try_deletion()
     await handle_answers(rig)
 

@@ -57,8 +57,9 @@ class ActiveController:
         # Before any LeaderAndIsr, so that brokers know each other's addresses when they become followers. A
         # broker may have missed deletions while there was no controller.
         await term.send_full_metadata()
-        await term.replicas.startup()
+        # Partitions without a leader first: their clients wait.
         await term.partitions.startup()
+        await term.replicas.startup()
         await self.reassignments.resume()
         await term.deletion.try_deletion()
         await self.elections.preferred_replica_leader_election()

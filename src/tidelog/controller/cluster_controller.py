@@ -59,6 +59,9 @@ RETRY_SECONDS = 1.0
 OTHERS_SECONDS = 1.0
 """How long an answer to a client waits for brokers that have no part in the change."""
 
+STANDBY_SECONDS = 3.0
+"""When a broker that was not elected gets ready to be, after its start."""
+
 CLOSE_SECONDS = 5.0
 """How long a stop waits for the running event and for ZooKeeper."""
 
@@ -102,6 +105,7 @@ class ClusterController:
         self._election = ChangeWatch(self._controller_changed)
         self._not_before = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._standby: asyncio.TimerHandle | None = None
 
     @property
     def is_active(self) -> bool:
@@ -151,11 +155,18 @@ class ClusterController:
         self._store.tree.listen(self._session_changed)
         self.events.start()
         self._put("Startup", self._reelect)
+        self._standby = asyncio.get_running_loop().call_later(STANDBY_SECONDS, self._prepare_term)
+
+    def _prepare_term(self) -> None:
+        """Import the parts of a term beside other work, so that an election does not wait for that."""
+        if not self.is_active:
+            asyncio.get_running_loop().run_in_executor(None, _import_term)
 
     async def close(self) -> None:
         """Complete the running event, resign and stop. The session stays open."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._standby):
+            if timer is not None:
+                timer.cancel()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.events.call(
@@ -255,7 +266,7 @@ class ClusterController:
             await self._move_controller()
 
     def _new_term(self, epoch: ControllerEpoch) -> ActiveController:
-        # Imported here: a broker that is not elected starts without the parts of a term.
+        # Imported here: a broker starts without the parts of a term.
         from tidelog.controller.active_controller import ActiveController
 
         def put(state: ControllerState, name: str, process: Callable[[], Awaitable[None]]) -> None:
@@ -492,3 +503,10 @@ class ClusterController:
 
     def _not_controller(self) -> NotController:
         return NotController(f"Broker {self.broker_id} is not the controller.")
+
+
+def _import_term() -> None:
+    import tidelog.controller.active_controller
+    import tidelog.protocol.messages.leader_and_isr
+    import tidelog.protocol.messages.stop_replica
+    import tidelog.protocol.messages.update_metadata  # noqa: F401

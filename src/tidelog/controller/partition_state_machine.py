@@ -66,7 +66,7 @@ class PartitionStateMachine:
     async def startup(self) -> ElectionResults:
         """Set the status of every partition of the context, and elect leaders for those without one.
 
-        A new controller calls it after the startup of the ReplicaStateMachine.
+        A new controller calls it before the startup of the ReplicaStateMachine.
         """
         context = self._context
         async for some in in_slices(context.partitions):

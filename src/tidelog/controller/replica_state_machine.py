@@ -44,7 +44,7 @@ class ReplicaStateMachine:
     async def startup(self) -> None:
         """Set the status of every replica of the context, and tell the brokers.
 
-        A new controller calls it before the startup of the PartitionStateMachine. Replicas of dead brokers
+        A new controller calls it after the startup of the PartitionStateMachine. Replicas of dead brokers
         start as ineligible for deletion: their brokers may have died during the deletion of their topic.
         """
         online: list[PartitionAndReplica] = []

@@ -1,7 +1,8 @@
 """The process of the guardian: closes the ZooKeeper session of a broker that died.
 
-It runs as a script of its own (tidelog.server.guardian starts it) and imports next to nothing, so that it
-takes little memory. The broker writes lines to its standard input, each a word and its values:
+It runs as a script of its own (tidelog.server.guardian starts it) and imports little, so that it takes little
+memory; what it needs when the broker dies is imported before. The broker writes lines to its standard input,
+each a word and its values:
 
     hosts HOST PORT HOST PORT ...   the ZooKeeper servers
     timeout SECONDS                 how long it is tried: ZooKeeper has ended the session itself then
@@ -19,12 +20,10 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # without the import of typing
-    import socket
+from struct import pack, unpack
 
 RETRY_SECONDS = 0.1
 ATTEMPT_SECONDS = 2.0
@@ -116,9 +115,6 @@ def close_session(orders: Orders) -> bool:
 
 
 def _close(orders: Orders, host: tuple[str, int]) -> None:
-    import socket
-    from struct import pack, unpack
-
     def send(payload: bytes) -> None:
         connection.sendall(pack(">i", len(payload)) + payload)
 
