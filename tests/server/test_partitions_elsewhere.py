@@ -342,6 +342,21 @@ def test_a_leader_that_this_broker_lost_is_not_available(
     assert described(client, 13)[ELSEWHERE].leader_id == OTHER
 
 
+def test_a_leader_that_is_lost_while_a_client_asks_is_not_available(
+    broker: ClusterBroker, client: RawConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.server.apis.metadata.EVENTS_SECONDS", 0.5)
+    lost: set[int] = set()
+    broker.services.metadata.hidden_leaders = lambda: lost
+    client.send(MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")]), 13)
+    # This one is answered at once, after the request above was read.
+    broker.connect(CLIENTS).ask(MetadataRequest(topics=[]), MetadataResponse, 13)
+    lost.add(OTHER)
+    answer = client.receive(MetadataRequest, 13)
+    assert isinstance(answer, MetadataResponse)
+    assert answer.topics[0].partitions[ELSEWHERE].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
 def test_metadata_lists_the_brokers_of_the_listener(broker: ClusterBroker, client: RawConnection) -> None:
     answer = client.ask(MetadataRequest(topics=[]), MetadataResponse, 13)
     assert [(node.node_id, node.host, node.port, node.rack) for node in answer.brokers] == [

@@ -20,6 +20,7 @@ INVALID_REQUEST for every topic.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 
 from tidelog.cluster.metadata_cache import MetadataCache
@@ -47,6 +48,8 @@ NOT_ASKED_FOR = -2147483648
 METADATA, LATEST = 3, 13
 BROKERS_SECONDS = 5.0
 """How long a client waits for a broker that starts and knows no broker yet."""
+EVENTS_SECONDS = 0.002
+"""How long an answer with leaders waits in a cluster. The connections of a process that dies end together."""
 LISTENER_NOT_FOUND_FROM = 6
 """The first version whose clients know LISTENER_NOT_FOUND."""
 
@@ -54,9 +57,20 @@ LISTENER_NOT_FOUND_FROM = 6
 def metadata(
     services: Services, request: Request, body: MetadataRequest
 ) -> Slices[MetadataResponse] | Coroutine[None, None, MetadataResponse]:
-    if not services.metadata.snapshot.brokers:
+    brokers = services.metadata.snapshot.brokers
+    if not brokers:
         return _metadata_with_brokers(services, request, body)
+    if len(brokers) > 1 and body.topics != []:
+        return _metadata_after_events(services, request, body)
     return _metadata(services, request, body)
+
+
+async def _metadata_after_events(
+    services: Services, request: Request, body: MetadataRequest
+) -> MetadataResponse:
+    """Let this broker notice first that a leader is lost: that is why clients ask."""
+    await asyncio.sleep(EVENTS_SECONDS)
+    return await finished(_metadata(services, request, body))
 
 
 async def _metadata_with_brokers(
