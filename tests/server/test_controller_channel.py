@@ -162,6 +162,28 @@ def test_a_controller_that_hangs_is_given_up_when_another_is_known() -> None:
     assert asyncio.run(story()).connected == [1, 2]
 
 
+def test_a_request_that_ends_slowly_is_given_up_once() -> None:
+    known = [node(1)]
+    failures: list[dict[str, object]] = []
+
+    async def answer(broker_id: int, request: Message) -> Message:
+        if broker_id == 1:
+            known[0] = node(2)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.02)
+                raise
+        return ids(broker_id)
+
+    async def story() -> int:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        return (await ask(channel(Network(answer), lambda: known[0]))).producer_id_start
+
+    assert asyncio.run(story()) == 2
+    assert failures == []
+
+
 def test_requests_are_answered_in_their_order_one_at_a_time() -> None:
     running = 0
     order: list[int] = []

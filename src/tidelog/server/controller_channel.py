@@ -128,7 +128,7 @@ class ControllerChannel:
         asked = self._controller()
 
         def check() -> None:
-            if self._controller() != asked:
+            if self._controller() != asked and not waiting.expired():
                 waiting.reschedule(asyncio.get_running_loop().time())
 
         return _Repeated(self._backoff, check)
@@ -173,6 +173,6 @@ class ControllerChannel:
     def close(self) -> None:
         """Fail the requests in the queue, also while a connection is being opened."""
         self._is_closed = True
-        if self._waiting is not None:
+        if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(asyncio.get_running_loop().time())
         self._disconnect("this broker stops")

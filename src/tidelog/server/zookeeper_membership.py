@@ -371,7 +371,7 @@ class ZooKeeperMembership:
     def _session_changed(self, event: SessionEvent) -> None:
         self._is_connected = event is SessionEvent.CONNECTED
         limit = self._hand_over_limit
-        if limit is not None and not self._is_connected:
+        if limit is not None and not self._is_connected and not limit.expired():
             soon = asyncio.get_running_loop().time() + UNREACHABLE_SECONDS
             limit.reschedule(min(soon, limit.when() or soon))
 

@@ -81,7 +81,7 @@ class BrokerLink:
 
     def close(self, reason: str) -> None:
         """Close the connection; a request that is under way fails, also while the connection is opened."""
-        if self._connecting is not None:
+        if self._connecting is not None and not self._connecting.expired():
             self._connecting.reschedule(asyncio.get_running_loop().time())
         if self._connection is not None:
             self._connection.close(reason)
