@@ -272,3 +272,18 @@ def test_one_change_of_a_partition_is_in_flight(world: Replicated) -> None:
     world.asked.grant()
     world.follow(0, replica_id=OTHER)
     assert world.asked.isr() == [SELF, FOLLOWER, OTHER]
+
+
+def test_a_follower_that_dies_before_it_joins_does_not_hold_back_the_high_watermark(tmp_path: Path) -> None:
+    world = Replicated(tmp_path)
+    partition = world.lead(isr=(SELF, FOLLOWER))
+    world.follow(0)
+    world.follow(0, replica_id=OTHER)  # it has caught up, and is about to join
+    world.produce(partition, batch(3), acks=1)
+    world.asked.refuse(ErrorCode.INELIGIBLE_REPLICA)
+    world.follow(3)
+    assert partition.leader_log().high_watermark == 0
+    world.alive(SELF, FOLLOWER)
+    world.isr.brokers_changed()
+    world.advance()
+    assert partition.leader_log().high_watermark == 3

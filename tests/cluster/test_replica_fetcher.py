@@ -484,3 +484,17 @@ def test_a_follower_that_is_truncated_is_not_read(tmp_path: Path) -> None:
     truncation.end()
     assert partition.local_log(only_leader=False) is log
     follower.world.close()
+
+
+def test_a_broker_that_is_about_to_stop_follows_no_further_partition(tmp_path: Path) -> None:
+    follower = Follower(tmp_path)
+
+    async def test() -> None:
+        follower.manager.add([follower.follow(0)])
+        await follower.asked()
+        follower.manager.add_no_more()
+        follower.manager.add([follower.follow(1)])
+        assert wanted(await follower.answered()) == []
+        assert [key for fetcher in follower.manager.fetchers.values() for key in fetcher.states] == [("t", 0)]
+
+    follower.run(test())

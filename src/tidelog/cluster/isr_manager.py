@@ -156,6 +156,26 @@ class IsrManager:
         isr = [broker for broker in followers.isr if broker not in lagging]
         self._ask(partition, isr, is_expansion=False)
 
+    # -- live brokers
+
+    def brokers_changed(self) -> None:
+        """Other brokers are live: one that is not must not hold back a high watermark that it was to join."""
+        self._advance_some(
+            [
+                partition
+                for partition in self._replicas.partitions()
+                if partition.is_leader and len(partition.followers.isr) < len(partition.replicas)
+            ]
+        )
+
+    def _advance_some(self, partitions: list[Partition]) -> None:
+        for _ in range(min(PARTITIONS_PER_TURN, len(partitions))):
+            partition = partitions.pop()
+            if partition.is_leader and partition.log is not None and not partition.offline:
+                partition.advance_high_watermark()
+        if partitions and not self._is_closed:
+            self._scheduler.schedule(0.0, lambda: self._advance_some(partitions))
+
     # -- asking the controller
 
     def _ask(self, partition: Partition, isr: list[int], *, is_expansion: bool) -> None:

@@ -57,11 +57,19 @@ class ReplicaFetcherManager:
         self._quota = quota
         self._places: dict[PartitionKey, ReplicaFetcher] = {}
         self._closing: dict[asyncio.Task[None], None] = {}  # each waits for the end of a closed fetcher
+        self._is_full = False
         self._closed = False
+
+    def add_no_more(self) -> None:
+        """The broker is about to stop: fetch the present partitions only.
+
+        With others it would catch up and join ISRs, and their leaders would wait for a broker that is gone.
+        """
+        self._is_full = True
 
     def add(self, partitions: Iterable[Partition]) -> None:
         """Fetch partitions from their leaders, as their states say now."""
-        if self._closed:
+        if self._closed or self._is_full:
             return
         added: dict[ReplicaFetcher, list[PartitionFetchState]] = {}
         for partition in partitions:

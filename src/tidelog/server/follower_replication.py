@@ -86,6 +86,10 @@ class FollowerReplication:
         self._set_rate()
         self.fetchers.update_settings(fetcher_settings(self._config))
 
+    def leave(self) -> None:
+        """Follow no further partitions: the broker is about to stop."""
+        self.fetchers.add_no_more()
+
     def disconnect(self) -> None:
         """Fetch no more."""
         self.fetchers.close()

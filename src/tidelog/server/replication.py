@@ -42,6 +42,10 @@ class LeaderReplication:
             cluster.replication_quota_window_size_seconds,
         )
 
+    def brokers_changed(self) -> None:
+        """Other brokers are live."""
+        self._isr_manager.brokers_changed()
+
     def disconnect(self) -> None:
         """Change no ISR any more."""
         self._isr_manager.close()

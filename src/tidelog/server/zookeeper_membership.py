@@ -271,7 +271,7 @@ class ZooKeeperMembership:
             raise StartFailed(
                 f"broker id {self._broker_id} is taken: {error}; stop that broker, or set another broker.id"
             ) from None
-        services.metadata.brokers_changed = features.brokers_changed
+        services.metadata.brokers_changed = self._brokers_changed
         controller.start()
         self._has_joined = True
         if self._cluster.guardian_enable:
@@ -319,6 +319,12 @@ class ZooKeeperMembership:
         if self._has_joined and self._features is not None:
             # A broker may have been replaced by one with other features while this one had no session.
             self._features.brokers_changed()
+
+    def _brokers_changed(self) -> None:
+        if self._features is not None:
+            self._features.brokers_changed()
+        if self._replication is not None:
+            self._replication.brokers_changed()
 
     # --- settings (config_change_listener.SettingsOfEntities)
 
@@ -382,6 +388,8 @@ class ZooKeeperMembership:
         """
         if not self._cluster.controlled_shutdown_enable:
             return
+        if self._following is not None:
+            self._following.leave()
         backoff = self._cluster.controlled_shutdown_retry_backoff_ms / 1000
         for attempt in range(self._cluster.controlled_shutdown_max_retries):
             if attempt:
