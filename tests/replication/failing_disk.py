@@ -63,6 +63,6 @@ def main() -> None:
     from tidelog.server import platform
 
     disk = FlaggedDisk(Path(sys.argv[1]))
-    platform.RealDisk = lambda: disk  # type: ignore[assignment,misc]
+    vars(platform)["RealDisk"] = lambda: disk
     sys.argv = ["tidelog", *sys.argv[2:]]
     run()

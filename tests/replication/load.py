@@ -76,6 +76,8 @@ class ClientLoad:
 
     def go_on(self) -> None:
         """More of every kind happens."""
+        # The brokers that the group was created with may be gone.
+        self._group.group.bootstrap = self.cluster.bootstrap
         self._writer.await_more(PARTITIONS, patience(30.0))
         self._copies.fill(50)
         self._copies.go_on(20)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,12 @@ from tests.replication.readers import Sightings, SteadyReader
 from tests.support.contents import produce, read_with_client
 from tests.support.scale import scale
 from tests.support.wait import eventually
-from tidelog.clients.admin import Replica
+from tidelog.clients.admin import AlterConfigOp, ConfigResource, ElectionType, Replica, ResourceType
 
 PARTITIONS = 4
 BULK = [bytes(16_384)] * 500
+SLOW, FAST = "200000", "1000000000"
+"""Bytes a second of moves between log dirs."""
 
 
 class FailingDiskCluster(ElasticCluster):
@@ -34,7 +37,7 @@ class FailingDiskCluster(ElasticCluster):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FailingDiskCluster]:
     with FailingDiskCluster(tmp_path_factory.mktemp("cluster")) as running:
-        running.explained = (*running.explained, "Input/output error", "offline")
+        running.explained = (*running.explained, "Input/output error")
         yield running
 
 
@@ -133,3 +136,104 @@ def test_leaders_leave_a_log_dir_that_fails(cluster: FailingDiskCluster, is_new_
         cluster.await_members()
         cluster.await_in_sync()
         assert None not in [cluster.folder_of(1, name) for name in names]
+
+
+class SlowMoves:
+    """The replicas of broker 1 move to its other log dir, so slowly that a fault hits them on the way."""
+
+    def __init__(self, cluster: FailingDiskCluster, topic: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.names = [f"{topic}-{index}" for index in range(PARTITIONS)]
+        self.source, self.target = cluster.log_dirs(1)
+
+    def begin(self) -> None:
+        self._move(self.source)
+        self.await_in(self.source)
+        self.throttle(SLOW)
+        self._move(self.target)
+        eventually(lambda: len(self.futures()) == PARTITIONS, "the moves begin", patience(20.0))
+
+    def _move(self, log_dir: Path) -> None:
+        moves = {Replica(self.topic, index, 1): str(log_dir) for index in range(PARTITIONS)}
+        self.cluster.ask(lambda admin: admin.alter_replica_log_dirs(moves))
+
+    def throttle(self, rate: str) -> None:
+        resource = ConfigResource(ResourceType.BROKER, "1")
+        change = AlterConfigOp("replica.alter.log.dirs.io.max.bytes.per.second", rate)
+        self.cluster.ask(lambda admin: admin.incremental_alter_configs({resource: [change]}))
+
+    def futures(self) -> list[str]:
+        folders = self.cluster.left_folders(1)
+        return [name for name in folders if name.startswith(self.topic) and name.endswith("-future")]
+
+    def await_in(self, log_dir: Path | None) -> None:
+        eventually(
+            lambda: (
+                [self.cluster.folder_of(1, name) for name in self.names] == [log_dir] * PARTITIONS
+                and not self.futures()
+            ),
+            f"the replicas are in {log_dir}",
+            patience(60.0),
+            0.05,
+        )
+
+    # --- faults
+
+    def kill(self) -> None:
+        """The moves go on after the start."""
+        self.cluster[1].restart(kill=True)
+        self.cluster.await_members()
+        assert len(self.futures()) == PARTITIONS
+        self.throttle(FAST)
+        self.await_in(self.target)
+
+    def change_leader(self) -> None:
+        """The moves go on with replicas that follow now."""
+        turned = {(self.topic, index): [2, 1, 3] for index in range(PARTITIONS)}
+        self.cluster.reassign(self.cluster.plan(turned), "--wait")
+        assert all(self.cluster.elect(ElectionType.PREFERRED, *turned).values())
+        self.cluster.await_leader(2, self.topic)
+        assert len(self.futures()) == PARTITIONS
+        self.throttle(FAST)
+        self.await_in(self.target)
+
+    def reassign(self) -> None:
+        """Nothing of the replicas is left on the broker."""
+        away = {(self.topic, index): [2, 3] for index in range(PARTITIONS)}
+        self.cluster.reassign(self.cluster.plan(away), "--wait")
+        self.cluster.await_moved(away)
+        self.await_in(None)
+        self.throttle(FAST)
+
+    def fail_target(self) -> None:
+        """The replicas stay where they are, in sync."""
+        broker = self.cluster.failing(1)
+        broker.fail(self.target)
+        eventually(lambda: "is offline with" in broker.log(), "the log dir fails", patience(20.0))
+        for index in range(PARTITIONS):
+            assert self.cluster.folder_of(1, self.names[index]) == self.source
+            self.cluster.await_isr([1, 2, 3], self.topic, index)
+            assert self.cluster.leader(self.topic, index) == 1
+        broker.terminate(patience(30.0))
+        broker.heal()
+        broker.start()
+        self.cluster.await_members()
+        self.throttle(FAST)
+        self.cluster.await_in_sync()
+        eventually(lambda: not self.futures(), "no move is left", patience(30.0))
+
+
+@pytest.mark.parametrize(
+    "fault", [SlowMoves.kill, SlowMoves.change_leader, SlowMoves.reassign, SlowMoves.fail_target]
+)
+def test_a_move_between_log_dirs_meets_a_fault(
+    cluster: FailingDiskCluster, fault: Callable[[SlowMoves], None]
+) -> None:
+    topic = f"slow-{fault.__name__}".replace("_", "-")
+    cluster.create(topic, *([[1, 2, 3]] * PARTITIONS))
+    produce(cluster.bootstrap, {(topic, index): BULK for index in range(PARTITIONS)})
+    moves = SlowMoves(cluster, topic)
+    with load(cluster, topic):
+        moves.begin()
+        fault(moves)
