@@ -37,6 +37,7 @@ from tidelog.metadata.tree import ANY_VERSION, Check, WatchEvent
 from tidelog.partitions import PartitionKey
 from tidelog.server.zookeeper_membership import ZooKeeperMembership
 from tidelog.simulation.disk import SimulatedDisk, SimulatedFile
+from tidelog.storage.append import AppendResult
 from tidelog.storage.producer_state_manager import ProducerStateManager
 
 
@@ -282,10 +283,15 @@ def written_is_acknowledged(patch: Patch) -> None:
 def markers_go_out_early(patch: Patch) -> None:
     """Coordinators act on records that are written and not committed."""
 
-    def when_committed(self: ReplicaManager, partition: Partition, *rest: Any) -> None:
+    def when_committed(
+        self: ReplicaManager, partition: Partition, needs_flush: bool, first: AppendResult, *rest: Any
+    ) -> None:
         *_, done = rest
-        partition.advance_high_watermark()
-        done(None)
+        if needs_flush:
+            self.flush_then(partition, first.base_offset, lambda _: done(None))
+        else:
+            partition.advance_high_watermark()
+            done(None)
 
     patch.set(ReplicaManager, "_when_committed", when_committed)
 
@@ -336,12 +342,12 @@ PLANTED: dict[str, Plant] = {
         Plant(decisions_are_not_written, seed=7),
         Plant(producers_are_not_fenced, 1, seed=1),
         Plant(old_controllers_are_obeyed, seed=4),
-        Plant(candidates_and_leavers_do_not_count, seed=1, replicas=3),
+        Plant(candidates_and_leavers_do_not_count, seed=2, replicas=3),
         Plant(logs_are_not_truncated, replicas=3),
         Plant(logs_are_truncated_to_high_watermarks, replicas=3),
-        Plant(anyone_leads, seed=1, replicas=3),
-        Plant(written_is_acknowledged, replicas=3),
-        Plant(markers_go_out_early, replicas=3),
+        Plant(anyone_leads, seed=7, replicas=3),
+        Plant(written_is_acknowledged, seed=1, replicas=3),
+        Plant(markers_go_out_early, seed=4, replicas=3),
         Plant(laggards_join_the_isr, replicas=3),
         Plant(old_leaders_change_the_isr, seed=1, replicas=3),
     ]

@@ -8,6 +8,8 @@ from tests.simulation.planted import PLANTED
 from tests.simulation.seeds import command, run_seeds
 from tests.support.scale import scale
 
+REPLICATED_SECONDS = 12
+
 MOST_SEEDS = 12
 """Plants that need more seeds are tried in the long form alone."""
 
@@ -23,5 +25,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
         pytest.skip("tried in the long form")
     # The seed that found it last, then others: a change of the program may give a seed another history.
     seeds = f"{plant.seed},0-{plant.seeds - 1}"
-    options = ("--brokers", str(plant.brokers), "--replicas", str(plant.replicas), "--plant", name)
+    options = ["--brokers", str(plant.brokers), "--plant", name]
+    if plant.replicas > 1:
+        options += ["--replicas", str(plant.replicas), "--seconds", str(REPLICATED_SECONDS)]
     assert run_seeds(seeds, *options, "--until-found"), command(seeds, *options)

@@ -353,6 +353,8 @@ def _replicated(replicas: int, rng: random.Random) -> dict[str, str]:
         "offsets.topic.replication.factor": str(replicas),
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": in_sync,
+        "log.roll.ms": rng.choice(("604800000", "800")),
+        "log.cleaner.backoff.ms": "600000",  # the checks compare batches
         "replica.lag.time.max.ms": rng.choice(("1500", "4000")),
         "replica.fetch.backoff.ms": "200",
         "replica.socket.timeout.ms": "2000",
