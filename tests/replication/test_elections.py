@@ -30,6 +30,7 @@ def values(cluster: ElasticCluster, topic: str, partition: int = 0) -> list[byte
     return [record.value or b"" for record in log.records]
 
 
+@pytest.mark.long
 def test_leaders_come_back_by_themselves(tmp_path: Path) -> None:
     settings = {
         "auto.leader.rebalance.enable": "true",

@@ -83,7 +83,7 @@ def gap(
 
 
 def test_another_replica_leads_after_a_kill(cluster: ReplicatedCluster) -> None:
-    found = gaps(cluster, scale(4, 50), cluster.kill, cluster.start)
+    found = gaps(cluster, scale(2, 50), cluster.kill, cluster.start)
     assert statistics.median(found) < patience(KILL_MEDIAN)
     assert max(found) < patience(KILL_WORST)
 
@@ -93,6 +93,7 @@ def test_another_replica_leads_after_a_controlled_stop(cluster: ReplicatedCluste
     assert max(found) < patience(STOP_WORST)
 
 
+@pytest.mark.long
 def test_another_replica_leads_when_the_session_of_a_paused_leader_is_over(
     cluster: ReplicatedCluster,
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.faulty_cluster import patience
 from tests.replication.elastic_cluster import ElasticCluster
 from tests.replication.load import BULK, BULK_BYTES, PARTITIONS, ClientLoad
@@ -111,6 +113,7 @@ class Move:
 FAULTS = (Move.kill_new_broker, Move.cancel, Move.kill_controller, Move.override, Move.kill_old_broker)
 
 
+@pytest.mark.long
 def test_moves_survive_kills_cancellation_and_new_targets(tmp_path: Path) -> None:
     faults = list(FAULTS)
     chance = random.Random("moves")
