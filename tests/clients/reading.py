@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.support.routing import leader_address
+from tests.support.wait import eventually
 from tidelog.clients.connection import Connection, split_address
-from tidelog.errors import error_class
+from tidelog.errors import ErrorCode, error_class
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.records.batch import BatchHeader, Record, iter_batches, read_records
@@ -70,10 +71,16 @@ def _fetch(
             )
         ],
     )
-    found = broker.call(request, FetchResponse, version=version).responses[0].partitions[0]
-    if found.error_code:
-        raise error_class(found.error_code)(f"{topic}-{partition} at {offset}")
-    return found
+
+    def fetched() -> FetchResponse.PartitionData | None:
+        found = broker.call(request, FetchResponse, version=version).responses[0].partitions[0]
+        if found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return None  # the topic is new: the leader that Kafka names does not know it yet
+        if found.error_code:
+            raise error_class(found.error_code)(f"{topic}-{partition} at {offset}")
+        return found
+
+    return eventually(fetched, f"{topic}-{partition} is led")
 
 
 def records(bootstrap: str, topic: str, partition: int = 0, *, committed: bool = False) -> list[Record]:
