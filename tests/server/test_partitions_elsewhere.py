@@ -58,6 +58,9 @@ def broker(tmp_path: Path) -> Iterator[ClusterBroker]:
         controller.call(update(topic, brokers=brokers), 8)
         yield running
 
+ONLY_LEADERS = 10
+"""The last version of Fetch without the rack of the client: only the leader serves it."""
+
 
 @pytest.fixture
 def client(broker: ClusterBroker) -> RawConnection:
@@ -82,7 +85,7 @@ def produced(client: RawConnection, topic: str | bytes, index: int, version: int
 
 
 def fetch(client: RawConnection, topic: str, index: int) -> int:
-    return fetched(client, topic, index, 12).responses[0].partitions[0].error_code
+    return fetched(client, topic, index, ONLY_LEADERS).responses[0].partitions[0].error_code
 
 
 def fetched(
@@ -195,8 +198,18 @@ def test_a_refused_batch_has_no_offsets(broker: ClusterBroker, client: RawConnec
     )
     answer = produced(client, "t", HERE, 9).responses[0].partition_responses[0]
     assert (answer.base_offset, answer.log_start_offset, answer.error_message) == (-1, -1, None)
-    read = fetched(client, "t", HERE, 12).responses[0].partitions[0]
+    read = fetched(client, "t", HERE, ONLY_LEADERS).responses[0].partitions[0]
     assert (read.high_watermark, read.last_stable_offset, read.log_start_offset) == (-1, -1, -1)
+
+
+def test_consumers_that_know_of_followers_may_read_from_one(
+    broker: ClusterBroker, client: RawConnection
+) -> None:
+    broker.connect().call(
+        leader_and_isr("t", HERE, leader_epoch=EPOCH + 1, leader=OTHER, replicas=(SELF, OTHER)), 7
+    )
+    read = fetched(client, "t", HERE, ONLY_LEADERS + 1).responses[0].partitions[0]
+    assert (read.error_code, read.high_watermark) == (0, 0)
 
 
 @pytest.mark.parametrize(
