@@ -242,6 +242,7 @@ class Nemesis:
 
     def state_written(self) -> None:
         """The controller has changed the state of a partition: an ambush strikes it within moments."""
+        self._disturbed()  # a coordinator may have moved
         if self._lies_in_wait:
             self._lies_in_wait = False
             self.world.after(self.rng.uniform(0.0, 0.004), self._surprise)

@@ -28,6 +28,7 @@ from tidelog.errors import (
     NotController,
     NotCoordinator,
     NotLeaderOrFollower,
+    OffsetNotAvailable,
     ThrottlingQuotaExceeded,
     UnknownLeaderEpoch,
     UnknownServerError,
@@ -54,6 +55,7 @@ RETRIED: tuple[type[KafkaError], ...] = (
     NotController,
     NotCoordinator,
     NotLeaderOrFollower,
+    OffsetNotAvailable,
     ThrottlingQuotaExceeded,
     UnknownLeaderEpoch,
 )
