@@ -7,7 +7,8 @@ STAMP  := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.run-installed
 DOCS_STAMP := $(VENV)/.docs-installed
 PORT   ?= 9092
-JOBS   ?= auto
+# Three tests at a time for two cores: many wait for brokers, clients and time-outs.
+JOBS   ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 # What runs on one broker in `make test` and on three in `make test-cluster`.
 CLUSTER_SUITES := $(addprefix tests/,clients cli groups transactions exactly_once interop behaviour)
 # PySpark 4.2, the oldest that works, beside the newest one of $(VENV).
