@@ -20,7 +20,7 @@ from tests.metadata.trees import run
 from tests.support.scale import scale
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.wait import eventually_async
-from tests.support.zookeeper import free_port, zookeeper_server
+from tests.support.zookeeper import free_port, tls_settings, zookeeper_server
 from tidelog.metadata.async_tree import ConnectionLost, SessionEvent, SessionExpired, ensure_path
 from tidelog.metadata.tree import (
     Create,
@@ -279,17 +279,7 @@ def test_a_connection_over_tls(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path / "certificates", "secret")
     port = free_port()
     server = zookeeper_server(
-        tmp_path / "data",
-        {
-            "secureClientPort": str(port),
-            "secureClientPortAddress": "127.0.0.1",
-            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
-            "ssl.keyStore.location": str(certificates.server),
-            "ssl.keyStore.type": "PEM",
-            "ssl.trustStore.location": str(certificates.authority),
-            "ssl.trustStore.type": "PEM",
-            "ssl.clientAuth": "need",
-        },
+        tmp_path / "data", tls_settings(port, certificates.server, certificates.authority)
     )
     trusting = ssl.create_default_context(cafile=str(certificates.authority))
     trusting.load_cert_chain(certificates.client)

@@ -17,6 +17,7 @@ from tests.cluster.controlled import TOPIC_ID, leader_and_isr
 from tests.server.cluster_broker import BROKERS, CLIENTS, ClusterBroker
 from tests.storage.helpers import batch
 from tests.support.raw import RawConnection
+from tests.support.wait import eventually
 from tidelog.clients.connection import answer_body, request_frame
 from tidelog.errors import ErrorCode
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -79,10 +80,7 @@ def follow(broker: ClusterBroker, offset: int, index: int = 0) -> None:
 
 
 def until(broker: ClusterBroker, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not broker.on_loop(condition):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    eventually(lambda: broker.on_loop(condition), "the state that the test waits for")
 
 
 def end(broker: ClusterBroker, index: int = 0) -> int:

@@ -19,7 +19,7 @@ import pytest
 from tests.kafka.certificates import make_certificates
 from tests.support.cluster import ClusterOfBrokers
 from tests.support.wait import eventually
-from tests.support.zookeeper import free_port, zookeeper_server
+from tests.support.zookeeper import free_port, tls_settings, zookeeper_server
 from tidelog.metadata.zookeeper import ZooKeeperSettings, ZooKeeperTree
 from tidelog.server import guardian_process
 from tidelog.server.guardian_process import Orders, wait_for_end
@@ -140,17 +140,7 @@ def test_a_session_over_tls_and_with_an_identity_is_closed_as_well(tmp_path: Pat
     certificates = make_certificates(tmp_path / "certificates", "secret")
     port = free_port()
     server = zookeeper_server(
-        tmp_path / "data",
-        {
-            "secureClientPort": str(port),
-            "secureClientPortAddress": "127.0.0.1",
-            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
-            "ssl.keyStore.location": str(certificates.server),
-            "ssl.keyStore.type": "PEM",
-            "ssl.trustStore.location": str(certificates.authority),
-            "ssl.trustStore.type": "PEM",
-            "ssl.clientAuth": "need",
-        },
+        tmp_path / "data", tls_settings(port, certificates.server, certificates.authority)
     )
     settings = {
         "zookeeper.connect": f"127.0.0.1:{port}",

@@ -21,6 +21,20 @@ def free_port() -> int:
         return port
 
 
+def tls_settings(port: int, keys: Path, trusted: Path) -> dict[str, str]:
+    """The settings of a server that takes TLS connections with certificates of an authority, in PEM files."""
+    return {
+        "secureClientPort": str(port),
+        "secureClientPortAddress": "127.0.0.1",
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.keyStore.location": str(keys),
+        "ssl.keyStore.type": "PEM",
+        "ssl.trustStore.location": str(trusted),
+        "ssl.trustStore.type": "PEM",
+        "ssl.clientAuth": "need",
+    }
+
+
 def zookeeper_server(folder: Path, settings: Mapping[str, str] | None = None) -> ZooKeeperProcess:
     """A server on a free port; `with` starts and stops it. The test is skipped without Java or PySpark."""
     try:

@@ -18,10 +18,9 @@ from tidelog.cli.durability_rules import (
     look_at_topics,
     unseen,
 )
-from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, bootstrap_server, error_words, switch, valued
-from tidelog.cli.output import connected_admin, output_option, print_json
+from tidelog.cli.flags import KafkaStyleCommand, WrongUsage, bootstrap_server, switch, valued
+from tidelog.cli.output import connected_admin, failing, output_option, print_json
 from tidelog.config.properties import read_properties
-from tidelog.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.clients.admin import Admin, ConfigEntry
@@ -73,20 +72,12 @@ def check(
     if clients_only and topics:
         raise WrongUsage("--topic does not go with --clients-only", ctx)
     findings: list[Finding] = []
-    try:
+    with failing():
         findings += look_at_files(producers, consumers)
         findings += unseen(bool(producers), bool(consumers), cluster=not clients_only)
         if not clients_only:
             with connected_admin(bootstrap_server, command_config) as admin:
                 findings += look_at_cluster(admin, topics)
-    except BrokenPipeError:
-        raise
-    except KafkaError as error:
-        click.echo(f"tidelog: {error_words(error)}", err=True)
-        ctx.exit(1)
-    except (ValueError, OSError) as error:
-        click.echo(f"tidelog: {error}", err=True)
-        ctx.exit(1)
     findings.sort(key=lambda finding: finding.rule)
     if output == "json":
         print_json([finding.as_json() for finding in findings])

@@ -13,12 +13,11 @@ from tidelog.cli.flags import (
     WrongUsage,
     bootstrap_server,
     error_text,
-    error_words,
     not_both,
     switch,
     valued,
 )
-from tidelog.cli.output import connected_admin, output_option, print_json
+from tidelog.cli.output import connected_admin, failing, output_option, print_json
 from tidelog.cli.reassignment_file import is_id, listed, parse_object, partition_names, shortened
 from tidelog.errors import KafkaError
 from tidelog.partitions import PartitionKey
@@ -77,7 +76,7 @@ def leader_election(
     if (topic is None) != (partition is None):
         raise WrongUsage("--topic and --partition go together", ctx)
     kind = ElectionType[election_type.upper()]
-    try:
+    with failing(""):
         wanted: list[PartitionKey] | None = None
         if topic is not None and partition is not None:
             wanted = [(topic, partition)]
@@ -87,14 +86,6 @@ def leader_election(
             return
         with connected_admin(bootstrap_server, command_config or admin_config) as admin:
             elected = admin.elect_leaders(kind, wanted, partial=True)
-    except BrokenPipeError:
-        raise
-    except KafkaError as error:
-        click.echo(error_words(error), err=True)
-        ctx.exit(1)
-    except (ValueError, OSError) as error:
-        click.echo(str(error), err=True)
-        ctx.exit(1)
     if output == "json":
         print_json(as_json(elected))
     else:

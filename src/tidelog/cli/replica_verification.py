@@ -20,11 +20,10 @@ from tidelog.cli.flags import (
     KafkaStyleCommand,
     WrongUsage,
     bootstrap_server,
-    error_words,
     switch,
     valued,
 )
-from tidelog.cli.output import INTERRUPTED, settings_from
+from tidelog.cli.output import failing, settings_from
 from tidelog.cli.replica_comparison import FetchedReplica, ReplicaBuffer, batch_sums, lag_words
 from tidelog.errors import CorruptMessage, KafkaError, error_name
 from tidelog.partitions import PartitionKey
@@ -99,19 +98,9 @@ def replica_verification(
         once,
     )
     same = False
-    try:
+    with failing(""):
         settings = settings_from(command_config, bootstrap_servers=broker_list or bootstrap_server)
         same = asyncio.run(verify(settings, options))
-    except BrokenPipeError:
-        raise
-    except KafkaError as error:
-        click.echo(error_words(error), err=True)
-        ctx.exit(1)
-    except (ValueError, OSError) as error:
-        click.echo(str(error), err=True)
-        ctx.exit(1)
-    except KeyboardInterrupt:
-        ctx.exit(INTERRUPTED)
     if not same:
         ctx.exit(1)
 

@@ -1,7 +1,7 @@
 """FetchSessionHandler: the incremental fetch session of a replica fetcher with its leader (KIP-227).
 
-The first request names all partitions. Later ones name those that changed, and the leader answers with those
-that have something new: a fetch costs nothing for an idle partition.
+The first request names all partitions. A later request names the partitions that changed. The leader answers
+with the partitions that have something new: a fetch costs nothing for an idle partition.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.cluster.partition import Partition
-from tidelog.cluster.replication_quota import ALL_REPLICAS, ReplicationQuota
+from tidelog.cluster.replication_quota import ReplicationQuota, names_replica
 
 
 class FollowerQuota:
@@ -16,8 +16,7 @@ class FollowerQuota:
         """Whether follower.replication.throttled.replicas names the replica of this broker."""
         if self._measured.limit is None or partition.log is None:
             return False
-        named = partition.log.config.follower_replication_throttled_replicas
-        return ALL_REPLICAS in named or f"{partition.index}:{partition.broker_id}" in named
+        return names_replica(partition.log.config.follower_replication_throttled_replicas, partition)
 
     def is_exceeded(self, partition: Partition) -> bool:
         """Whether the partition is throttled and the rate is above the limit."""

@@ -102,7 +102,7 @@ class Followers:
         self.replicas: dict[int, Replica] = {}
 
     def assign(self, brokers: Iterable[int], *, keep: bool, now: float) -> None:
-        """Set the brokers to keep track of; `keep` the states of those that are known."""
+        """Set the brokers that follow. With `keep`, known followers keep their states."""
         known = self.replicas if keep else {}
         self.replicas = {broker: known.get(broker) or Replica(broker) for broker in brokers}
         for broker in self.isr:

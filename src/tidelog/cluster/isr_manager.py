@@ -1,4 +1,4 @@
-"""IsrManager: lets followers of this broker's partitions join the ISR, and takes out those that lag.
+"""IsrManager: lets followers of this broker's partitions join the ISR, and takes out followers that lag.
 
 A follower joins when it has reached the high watermark and the first offset of the leader's epoch. A member
 that has not been caught up for replica.lag.time.max.ms leaves; that is checked every half of this time. The
@@ -146,7 +146,7 @@ class IsrManager:
             return
         ends = ", ".join(f"{broker}: {followers.replicas[broker].log_end_offset}" for broker in lagging)
         log.info(
-            "the log of %s ends at %d, those of followers that lag at (%s): "
+            "the log of %s ends at %d, followers lag with logs that end at (%s): "
             "asking for them to leave the in-sync replicas %s",
             partition.name,
             end,

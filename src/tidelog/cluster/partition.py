@@ -434,7 +434,7 @@ class Partition(LogListener):
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether the leader misses a replica in sync; those that a reassignment adds are not missed yet."""
+        """Whether a replica is out of sync. A replica that a reassignment adds does not count yet."""
         return self.is_leader and len(self.isr) < len(self.replicas) - len(self.adding)
 
     @property

@@ -108,7 +108,7 @@ class ReplicaFetcher:
         self._settings = settings
         self._listener = listener
         self._session = FetchSessionHandler(settings.max_bytes)
-        # Partitions whose place in the session has to change, and those that wait for a time or a quota.
+        # Partitions that enter or leave the session, and partitions that wait for a time or a quota.
         self._changed: dict[PartitionFetchState, None] = {}
         self._delayed: dict[PartitionFetchState, None] = {}
         self._truncating: dict[PartitionFetchState, None] = {}
@@ -199,7 +199,7 @@ class ReplicaFetcher:
                 await self._truncate_to_high_watermarks()
                 await self._fetch()
             except KafkaError as error:
-                # The first failure and those of a leader that stays away.
+                # The first failure is news, and so is each failure of a leader that stays away.
                 is_news = not self._failures or self._pause_seconds() >= self._longest_pause()
                 level = logging.WARNING if is_news else logging.DEBUG
                 log.log(

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 
 from tidelog.clock import Clock
 from tidelog.cluster.partition import Partition
 
 ALL_REPLICAS = "*"
+
+
+def names_replica(replicas: Container[str], partition: Partition) -> bool:
+    """Whether a list of throttled replicas names the replica of this broker."""
+    return ALL_REPLICAS in replicas or f"{partition.index}:{partition.broker_id}" in replicas
 
 
 class ReplicationQuota:
@@ -30,8 +36,7 @@ class ReplicationQuota:
         log = partition.log
         if self.limit is None or log is None:
             return False
-        named = log.config.leader_replication_throttled_replicas
-        return ALL_REPLICAS in named or f"{partition.index}:{partition.broker_id}" in named
+        return names_replica(log.config.leader_replication_throttled_replicas, partition)
 
     def holds_back(self, partition: Partition, follower_id: int) -> bool:
         """Whether a follower gets no records of a partition now. Members of the ISR always get them."""

@@ -44,7 +44,7 @@ class ControllerContext:
         self.suspected_broker_ids: set[int] = set()
         """Brokers that seem to be gone, while they are registered (see suspected_brokers)."""
         self.live_broker_ids: frozenset[int] = frozenset()
-        """The live brokers without those that are shutting down or suspected."""
+        """The live brokers that neither shut down nor are suspected."""
         self.topic_ids: dict[str, bytes] = {}
         self.topic_names: dict[bytes, str] = {}
         self.partitions: dict[TopicPartition, PartitionState] = {}

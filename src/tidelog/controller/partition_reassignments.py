@@ -76,7 +76,7 @@ class PartitionReassignments:
                 )
             except KafkaError as error:
                 errors[partition] = error
-        # The newest request wins, whichever way it came.
+        # The newest request wins: by AlterPartitionReassignments or by the node of tools.
         await self._term.store.remove_reassignment_requests(dict.fromkeys(planned))
         errors |= await self._begin(planned)
         return {partition: errors.get(partition) for partition in wanted}
@@ -159,7 +159,7 @@ class PartitionReassignments:
     # --- events that let reassignments go on
 
     async def resume(self) -> None:
-        """Go on with the reassignments of the last controller, and begin those of the node."""
+        """Go on with the reassignments of the last controller, and begin the reassignments of the node."""
         running = list(self._context.partitions_being_reassigned)
         await self.zk_partition_reassignment()
         await self._resume(running)

@@ -1,4 +1,4 @@
-"""ReplicaAssignment: the replicas of a partition, with those that a reassignment adds and removes."""
+"""ReplicaAssignment: the replicas of a partition, and the replicas that a reassignment adds and removes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.metadata.state import PartitionState
 
 @dataclass(slots=True)
 class ReplicaAssignment:
-    """`replicas` has all replicas, those of a running reassignment included."""
+    """`replicas` has all replicas, also the replicas that a reassignment adds or removes."""
 
     replicas: list[int]
     adding: list[int] = field(default_factory=list)

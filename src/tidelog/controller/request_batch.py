@@ -330,7 +330,7 @@ class ControllerBrokerRequestBatch:
     def _stop_replica_answered(
         self, broker_id: int, deleted: Mapping[TopicPartition, None], outcome: Outcome
     ) -> None:
-        """Pass on the deletions of topics, and note those of removed replicas.
+        """Pass on the deletions of topics, and note the deletions of removed replicas.
 
         That a replica stopped changes nothing at the controller.
         """

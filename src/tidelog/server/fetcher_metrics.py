@@ -48,7 +48,7 @@ class FetcherMetrics:
         return sum(fetcher.is_dead for fetcher in self._fetchers.fetchers.values())
 
     def _refresh(self) -> None:
-        """Update the meters of the fetchers, and remove those of fetchers that ended."""
+        """Update the meters of the fetchers, and remove the meters of fetchers that ended."""
         running = dict.fromkeys(self._fetchers.fetchers.values())
         for fetcher in [fetcher for fetcher in self._meters if fetcher not in running]:
             del self._meters[fetcher]

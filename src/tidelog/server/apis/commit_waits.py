@@ -74,7 +74,7 @@ class CommitWaits:
             self._watch(partition, deque((wait,)))
 
     def wait_behind(self, produce: SmallProduce, answer: bytes, error: Exception | None) -> None:
-        """Send a deferred response, or the error, after those of the connection that wait."""
+        """Send a deferred response, or the error, after the waiting responses of the connection."""
         wait = CommitWait(produce, answer, 0, 0.0)
         wait.error = error
         self._put(wait)
