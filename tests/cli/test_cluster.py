@@ -110,6 +110,24 @@ def test_a_cluster_on_one_machine(tmp_path: Path) -> None:
     assert "msg=stopped" in (cluster.folder / f"broker-{3 - lost}" / "broker.log").read_text()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="finds its brokers in /proc")
+def test_a_broker_that_ends_just_before_ctrl_c_is_named(tmp_path: Path) -> None:
+    with started(tmp_path, "--brokers", "2") as cluster:
+        cluster.process.send_signal(signal.SIGSTOP)
+        pid = cluster.pid_of(2)
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: _is_zombie(pid), "the broker has ended")
+        cluster.process.send_signal(signal.SIGINT)
+        cluster.process.send_signal(signal.SIGCONT)
+        assert cluster.process.wait(WAIT) == 1
+        assert cluster.process.stdout is not None
+        assert "brokers that ended by themselves: 2" in cluster.process.stdout.read()
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_ctrl_c_stops_everything_cleanly(tmp_path: Path) -> None:
     with started(tmp_path, "--brokers", "2") as cluster:
         assert cluster.stop() == 0

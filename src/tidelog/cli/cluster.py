@@ -5,6 +5,7 @@ Exit codes of `start`: 0 after Ctrl-C or SIGTERM, 1 if a process cannot start or
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,23 +104,27 @@ def start(
     settings = dict(map(parse_override, overrides))
     local = LocalCluster(LocalClusterOptions(brokers, data, port, zookeeper_port, settings, log_level))
     lost: list[int] = []
+
+    def name_lost(broker: BrokerProcess) -> None:
+        lost.append(broker.broker_id)
+        click.echo(f"tidelog: {broker.obituary()}", err=True)
+
     try:
         with stop_signals():
-            _run(local, lost)
+            _run(local, name_lost)
     except StopAsked:
-        _stop(local)
+        ignore_stop_signals()
+        local.name_ended(name_lost)
+        local.stop()
     except ClusterFailed as error:
-        _stop(local)
+        ignore_stop_signals()
+        local.stop()
         raise click.ClickException(str(error)) from None
     if lost:
         raise click.ClickException(f"brokers that ended by themselves: {', '.join(map(str, lost))}")
 
 
-def _run(local: LocalCluster, lost: list[int]) -> None:
-    def name_lost(broker: BrokerProcess) -> None:
-        lost.append(broker.broker_id)
-        click.echo(f"tidelog: {broker.obituary()}", err=True)
-
+def _run(local: LocalCluster, name_lost: Callable[[BrokerProcess], None]) -> None:
     for number, broker in enumerate(local.start()):
         if number == 0:
             click.echo(f"  ZooKeeper  {local.zookeeper.address:<22} {local.zookeeper.data_dir}")
@@ -128,12 +133,6 @@ def _run(local: LocalCluster, lost: list[int]) -> None:
     click.echo(f"\n  status     tidelog cluster status --bootstrap-server {first}")
     click.echo("  Ctrl-C stops all of them cleanly.")
     local.wait(name_lost)
-
-
-def _stop(local: LocalCluster) -> None:
-    """Stop everything; another signal changes nothing."""
-    ignore_stop_signals()
-    local.stop()
 
 
 @cluster.command()

@@ -177,13 +177,17 @@ class LocalCluster:
         while True:
             if not self.zookeeper.running:
                 raise ClusterFailed(f"ZooKeeper ended: see {self.zookeeper.log_file}")
-            for broker in self.brokers:
-                if broker.exit_code is not None and broker.broker_id not in self._named:
-                    self._named.add(broker.broker_id)
-                    lost(broker)
+            self.name_ended(lost)
             if len(self._named) == len(self.brokers):
                 raise ClusterFailed("no broker is left")
             time.sleep(POLL_SECONDS * 5)
+
+    def name_ended(self, lost: Callable[[BrokerProcess], None]) -> None:
+        """Call `lost` for each broker that ended since the last call."""
+        for broker in self.brokers:
+            if broker.exit_code is not None and broker.broker_id not in self._named:
+                self._named.add(broker.broker_id)
+                lost(broker)
 
     def stop(self) -> None:
         """Stop the brokers one after the other, the newest first, then ZooKeeper."""
