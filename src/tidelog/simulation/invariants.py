@@ -30,6 +30,7 @@ from tidelog.simulation.process import Process
 from tidelog.simulation.replication import Replication
 from tidelog.storage.log import Log
 
+TOPIC = re.compile(r"/brokers/topics/([^/]+)")
 STATE = re.compile(r"/brokers/topics/(.+)/partitions/(\d+)/state")
 TREE = "zookeeper"
 
@@ -72,6 +73,9 @@ class Invariants:
                 self._epoch_written(int(operation.data))
             elif isinstance(operation, Create | SetData) and (match := STATE.fullmatch(operation.path)):
                 self._state_written((match[1], int(match[2])), json.loads(operation.data))
+            elif isinstance(operation, Create | SetData) and (match := TOPIC.fullmatch(operation.path)):
+                partitions = json.loads(operation.data)["partitions"]
+                self.replication.assignment_written(match[1], partitions, self._epoch)
             elif isinstance(operation, Delete) and (match := STATE.fullmatch(operation.path)):
                 self._states.pop((match[1], int(match[2])), None)
                 self.replication.state_deleted((match[1], int(match[2])))
@@ -167,7 +171,7 @@ class Invariants:
         found = [
             f"{broker.name} {text}" for broker in self._cluster.brokers for text in self._differences(broker)
         ]
-        return found or list(self.replication.differences())
+        return found or list(self.replication.differences(self._epoch))
 
     def _differences(self, broker: SimBroker) -> Iterator[str]:
         server, tree = broker.server, self._zookeeper.tree

@@ -121,6 +121,7 @@ class Nemesis:
     def _later(self, shortest: float, longest: float, repair: Callable[[], None]) -> None:
         def repaired() -> None:
             self._repairs -= 1
+            self._disturbed()
             repair()
 
         self._repairs += 1

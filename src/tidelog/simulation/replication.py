@@ -5,7 +5,8 @@
 2. The high watermark of a leader is never above the log end of a member of the ISR.
 3. What was below a high watermark of a leader stays: each later leader has the same batches there.
 4. In the end every replica is in the ISR, no reassignment is under way, no broker has a replica that is not
-   assigned to it, and below the high watermark all replicas have the same bytes.
+   assigned to it, and below the high watermark all replicas have the same bytes. As in Kafka, a broker that
+   was away when its replica was removed may keep the replica if the controller changed since.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Replication:
         self._tree = zookeeper.tree
         self._wrong = wrong
         self._states: dict[Partition, _State] = {}
+        self._assigned: dict[Partition, frozenset[int]] = {}
+        self._removed: dict[tuple[int, Partition], int] = {}  # the controller epoch that removed a replica
         self._asked: set[tuple[Partition, int, frozenset[int]]] = set()
         self._marks: dict[tuple[Process, Partition], tuple[int, int]] = {}  # leader epoch, high watermark
         self._committed: dict[Partition, _Committed] = {}
@@ -98,8 +101,17 @@ class Replication:
             if before is not None and broker not in before.isr and self._is_hollow(broker):
                 self._in_doubt.add((broker, partition))
 
+    def assignment_written(self, topic: str, partitions: dict[str, list[int]], controller_epoch: int) -> None:
+        for index, replicas in partitions.items():
+            partition = topic, int(index)
+            before = self._assigned.get(partition, frozenset())
+            self._assigned[partition] = frozenset(replicas)
+            for broker in before.difference(replicas):
+                self._removed[broker, partition] = controller_epoch
+
     def state_deleted(self, partition: Partition) -> None:
         self._states.pop(partition, None)
+        self._assigned.pop(partition, None)
         self._committed.pop(partition, None)
         self._in_doubt -= {(broker, key) for broker, key in self._in_doubt if key == partition}
 
@@ -257,7 +269,7 @@ class Replication:
                         f"brokers {first} and {other} differ in {key[0]}-{key[1]} between {start} and {end}"
                     )
 
-    def differences(self) -> Iterator[str]:
+    def differences(self, controller_epoch: int) -> Iterator[str]:
         """What is not as it is after all faults: empty when followers have caught up and moves have ended."""
         for (topic, index), state in self._states.items():
             name = f"{topic}-{index}"
@@ -273,7 +285,9 @@ class Replication:
                 if server is None or server.replicas is None:
                     continue
                 found = server.replicas.find_partition(topic, index)
-                if found is not None and found.log is not None and broker.id not in replicas:
+                removed_in = self._removed.get((broker.id, (topic, index)), controller_epoch)
+                is_there = found is not None and found.log is not None
+                if is_there and broker.id not in replicas and removed_in == controller_epoch:
                     yield f"{broker.name} has a replica of {name}, assigned are {replicas}"
                 elif found is None and broker.id in replicas:
                     yield f"{broker.name} has no replica of {name}, assigned are {replicas}"
