@@ -288,6 +288,7 @@ class Story:
         else:
             self.group.wait_until_there(member.name)
         member.pause()
+        self._diary.write([Line(member.name, "paused")])
         self.group.wait_until_gone(member.name)
         member.resume()
 

@@ -18,7 +18,7 @@ def history(text: str) -> list[Line]:
     for row in text.strip().splitlines():
         who, what, *rest = row.split()
         number = int(rest[0]) if rest else -1
-        if who == BROKER:
+        if who == BROKER or what == "paused":
             lines.append(Line(who, what))
         elif what == "assigned":
             lines.append(Line(who, what, *T, detail=str(number)))
@@ -125,6 +125,22 @@ def test_a_paused_member_reads_on_and_is_refused() -> None:
     b committed 2
     """
     assert problems(text, 2) == ""
+
+
+def test_a_refusal_after_a_pause_says_nothing() -> None:
+    text = """
+    a assigned
+    a read 0
+    a committing 1
+    a paused
+    b assigned
+    a refused 1
+    b read 1
+    b committing 2
+    b committed 2
+    """
+    assert problems(text, 2) == ""
+    assert "leaves records out" in problems(text.replace("a paused", "b paused"), 2)
 
 
 def test_a_refusal_after_the_broker_fell_says_nothing() -> None:

@@ -85,6 +85,7 @@ class PartitionHistory:
         self._owners: defaultdict[str, Owner] = defaultdict(Owner)
         self._generations: dict[str, str] = {}
         self._broker_falls: list[int] = []
+        self._pauses: defaultdict[str, list[int]] = defaultdict(list)
         self._longest: tuple[Commit, ...] = ()
         self._start_problem = ""
 
@@ -104,6 +105,9 @@ class PartitionHistory:
 
     def broker_fell(self, at: int) -> None:
         self._broker_falls.append(at)
+
+    def member_paused(self, at: int, member: str) -> None:
+        self._pauses[member].append(at)
 
     def _wrong(self, at: int, text: str) -> None:
         self.problems.append(f"{self.name}, line {at + 1}: {text}")
@@ -143,12 +147,14 @@ class PartitionHistory:
             self._wrong(at, f"{line.who} has an outcome of a commit of {line.offset} that it did not send")
             return
         owner.under_way = None
-        # A commit that was sent again after the broker fell may be refused although it took effect before.
-        fell = any(commit.sent < fall < at for fall in self._broker_falls)
+        # A commit may be refused although it took effect: it was sent again, because the broker fell, or
+        # because its member was paused and waited too long for the answer.
+        sent_again = (*self._broker_falls, *self._pauses[line.who])
+        in_doubt = any(commit.sent < moment < at for moment in sent_again)
         if line.what == "committed":
             commit.done = at
             owner.bases = {line.offset}
-        elif line.what == "refused" and not fell:
+        elif line.what == "refused" and not in_doubt:
             commit.done = at
             commit.refused = True
         else:
@@ -240,6 +246,9 @@ def check(
                 problems.append(f"line {at + 1}: {line.topic}-{line.partition} is not known")
             else:
                 found.take(at, line)
+        elif line.what == "paused":
+            for history in histories.values():
+                history.member_paused(at, line.who)
         elif line.what == "failed":
             problems.append(f"line {at + 1}: {line.who} ended with {line.detail}")
     for partition, history in histories.items():
