@@ -53,6 +53,12 @@ class _Committed:
         self.batches: dict[int, _Batch] = {}
         self.end = 0
 
+    def advance(self, log: Log) -> None:
+        """Take the batches up to the high watermark of a leader."""
+        if log.high_watermark > self.end:
+            self.batches.update(_batches(log, self.end, log.high_watermark))
+            self.end = log.high_watermark
+
 
 class Replication:
     """Watches replicated partitions; calls `wrong` with what must not happen."""
@@ -155,6 +161,9 @@ class Replication:
             key = (partition.topic, partition.index)
             if partition.leader_id != partition.broker_id:
                 committed = self._committed.get(key)
+                if marks.pop((process, key), None) is not None and committed is not None:
+                    # It led until this turn, and may have advanced its high watermark before.
+                    committed.advance(log)
                 if committed is not None:
                     self._check_follower(broker, partition, log, committed.end)
                 continue
@@ -209,9 +218,7 @@ class Replication:
             self._wrong(f"{who}: the high watermark falls from {before[1]} to {high_watermark}")
         if high_watermark <= committed.end:
             return
-        for base, batch in _batches(log, committed.end, high_watermark):
-            committed.batches[base] = batch
-        committed.end = high_watermark
+        committed.advance(log)
         if state.epoch != epoch:
             return
         for member in state.isr:

@@ -325,7 +325,9 @@ class Story:
                     final.stable_ends = await _ends(admin, self.transaction_partitions, COMMITTED)
                     for transactional_id in self._instances:
                         group = f"group-{transactional_id}"
-                        final.offsets[group] = await _group_offsets(admin, group)
+                        final.offsets[group] = await _group_offsets(
+                            admin, group, self.transaction_partitions
+                        )
                         final.waiting[group] = []
                 except KafkaError as error:
                     self.world.history.add("auditor", f"has to ask again: {error!r}")
@@ -376,8 +378,11 @@ async def _ends(admin: AsyncAdmin, partitions: list[Partition], isolation: str) 
     return {(topic, index): info.offset for (topic, index), info in found.items()}
 
 
-async def _group_offsets(admin: AsyncAdmin, group: str) -> dict[Partition, int]:
-    found = await admin.list_consumer_group_offsets([group], require_stable=True)
+async def _group_offsets(
+    admin: AsyncAdmin, group: str, partitions: list[Partition] | None = None
+) -> dict[Partition, int]:
+    """The offsets of a group, of named partitions also if only an open transaction has one."""
+    found = await admin.list_consumer_group_offsets({group: partitions}, require_stable=True)
     return {(topic, index): offset.offset for (topic, index), offset in found[group].items()}
 
 
