@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tidelog.cluster import fetch, metadata_update
+from tidelog.cluster.append_queue import AppendQueue
 from tidelog.cluster.delayed import DelayedProduce
 from tidelog.cluster.fetch import FetchParams
 from tidelog.cluster.followers import Followers, Replica
@@ -38,6 +39,7 @@ from tidelog.partitions import PartitionKey
 from tidelog.server.zookeeper_membership import ZooKeeperMembership
 from tidelog.simulation.disk import SimulatedDisk, SimulatedFile
 from tidelog.storage.append import AppendResult
+from tidelog.storage.log import Log
 from tidelog.storage.producer_state_manager import ProducerStateManager
 
 
@@ -312,6 +314,25 @@ def old_leaders_change_the_isr(patch: Patch) -> None:
     patch.set(PartitionChanges, "_refusal", lambda *args: ErrorCode.NONE)
 
 
+def consumers_read_to_the_log_end(patch: Patch) -> None:
+    """A consumer gets records that are written and not committed."""
+
+    def read(self: Log, offset: int, size: int, *, max_offset: int | None = None, **named: Any) -> object:
+        limit = self.log_end_offset if max_offset == self.high_watermark else max_offset
+        return before(self, offset, size, max_offset=limit, **named)
+
+    before = patch.set(Log, "read", read)
+
+
+def appends_land_under_the_next_epoch(patch: Patch) -> None:
+    """The leader epoch changes while an append is at the worker."""
+
+    def between(self: AppendQueue, change: Callable[[], None]) -> None:
+        change()
+
+    patch.set(AppendQueue, "between", between)
+
+
 class Plant(NamedTuple):
     plant: Callable[[Patch], None]
     brokers: int = 3
@@ -350,6 +371,8 @@ PLANTED: dict[str, Plant] = {
         Plant(markers_go_out_early, seed=4, replicas=3),
         Plant(laggards_join_the_isr, replicas=3),
         Plant(old_leaders_change_the_isr, seed=1, replicas=3),
+        Plant(consumers_read_to_the_log_end, replicas=3),
+        Plant(appends_land_under_the_next_epoch, seed=7, replicas=3),
     ]
 }
 
