@@ -247,12 +247,12 @@ def test_partitions_and_topics_that_do_not_exist(bootstrap: str, tmp_path: Path,
     topic = new_name("small")
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 1, 1)])
-        (broker,) = admin.describe_cluster().nodes
+        broker = admin.describe_topics([topic])[topic].partitions[0].leader
     for name, index, words in ((topic, 9, f"{topic}-9"), ("missing", 0, "missing")):
         done = reassign(
             bootstrap,
             *("--execute", "--reassignment-json-file"),
-            plan(tmp_path / "plan", entry(name, index, broker.id)),
+            plan(tmp_path / "plan", entry(name, index, broker)),
         )
         assert done.exit_code == 1
         assert done.stdout.startswith("Error: ")
@@ -300,8 +300,8 @@ def test_nothing_is_there_to_cancel(bootstrap: str, tmp_path: Path, new_name: Ne
     topic = new_name("still")
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 1, 1)])
-        (broker,) = admin.describe_cluster().nodes
-    file = plan(tmp_path / "plan", entry(topic, 0, broker.id))
+        broker = admin.describe_topics([topic])[topic].partitions[0].leader
+    file = plan(tmp_path / "plan", entry(topic, 0, broker))
     done = reassign(bootstrap, "--cancel", "--reassignment-json-file", file, "--preserve-throttles")
     assert (done.exit_code, done.stdout.splitlines()) == (
         0,
@@ -315,8 +315,8 @@ def test_nothing_is_there_to_cancel(bootstrap: str, tmp_path: Path, new_name: Ne
 def test_a_proposal_for_one_broker(bootstrap: str, tmp_path: Path, new_name: NewName) -> None:
     topic = new_name("proposed")
     with Admin(bootstrap_servers=bootstrap) as admin:
-        admin.create_topics([NewTopic(topic, 2, 1)])
-        (broker,) = admin.describe_cluster().nodes
+        broker = admin.describe_cluster().nodes[0]
+        admin.create_topics([NewTopic(topic, replica_assignments={0: [broker.id], 1: [broker.id]})])
     file = tmp_path / "topics"
     file.write_text(json.dumps({"topics": [{"topic": topic}], "version": 1}))
     asked = ("--generate", "--topics-to-move-json-file", str(file), "--broker-list")

@@ -462,7 +462,7 @@ def test_the_cluster_is_described(admin: Admin, bootstrap: str) -> None:
     cluster = admin.describe_cluster(include_authorized_operations=True)
     assert cluster.controller in [node.id for node in cluster.nodes]
     assert cluster.authorized_operations
-    (node,) = cluster.nodes
+    node = cluster.nodes[0]
     versions = admin.describe_api_versions(node.id)
     assert versions[3].high >= 12
     features = admin.describe_features(broker_id=node.id)
@@ -476,7 +476,8 @@ def test_log_folders_are_described_with_what_lies_in_them(
     topic = new_name("t")
     admin.create_topics([NewTopic(topic, 1)])
     produce(bootstrap, topic, [b"x" * 1000])
-    (broker,) = [node.id for node in admin.describe_cluster().nodes]
+    broker = admin.describe_topics([topic])[topic].partitions[0].leader
+    assert broker is not None
     (folder,) = admin.describe_log_dirs()[broker].values()
     assert folder.replicas[topic, 0].size > 1000
     assert folder.total_bytes is not None
@@ -588,9 +589,9 @@ warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # Python
 with Admin(bootstrap_servers=sys.argv[1]) as admin:
     if os.fork() == 0:
         sys.exit(7)
-    print(os.waitstatus_to_exitcode(os.wait()[1]), len(admin.describe_cluster().nodes))
+    print(os.waitstatus_to_exitcode(os.wait()[1]), len(admin.describe_cluster().nodes) > 0)
 """
     done = subprocess.run(
         [sys.executable, "-c", program, bootstrap], capture_output=True, text=True, timeout=60
     )
-    assert (done.stdout, done.stderr) == ("7 1\n", "")
+    assert (done.stdout, done.stderr) == ("7 True\n", "")

@@ -6,6 +6,7 @@ tested.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -271,4 +272,5 @@ def test_what_a_broker_does_not_serve_is_said_in_one_sentence(
             pytest.skip("the broker serves what the test is about not having")
     with pytest.raises(UnsupportedVersion) as raised:
         CALLS[key](admin)
-    assert str(raised.value) == f"the broker {bootstrap} does not serve {api.api_name(key)}"
+    address = r"127\.0\.0\.1:\d+"
+    assert re.fullmatch(f"the broker {address} does not serve {api.api_name(key)}", str(raised.value))
