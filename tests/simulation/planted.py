@@ -35,10 +35,12 @@ from tidelog.errors import ErrorCode
 from tidelog.metadata import operations
 from tidelog.metadata.state import BrokerRegistration, PartitionState
 from tidelog.metadata.tree import ANY_VERSION, Check, WatchEvent
+from tidelog.network.request import Request
 from tidelog.partitions import PartitionKey
 from tidelog.server.zookeeper_membership import ZooKeeperMembership
 from tidelog.simulation.disk import SimulatedDisk, SimulatedFile
 from tidelog.storage.append import AppendResult
+from tidelog.storage.blocking_tasks import BlockingTasks, run_here
 from tidelog.storage.log import Log
 from tidelog.storage.producer_state_manager import ProducerStateManager
 
@@ -333,6 +335,17 @@ def appends_land_under_the_next_epoch(patch: Patch) -> None:
     patch.set(AppendQueue, "between", between)
 
 
+def brokers_wait_behind_clients(patch: Patch) -> None:
+    """Requests that wait keep their place in the request queue, and requests of brokers need one, too."""
+    patch.set(Request, "exempt_connection", _nothing)
+    patch.set(Request, "waiting", _nothing)
+
+
+def loops_wait_for_disks(patch: Patch) -> None:
+    """A segment that rolls is synced on the loop."""
+    patch.set(BlockingTasks, "run", lambda self, work, done: run_here(work, done))
+
+
 class Plant(NamedTuple):
     plant: Callable[[Patch], None]
     brokers: int = 3
@@ -360,7 +373,7 @@ PLANTED: dict[str, Plant] = {
         Plant(watches_are_lost, seed=7),
         Plant(expired_brokers_stay_away),
         Plant(restarts_are_overlooked, 3, 60),
-        Plant(decisions_are_not_written, seed=7),
+        Plant(decisions_are_not_written, seed=12),
         Plant(producers_are_not_fenced, 1, seed=1),
         Plant(old_controllers_are_obeyed, seed=4),
         Plant(candidates_and_leavers_do_not_count, seed=2, replicas=3),
@@ -371,8 +384,10 @@ PLANTED: dict[str, Plant] = {
         Plant(markers_go_out_early, seed=4, replicas=3),
         Plant(laggards_join_the_isr, replicas=3),
         Plant(old_leaders_change_the_isr, seed=1, replicas=3),
+        Plant(brokers_wait_behind_clients, seed=4, replicas=3),
+        Plant(loops_wait_for_disks, replicas=3),
         Plant(consumers_read_to_the_log_end, replicas=3),
-        Plant(appends_land_under_the_next_epoch, seed=7, replicas=3),
+        Plant(appends_land_under_the_next_epoch, 3, 40, seed=7, replicas=3),
     ]
 }
 

@@ -106,8 +106,7 @@ class SimulatedFile:
         self._inode.truncate(size)
 
     def fsync(self) -> None:
-        self._disk.step()
-        self._disk.check("sync", self.path)
+        self._disk.sync_begins(self.path)
         if not self._disk.lies:
             self._inode.sync()
 
@@ -136,12 +135,19 @@ class SimulatedDisk:
         self.faults = Faults()
         self.lies = False  # whether a sync of a file returns before it is durable
         self.on_step: Callable[[], None] | None = None
+        self.on_sync: Callable[[str], None] | None = None
         """Called before each change."""
         self._durable_files: dict[str, Inode] = {}
         self._durable_dirs: set[str] = {"/"}
         self._changes: list[tuple[Change, Inode | None]] = []
 
     # -- faults
+
+    def sync_begins(self, path: str) -> None:
+        self.step()
+        if self.on_sync is not None:
+            self.on_sync(path)
+        self.check("sync", path)
 
     def step(self) -> None:
         self.operations += 1
@@ -190,8 +196,7 @@ class SimulatedDisk:
         self._changes.append((change, inode))
 
     def fsync_dir(self, path: str) -> None:
-        self.step()
-        self.check("sync", path)
+        self.sync_begins(path)
         rest: list[tuple[Change, Inode | None]] = []
         for change, inode in self._changes:
             if path in (posixpath.dirname(change[1]), posixpath.dirname(change[2])):
@@ -241,8 +246,7 @@ class SimulatedDisk:
         self.fsync_dir(posixpath.dirname(path))
 
     def fsync(self, path: str) -> None:
-        self.step()
-        self.check("sync", path)
+        self.sync_begins(path)
         inode = self._inode(path)
         if not self.lies:
             inode.sync()

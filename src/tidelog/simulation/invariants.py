@@ -7,7 +7,8 @@
 5. A broker obeys no controller once it has heard of one with a later epoch.
 6. In the end all brokers have the metadata of the tree, the leaders of the tree lead, and no broker has a
    replica of a partition that the tree does not have.
-7. In the end each batch in a log has the leader epoch that the leader epoch cache has at its offset.
+7. A running broker does not wait on its loop until a disk has synced a file.
+8. In the end each batch in a log has the leader epoch that the leader epoch cache has at its offset.
 
 The promises of replicas among each other are in `replication`.
 """
@@ -17,13 +18,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from tidelog.metadata import paths
 from tidelog.metadata.simulated import SimulatedZooKeeper
 from tidelog.metadata.tree import Create, Delete, Operation, SetData
 from tidelog.records.batch import iter_batches
-from tidelog.server.broker import Broker
+from tidelog.server.broker import Broker, BrokerState
 from tidelog.server.zookeeper_membership import ZooKeeperMembership
 from tidelog.simulation.cluster import SimBroker, SimCluster
 from tidelog.simulation.process import Process
@@ -55,6 +57,8 @@ class Invariants:
         self.on_state_written: Callable[[], None] | None = None
         """Called when the state of a partition is written to the tree."""
         zookeeper.on_commit = self._committed
+        for broker in cluster.brokers:
+            self._world.host(broker.host).on_loop_sync = partial(self._synced_on_loop, broker)
         self._world.after_turn = self._after_turn
 
     def _wrong(self, text: str) -> None:
@@ -154,6 +158,11 @@ class Invariants:
             self._heard[process] = epoch
             if epoch < heard:
                 self._wrong(f"{broker.name} obeys the controller of epoch {epoch} after that of {heard}")
+
+    def _synced_on_loop(self, broker: SimBroker, process: Process, path: str) -> None:
+        server = broker.server
+        if broker.process is process and server is not None and server.state is BrokerState.RUNNING_AS_BROKER:
+            self._wrong(f"{broker.name} syncs {path} on its loop")
 
     # In the end
 

@@ -127,6 +127,7 @@ class SimLoop(BrokerLoop):
 
     def __init__(self, process: Process, io_threads: int = 8) -> None:
         self.process = process
+        self.is_in_turn = False
         self._executors: dict[Executor | None, SimPool] = {}
         super().__init__(io_threads, process.clock, SimPoller(process))
         self._clock_resolution = 1e-9
@@ -136,11 +137,13 @@ class SimLoop(BrokerLoop):
 
     def run_turn(self) -> None:
         """Poll once and run what is due, as `run_forever` does again and again."""
+        self.is_in_turn = True
         asyncio._set_running_loop(self)
         try:
             self._run_once()  # type: ignore[attr-defined]
         finally:
             asyncio._set_running_loop(None)
+            self.is_in_turn = False
 
     def next_turn(self) -> float | None:
         """When the loop has something to do next; None if it waits for others."""

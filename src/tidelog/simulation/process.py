@@ -42,8 +42,14 @@ class Host:
         self.clock = SimClock(world)
         self.disk = SimulatedDisk()
         self.slow_disk_seconds = 0.0
-        self.disk.on_step = self._operation
+        self.on_loop_sync: Callable[[Process, str], None] | None = None
+        """Called with a file that a process syncs in a turn of its loop, not on a thread."""
         self._world = world
+        self._connect(self.disk)
+
+    def _connect(self, disk: SimulatedDisk) -> None:
+        disk.on_step = self._operation
+        disk.on_sync = self._sync
 
     def _operation(self) -> None:
         """An operation of the disk: it delays the process that asked for it, and ends with that process."""
@@ -55,6 +61,11 @@ class Host:
         if self.slow_disk_seconds:
             process.sleep(process.rng.uniform(0.0, self.slow_disk_seconds))
 
+    def _sync(self, path: str) -> None:
+        process = self._world.current
+        if process is not None and process.loop.is_in_turn and self.on_loop_sync is not None:
+            self.on_loop_sync(process, path)
+
     def lose_power(self, rng: random.Random) -> None:
         """Leave what a power cut leaves: of what was not synced some, and torn."""
         self.replace_disk(self.disk.after_crash(rng))
@@ -62,7 +73,7 @@ class Host:
     def replace_disk(self, disk: SimulatedDisk) -> None:
         self.disk.on_step = _gone
         self.disk = disk
-        disk.on_step = self._operation
+        self._connect(disk)
 
 
 def _gone() -> None:

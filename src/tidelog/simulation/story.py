@@ -42,6 +42,8 @@ STRATEGIES = ("range", "cooperative-sticky", "consumer")
 FAULT_SECONDS = 20.0
 RECOVERY_SECONDS = 90.0
 CONVERGENCE_SECONDS = 15.0
+SMALL_QUEUE_EVERY = 5
+"""Of so many seeds one has brokers with a small request queue: clients fill it, and brokers must not wait."""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,8 @@ class Story:
             "group.consumer.min.heartbeat.interval.ms": "1000",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         }
+        if seed % SMALL_QUEUE_EVERY == SMALL_QUEUE_EVERY - 1:
+            settings["queued.max.requests"] = "3"
         if self.keeps_synced_only:
             settings["log.flush.interval.messages"] = "1"
         self.replicas = replicas
