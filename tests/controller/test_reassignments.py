@@ -449,6 +449,30 @@ def test_a_topic_is_deleted_after_its_reassignment() -> None:
     simulated(story())
 
 
+def test_a_topic_whose_reassignment_lost_its_leader_is_deleted() -> None:
+    """No leader is elected for a topic that is being deleted, so that its reassignment cannot complete."""
+
+    async def story() -> None:
+        async with Cluster() as cluster:
+            rig = await Rig(cluster).start(1, 2)
+            await rig.create([1])
+            assert await rig.reassign([2]) is None
+            node = await rig.node()
+            (result,) = await node.controller.delete_topics([TopicToDelete("demo")])
+            assert result.error is None
+            await cluster.crash(1)
+            await cluster.until(lambda: 1 not in _context(cluster).live_broker_ids, "the crash")
+            await cluster.settle()
+            assert "demo" in cluster.zookeeper.tree.children("/brokers/topics")
+            await cluster.start(1)
+            await cluster.until(
+                lambda: "demo" not in cluster.zookeeper.tree.children("/brokers/topics"), "the deletion"
+            )
+            assert await rig.running() == {}
+
+    simulated(story())
+
+
 def test_a_topic_being_reassigned_gets_no_partitions() -> None:
     async def story() -> None:
         async with Cluster() as cluster:

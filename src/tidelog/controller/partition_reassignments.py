@@ -166,24 +166,41 @@ class PartitionReassignments:
 
     async def resume_on_brokers(self, broker_ids: Collection[int]) -> None:
         """Go on with reassignments whose target has brokers that came back."""
+        context = self._context
         await self._resume(
             partition
-            for partition in self._context.partitions_being_reassigned
-            if any(
+            for partition in context.partitions_being_reassigned
+            if context.is_topic_queued_for_deletion(partition.topic)
+            or any(
                 replica in broker_ids
-                for replica in ReplicaAssignment.of(self._context.partitions[partition]).target
+                for replica in ReplicaAssignment.of(context.partitions[partition]).target
             )
         )
 
     async def _resume(self, partitions: Iterable[TopicPartition]) -> None:
+        running = [p for p in partitions if p in self._context.partitions_being_reassigned]
+        await self._abandon([p for p in running if self._context.is_topic_queued_for_deletion(p.topic)])
         resumed = {
             partition: ReplicaAssignment.of(self._context.partitions[partition])
-            for partition in partitions
+            for partition in running
             if partition in self._context.partitions_being_reassigned
         }
         if resumed:
             _log.info("reassignments go on: %s", ", ".join(map(str, resumed)))
             await self._go_on(resumed)
+
+    async def _abandon(self, partitions: Sequence[TopicPartition]) -> None:
+        """End reassignments of topics that are being deleted.
+
+        No leader is elected for such a topic any more: its reassignment could wait for one for ever, and the
+        deletion for the reassignment.
+        """
+        for partition in partitions:
+            _log.info("the reassignment of %s ends: its topic is being deleted", partition)
+            del self._context.partitions_being_reassigned[partition]
+        if partitions:
+            await self._term.store.remove_reassignment_requests(dict.fromkeys(partitions))
+            await self._term.deletion.resume_for_topics({p.topic: None for p in partitions})
 
     def isr_changed(self, partitions: Iterable[TopicPartition]) -> None:
         """Complete the reassignments whose new replicas are in sync now, in an event of its own."""
