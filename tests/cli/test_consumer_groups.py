@@ -14,6 +14,7 @@ from kafka import KafkaConsumer
 from tests.support.fixtures import given_broker
 from tests.support.group_members import Members
 from tests.support.own_cluster import any_broker
+from tests.support.routing import coordinator_address
 from tests.support.wait import eventually
 from tidelog.cli.consumer_groups_reset import exported, parse_datetime, parse_duration, parse_plans
 from tidelog.cli.main import main
@@ -243,8 +244,7 @@ def test_a_group_that_rebalances_is_warned_of(
     tool: Tool, members: Members, new_name: NewName, bootstrap: str
 ) -> None:
     group = members.commit(new_name("group"), {(members.topic(new_name("t"), 1, 3), 0): 1})
-    host, port = split_address(bootstrap)
-    with Connection(host, port) as connection:
+    with Connection(*split_address(coordinator_address(bootstrap, group))) as connection:
         protocol = JoinGroupRequest.JoinGroupRequestProtocol(
             name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff"
         )

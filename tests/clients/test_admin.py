@@ -444,7 +444,7 @@ def test_transactions_and_producers_are_listed_described_and_fenced(
     assert described.transaction_start_time_ms is not None
     (state,) = admin.describe_producers([(topic, 0)])[topic, 0]
     assert (state.producer_id, state.current_transaction_start_offset) == (described.producer_id, 0)
-    broker = admin.describe_cluster().nodes[0].id
+    broker = admin.describe_topics([topic])[topic].partitions[0].leader
     assert admin.describe_producers([(topic, 0)], broker_id=broker)[topic, 0] == [state]
     admin.force_terminate_transaction(name)
     eventually(
