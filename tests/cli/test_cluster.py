@@ -116,7 +116,7 @@ def test_a_broker_that_ends_just_before_ctrl_c_is_named(tmp_path: Path) -> None:
         cluster.process.send_signal(signal.SIGSTOP)
         pid = cluster.pid_of(2)
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: _is_zombie(pid), "the broker has ended")
+        eventually(lambda: _has_ended(pid), "the broker has ended")
         cluster.process.send_signal(signal.SIGINT)
         cluster.process.send_signal(signal.SIGCONT)
         assert cluster.process.wait(WAIT) == 1
@@ -124,8 +124,10 @@ def test_a_broker_that_ends_just_before_ctrl_c_is_named(tmp_path: Path) -> None:
         assert "brokers that ended by themselves: 2" in cluster.process.stdout.read()
 
 
-def _is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+def _has_ended(pid: int) -> bool:
+    """Whether a child can be waited for: it, and all of its threads, have ended."""
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1
 
 
 def test_ctrl_c_stops_everything_cleanly(tmp_path: Path) -> None:
