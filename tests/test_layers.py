@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "controller": FOUNDATION | {"protocol", "records", "storage", "metadata", "cluster"},
     "security": FOUNDATION | {"protocol", "metadata"},
     # The consumer of Kafka 0.8 coordinates its group in ZooKeeper, whose client and nodes are in metadata.
-    "clients": FOUNDATION | {"protocol", "records", "metadata"},
+    "clients": FOUNDATION | {"protocol", "records", "metadata", "security"},
 }
 ALLOWED["coordinator"] = FOUNDATION | {"protocol", "records", "storage", "metadata", "cluster"}
 ALLOWED["server"] = set(ALLOWED)

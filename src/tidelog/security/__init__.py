@@ -1,0 +1,1 @@
+"""Security: key stores, TLS contexts, and who may do what."""
