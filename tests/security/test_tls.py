@@ -147,6 +147,23 @@ def test_suites_have_the_names_of_java(authority: Signed, server: Signed) -> Non
     assert cipher[0] == "ECDHE-ECDSA-CHACHA20-POLY1305"
 
 
+@pytest.mark.parametrize("suite", ["TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"])
+def test_suites_of_tls_1_3_are_chosen(authority: Signed, server: Signed, suite: str) -> None:
+    both = f"{suite},TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+    ours, _ = shake_hands(listener(server, cipher_suites=both), trusting(authority))
+    assert (ours.version(), (ours.cipher() or ("",))[0]) == ("TLSv1.3", suite)
+    _, theirs = shake_hands(listener(server), trusting(authority, cipher_suites=suite))
+    assert (theirs.version(), (theirs.cipher() or ("",))[0]) == ("TLSv1.3", suite)
+
+
+def test_suites_that_python_cannot_choose_are_refused(
+    server: Signed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.security.cipher_suites._call_openssl", lambda context, suites: None)
+    with pytest.raises(ConfigError, match=r"^ssl\.cipher\.suites=.*: this Python cannot choose among"):
+        listener(server, cipher_suites="TLS_AES_128_GCM_SHA256")
+
+
 @pytest.mark.parametrize(
     ("iana", "openssl"),
     [

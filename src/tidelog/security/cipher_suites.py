@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import ssl
+import sys
 
 TLS13_SUITES = (
     "TLS_AES_256_GCM_SHA384",
@@ -34,3 +37,33 @@ def openssl_name(suite: str) -> str:
         cipher = _DIGEST.sub("", cipher)
     cipher = re.sub(r"(AES|CAMELLIA)_(\d+)", r"\1\2", cipher).replace("_", "-")
     return cipher if exchange == "RSA" else f"{exchange.replace('_', '-')}-{cipher}"
+
+
+def choose_tls13_suites(context: ssl.SSLContext, suites: list[str]) -> bool:
+    """Allow only these suites of TLS 1.3, in this order. False if this Python cannot choose among them.
+
+    Before Python 3.15 the ssl module has no function for that, so OpenSSL's own is called.
+    """
+    if hasattr(context, "set_ciphersuites"):
+        context.set_ciphersuites(":".join(suites))
+    elif sys.implementation.name == "cpython":
+        try:
+            _call_openssl(context, ":".join(suites))
+        except (OSError, AttributeError):
+            return False
+    return _tls13_suites(context) == suites
+
+
+def _tls13_suites(context: ssl.SSLContext) -> list[str]:
+    return [cipher["name"] for cipher in context.get_ciphers() if cipher["name"] in TLS13_SUITES]
+
+
+def _call_openssl(context: ssl.SSLContext, suites: str) -> None:
+    import _ssl
+
+    library = ctypes.CDLL(_ssl.__file__)  # also finds the functions of the OpenSSL that it is linked with
+    function = library.SSL_CTX_set_ciphersuites
+    function.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+    # CPython's SSLContext begins with the pointer to OpenSSL's context, behind the header of every object.
+    address = ctypes.c_void_p.from_address(id(context) + object.__basicsize__)
+    function(address, suites.encode())

@@ -10,11 +10,11 @@ from typing import Self
 
 from tidelog.config import ConfigError
 from tidelog.config.values import Password
-from tidelog.security.cipher_suites import TLS13_SUITES, openssl_name
+from tidelog.security.cipher_suites import TLS13_SUITES, choose_tls13_suites, openssl_name
 from tidelog.security.key_stores import (
     KeyStoreSettings,
     TrustStoreSettings,
-    load_identity,
+    load_identities,
     load_trusted,
 )
 
@@ -186,13 +186,15 @@ def _choose_suites(context: ssl.SSLContext, settings: TlsSettings, versions: lis
             raise ConfigError(name, shown, f"OpenSSL does not know the suite {suite}") from None
     if older:
         context.set_ciphers(":".join(older))
+    if "TLSv1.3" in usable and not choose_tls13_suites(context, newer):
+        problem = f"this Python cannot choose among the suites of TLS 1.3: remove {', '.join(newer)}"
+        raise ConfigError(name, shown, problem)
     return usable
 
 
 def _identify(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    identity = load_identity(settings.key_store)
-    if identity is not None:
-        identity.load_into(context, settings.name("key.password"))
+    for identity in load_identities(settings.key_store):
+        identity.load_into(context)
 
 
 def _trust(context: ssl.SSLContext, settings: TlsSettings, purpose: ssl.Purpose) -> None:
