@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 PARAMETERS = {"key.serializer", "value.serializer", "key.deserializer", "value.deserializer"}
 REQUIRED = {"bootstrap.servers"}
 OBJECTS = {
+    ("ClientConfig", "sasl.login.callback.handler.class"): "object",
+    ("ClientConfig", "sasl.oauth.token.provider"): "object",
     ("ProducerConfig", "interceptor.classes"): "Sequence[ProducerInterceptor | type[ProducerInterceptor]]",
     ("ProducerConfig", "partitioner.class"): "object",
     ("ConsumerConfig", "interceptor.classes"): "Sequence[ConsumerInterceptor | type[ConsumerInterceptor]]",

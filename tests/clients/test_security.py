@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.clients.security import (
-    Credentials,
-    Security,
-    jaas_options,
-    plain_steps,
-    scram_steps,
-    tls_context,
-)
+from tests.data.key_stores.record import PASSWORD
+from tidelog.clients.sasl.credentials import Credentials, jaas_options
+from tidelog.clients.sasl.plain import plain_steps
+from tidelog.clients.sasl.scram import scram_steps
+from tidelog.clients.security import Security
 from tidelog.clients.settings import ProducerSettings, producer_settings
 from tidelog.config import ConfigError
 from tidelog.errors import SaslAuthenticationFailed
+
+STORES = Path(__file__).parent.parent / "data" / "key_stores"
 
 # The exchange that RFC 7677 prints.
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -83,7 +82,12 @@ def test_credentials_come_from_settings_or_from_a_jaas_line() -> None:
     ("given", "message"),
     [
         ({}, r"sasl\.username: expected with sasl\.password"),
-        ({"sasl_mechanism": "GSSAPI"}, r"sasl\.mechanism=GSSAPI: expected one of PLAIN, SCRAM-SHA-256"),
+        ({"sasl_mechanism": "CRAM-MD5"}, r"sasl\.mechanism=CRAM-MD5: expected one of PLAIN, SCRAM-SHA-256"),
+        ({"sasl_mechanism": "GSSAPI"}, r"sasl\.kerberos\.service\.name: needed by GSSAPI"),
+        (
+            {"sasl_mechanism": "OAUTHBEARER"},
+            r"sasl\.oauthbearer\.token\.endpoint\.url: needed by OAUTHBEARER",
+        ),
         ({"sasl_jaas_config": "Module required;"}, r"sasl\.jaas\.config=\[hidden\]: expected username"),
     ],
 )
@@ -92,27 +96,39 @@ def test_what_is_missing_is_named_when_the_client_is_made(given: dict[str, objec
         Security(settings(**{"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", **given}))
 
 
+def tls_context(given: ProducerSettings) -> ssl.SSLContext:
+    context = Security(given).context
+    assert context is not None
+    return context
+
+
 def test_tls_follows_the_settings(tmp_path: Path) -> None:
     context = tls_context(settings(security_protocol="SSL"))
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
     only_new = tls_context(
-        settings(ssl_enabled_protocols="TLSv1.3", ssl_endpoint_identification_algorithm="")
+        settings(
+            security_protocol="SSL", ssl_enabled_protocols="TLSv1.3", ssl_endpoint_identification_algorithm=""
+        )
     )
     assert only_new.minimum_version is ssl.TLSVersion.TLSv1_3
     assert not only_new.check_hostname
     nothing = tmp_path / "nothing.pem"
     nothing.write_text("nothing")
-    with pytest.raises(
-        ConfigError, match=r"ssl\.truststore\.location=.*nothing\.pem: expected certificates in PEM"
-    ):
-        tls_context(settings(ssl_truststore_location=str(nothing)))
-    with pytest.raises(
-        ConfigError, match=r"ssl\.keystore\.location=.*expected a key and its certificates in PEM"
-    ):
-        tls_context(settings(ssl_keystore_location=str(nothing)))
-    with pytest.raises(ConfigError, match=r"ssl\.cipher\.suites=NONSENSE: expected OpenSSL's names"):
-        tls_context(settings(ssl_cipher_suites="NONSENSE"))
-    with pytest.raises(ConfigError, match=r"ssl\.keystore\.type=JKS: expected one of PEM"):
-        settings(ssl_keystore_type="JKS")
+    for store in ("keystore", "truststore"):
+        given = {"security_protocol": "SSL", f"ssl_{store}_location": str(nothing)}
+        with pytest.raises(
+            ConfigError, match=rf"ssl\.{store}\.location=.*nothing\.pem: .* none of JKS, PKCS12"
+        ):
+            tls_context(settings(**given))
+    with pytest.raises(ConfigError, match=r"ssl\.keystore\.type=BKS: expected one of JKS, PKCS12, PEM"):
+        settings(ssl_keystore_type="BKS")
+
+
+def test_a_store_of_java_works_as_it_is() -> None:
+    trust = {"ssl_truststore_location": str(STORES / "trust.jks"), "ssl_truststore_password": PASSWORD}
+    context = tls_context(settings(security_protocol="SSL", **trust))
+    assert len(context.get_ca_certs()) == 2
+    with pytest.raises(ConfigError, match=r"^ssl\.truststore\.password=\[hidden\]: it does not open"):
+        tls_context(settings(security_protocol="SSL", **{**trust, "ssl_truststore_password": "wrong"}))

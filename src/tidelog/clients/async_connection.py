@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import socket
 import ssl
 from collections import deque
@@ -22,7 +21,7 @@ from tidelog.clients.connection import agreed_version, api_key, api_name, reason
 from tidelog.clients.errors import SslAuthenticationException
 from tidelog.clients.metadata import BrokerNode
 from tidelog.clients.network_metrics import NetworkMetrics
-from tidelog.clients.security import Security, answer_to, authentication
+from tidelog.clients.security import Security, answer_to, authentication, renewal_after
 from tidelog.clients.settings import ClientSettings
 from tidelog.clients.streams import FrameReader, PlainStream, Stream, TlsStream, open_socket
 from tidelog.errors import (
@@ -72,8 +71,11 @@ class AsyncConnection:
         self.last_used = 0.0
         self.closed = False
         self.on_close: Callable[[AsyncConnection], None] | None = None
-        self.reauthenticate_at: float | None = None
-        """When to replace the connection, because its session ends soon."""
+        self._login_again_at: float | None = None
+        """When to log in again, because the session of this connection ends soon."""
+        self._held: list[Callable[[], None]] | None = None
+        """The requests that wait for the end of a new login."""
+        self._login_task: asyncio.Task[None] | None = None
         self._settings = settings
         self._security = security
         self._client_id = settings.client_id or None
@@ -118,7 +120,7 @@ class AsyncConnection:
 
     @property
     def in_flight(self) -> int:
-        return len(self._in_flight) + len(self._unanswered)
+        return len(self._in_flight) + len(self._unanswered) + len(self._held or ())
 
     @property
     def correlation_id(self) -> int:
@@ -165,6 +167,24 @@ class AsyncConnection:
             error = NetworkException(f"the connection to {self.node.address} is closed")
             self._loop.call_soon(done, None, error)
             return
+        if self._login_again_at is not None and self._waits_for_login():
+            assert self._held is not None
+            self._held.append(
+                lambda: self.send(key, version, body, done, timeout=timeout, answered=answered)
+            )
+            return
+        self._write(key, version, body, done, timeout, answered)
+
+    def _write(
+        self,
+        key: int,
+        version: int,
+        body: Sequence[Buffer],
+        done: Done,
+        timeout: float | None,
+        answered: bool,
+    ) -> None:
+        assert self._stream is not None
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         header = request_header(key, version, self._correlation_id, self._client_id)
         size = len(header) + sum(len(part) for part in body)
@@ -206,6 +226,7 @@ class AsyncConnection:
         waiting = [*self._in_flight, *self._unanswered]
         self._in_flight.clear()
         self._unanswered.clear()
+        self._release()  # they fail, as the connection is closed
         for request in waiting:
             what = f"{api_table.api_name(request.key)}: connection to {self.node.address}"
             request.done(None, NetworkException(f"{what} failed: {reason}"))
@@ -317,6 +338,11 @@ class AsyncConnection:
 
     async def _exchange(self, request: Message, version: int, timeout: float | None = None) -> Buffer:
         """Send a request and wait for the bytes of its answer."""
+        waiter, done = self._waiter()
+        self.send(api_key(type(request)), version, (request.encode(version),), done, timeout=timeout)
+        return await waiter
+
+    def _waiter(self) -> tuple[asyncio.Future[Buffer], Done]:
         waiter: asyncio.Future[Buffer] = self._loop.create_future()
 
         def done(body: Buffer | None, error: KafkaError | None) -> None:
@@ -327,22 +353,65 @@ class AsyncConnection:
             else:
                 waiter.set_result(body)
 
-        self.send(api_key(type(request)), version, (request.encode(version),), done, timeout=timeout)
-        return await waiter
+        return waiter, done
+
+    # Logging in
 
     async def _authenticate(self) -> None:
-        exchange = authentication(self._security, self.node.address)
+        security, node = self._security, self.node
+        if security.mechanism is None:
+            return
+        token = await security.token()
+        exchange = authentication(security, node.host, node.port, token)
         try:
             request = next(exchange)
             while True:
-                request = exchange.send(await self.call(request, answer_to(request)))
+                request = exchange.send(await self._login_step(request, answer_to(request)))
         except StopIteration as end:
             lifetime: int = end.value
         except (SaslAuthenticationFailed, UnsupportedSaslMechanism):
             self.metrics.failed_authentication_total += 1
             raise
-        if self._security.mechanism is not None:
-            self.metrics.successful_authentication_total += 1
-        if lifetime > 0:
-            # Kafka's clients renew a session after 85 to 95 percent of its time.
-            self.reauthenticate_at = self._loop.time() + lifetime / 1000 * random.uniform(0.85, 0.95)
+        self.metrics.successful_authentication_total += 1
+        after = renewal_after(lifetime)
+        self._login_again_at = None if after is None else self._loop.time() + after
+
+    async def _login_step(self, request: Message, answer: type[R]) -> R:
+        """As `call`, also while other requests are held."""
+        version = self.version_for(type(request))
+        waiter, done = self._waiter()
+        if self.closed:
+            raise NetworkException(f"the connection to {self.node.address} is closed")
+        self._write(api_key(type(request)), version, (request.encode(version),), done, None, True)
+        try:
+            return decode(answer, version, await waiter)[0]
+        except ProtocolError as error:
+            raise NetworkException(f"{self.node.address} answered the login with: {error}") from None
+
+    def _waits_for_login(self) -> bool:
+        """Whether requests are held. Begins to log in again if it is time."""
+        if self._held is not None:
+            return True
+        assert self._login_again_at is not None
+        if self._loop.time() < self._login_again_at:
+            return False
+        self._held = []
+        self._login_task = self._loop.create_task(self._log_in_again(), name=f"login {self.node.address}")
+        return True
+
+    async def _log_in_again(self) -> None:
+        """Renew the session on this connection (KIP-368). The broker answers the requests before it first."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._authenticate()
+        except (KafkaError, TimeoutError) as error:
+            reason = str(error) or "no answer in time"
+            log.warning("the session with %s was not renewed: %s", self.node.address, reason)
+            self.close(f"its session was not renewed: {reason}")
+        else:
+            self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held or (), None
+        for send in held:
+            send()

@@ -113,6 +113,10 @@ class Connection:
         self._correlation_id = 0
         self._waiting: deque[tuple[int, type[Message], int, float]] = deque()
         """Correlation id, API, version and time limit of each unanswered request."""
+        self._answers: deque[Buffer] = deque()
+        """Answers that came before their `receive`, because of a new login."""
+        self._security = security
+        self._login_again_at: float | None = None
         try:
             self._socket = socket.create_connection((host, port), connect_timeout)
         except OSError as error:
@@ -149,6 +153,8 @@ class Connection:
 
     def send(self, request: Message, version: int, timeout: float | None = None) -> None:
         """Send a request. `timeout` also applies to `receive` of its answer."""
+        if self._login_again_at is not None and time.monotonic() >= self._login_again_at:
+            self._log_in_again()
         api = type(request)
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         limit = self.request_timeout if timeout is None else timeout
@@ -161,6 +167,9 @@ class Connection:
 
     def receive(self) -> Buffer:
         """The body of the answer to the oldest unanswered request."""
+        return self._answers.popleft() if self._answers else self._receive()
+
+    def _receive(self) -> Buffer:
         expected, api, version, limit = self._waiting.popleft()
         deadline = time.monotonic() + limit
         try:
@@ -219,15 +228,27 @@ class Connection:
             raise self._unreachable(error) from None
 
     def _authenticate(self, security: Security) -> None:
-        from tidelog.clients.security import answer_to, authentication
+        from tidelog.clients.security import answer_to, authentication, renewal_after
 
-        exchange = authentication(security, self.address)
+        exchange = authentication(security, self.host, self.port, security.token_now())
+        self._login_again_at = None
         try:
             request = next(exchange)
             while True:
                 request = exchange.send(self.call(request, answer_to(request)))
-        except StopIteration:
-            pass  # connections here are too short for the end of a session to matter
+        except StopIteration as end:
+            after = renewal_after(end.value)
+            self._login_again_at = None if after is None else time.monotonic() + after
+
+    def _log_in_again(self) -> None:
+        """Renew the session (KIP-368), behind the answers to earlier requests."""
+        assert self._security is not None
+        self._answers.extend([self._receive() for _ in range(len(self._waiting))])
+        waiting, self._answers = self._answers, deque()
+        try:
+            self._authenticate(self._security)
+        finally:
+            self._answers = waiting
 
     def _exchange(self, request: Message, version: int, timeout: float | None = None) -> bytes:
         """The body of the answer to a request."""

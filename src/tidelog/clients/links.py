@@ -113,24 +113,12 @@ class Links:
         connection = link.connection
         if connection is not None and not connection.closed:
             now = self.now()
-            if connection.reauthenticate_at is not None and connection.reauthenticate_at <= now:
-                self._outlived(connection)  # with unanswered requests it stays open for them
-                return None
             if connection.throttled_until > now:
                 self.loop.call_later(connection.throttled_until - now, self._changed)
                 return None
             return connection
         self._connect_soon(link)
         return None
-
-    def _outlived(self, connection: AsyncConnection) -> bool:
-        """Close a connection whose session ends soon, since a new session needs a new one; whether it did."""
-        if connection.reauthenticate_at is None or connection.reauthenticate_at > self.now():
-            return False
-        if not connection.in_flight:
-            connection.close("its session ends")
-            return True
-        return False
 
     def is_unreachable(self, node_id: int) -> bool:
         """Whether the last attempt to connect to a broker failed."""
@@ -146,7 +134,7 @@ class Links:
                     if self.closed:
                         raise ClientClosedException("the client is closed")
                     connection = link.connection
-                    if connection is not None and not connection.closed and not self._outlived(connection):
+                    if connection is not None and not connection.closed:
                         if (wait := connection.throttled_until - self.now()) > 0:
                             await asyncio.sleep(wait)
                             continue

@@ -30,9 +30,33 @@ reconnect.backoff.ms: The pause before the first such try; it doubles with each 
 request.timeout.ms: How long the client waits for the answer to a request.
 retry.backoff.max.ms: The longest pause before a failed request is sent again.
 retry.backoff.ms: The pause before the first such retry; it doubles with each failure.
-sasl.jaas.config: User and password as a JAAS line of Kafka, for files that are shared with Java clients.
-sasl.mechanism: How the client logs in: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`. Kafka's default,
-  `GSSAPI`, is not offered, so SASL needs this setting.
+sasl.jaas.config: User and password, or the options of another mechanism, as a JAAS line of Kafka, for files
+  that are shared with Java clients. `tokenauth="true"` makes them those of a delegation token.
+sasl.kerberos.service.name: The Kerberos name of the brokers, such as `kafka`; `GSSAPI` needs it, and the
+  package `gssapi`. The ticket comes from the system.
+sasl.login.callback.handler.class: As `sasl.oauth.token.provider`. Kafka's own classes are understood, too:
+  they get tokens from `sasl.oauthbearer.token.endpoint.url`.
+sasl.login.connect.timeout.ms: How long a connection to the token endpoint may take; 10 seconds if not set.
+sasl.login.read.timeout.ms: How long the answer of the token endpoint may take; 10 seconds if not set.
+sasl.login.refresh.buffer.seconds: A token is renewed at least this long before it expires.
+sasl.login.refresh.min.period.seconds: A token is kept at least this long.
+sasl.login.refresh.window.factor: A token is renewed after this part of its lifetime.
+sasl.login.refresh.window.jitter: A random part of the lifetime, up to this, is added to
+  `sasl.login.refresh.window.factor`.
+sasl.login.retry.backoff.max.ms: The longest pause before the token endpoint is asked again, and the time
+  after which the login fails.
+sasl.login.retry.backoff.ms: The pause before the first such try; it doubles with each failure.
+sasl.mechanism: How the client logs in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER` or `GSSAPI`.
+sasl.oauth.token.provider: A callable that returns the token of `OAUTHBEARER`: its text, or a tuple of text,
+  expiry in seconds since 1970, principal and extensions. An object with a method `token` does, too. It is
+  called beside the event loop and may block.
+sasl.oauthbearer.client.credentials.client.id: The id of this client at the token endpoint.
+sasl.oauthbearer.client.credentials.client.secret: The secret of this client at the token endpoint.
+sasl.oauthbearer.header.urlencode: Whether id and secret are URL-encoded before they are sent, which some
+  endpoints expect.
+sasl.oauthbearer.scope: The scope to request at the token endpoint.
+sasl.oauthbearer.token.endpoint.url: Where tokens come from, with the credentials of this client. A URL that
+  begins with `file://` names a file that has the token.
 sasl.password: The password, without a JAAS line.
 sasl.username: The user, without a JAAS line.
 security.protocol: Whether connections use TLS (`SSL`), a login (`SASL_PLAINTEXT`), both (`SASL_SSL`) or
@@ -40,18 +64,24 @@ security.protocol: Whether connections use TLS (`SSL`), a login (`SASL_PLAINTEXT
 send.buffer.bytes: The size of the socket's send buffer; -1 leaves it to the system.
 socket.connection.setup.timeout.max.ms: The longest time that a connection may take to be made.
 socket.connection.setup.timeout.ms: How long the first try may take; the time doubles with each failure.
-ssl.cipher.suites: The cipher suites that TLS 1.2 may use, in OpenSSL's names; empty leaves them to OpenSSL.
-ssl.enabled.protocols: The versions of TLS that the client accepts.
+ssl.cipher.suites: The cipher suites that TLS may use, by the names of Java or OpenSSL; empty leaves them to
+  OpenSSL.
+ssl.enabled.protocols: The versions of TLS that the client accepts. Versions before TLS 1.2 stay off.
 ssl.endpoint.identification.algorithm: `https` compares the broker's certificate with its host name; empty
   does not.
-ssl.key.password: The password of the client's private key.
+ssl.key.password: The password of the client's private key. A key in a JKS or PKCS12 store has the password of
+  the store if this is not set.
 ssl.keystore.certificate.chain: The client's certificates as PEM text.
 ssl.keystore.key: The client's private key as PEM text.
-ssl.keystore.location: A PEM file with the client's private key and certificates.
-ssl.keystore.type: The format of the client's key; only `PEM` is read.
+ssl.keystore.location: A file with the client's private key and certificates.
+ssl.keystore.password: The password of `ssl.keystore.location`, if that is a JKS or PKCS12 store.
+ssl.keystore.type: The format of `ssl.keystore.location`. If it is not set, the client finds it out.
+ssl.protocol: The version of TLS if `ssl.enabled.protocols` is empty.
 ssl.truststore.certificates: The certificates that the client trusts, as PEM text.
-ssl.truststore.location: A PEM file with the certificates that the client trusts.
-ssl.truststore.type: The format of the trusted certificates; only `PEM` is read.
+ssl.truststore.location: A file with the certificates that the client trusts. Without it and
+  `ssl.truststore.certificates` the client trusts those of the system.
+ssl.truststore.password: The password of `ssl.truststore.location`, if that is a JKS or PKCS12 store.
+ssl.truststore.type: The format of `ssl.truststore.location`. If it is not set, the client finds it out.
 """
 
 PRODUCER = """\

@@ -18,22 +18,41 @@ request.timeout.ms int 30000 medium >=0
 retry.backoff.max.ms long 1000 low >=0
 retry.backoff.ms long 100 low >=0
 sasl.jaas.config password null medium
+sasl.kerberos.service.name string null medium
+sasl.login.callback.handler.class class null medium
+sasl.login.connect.timeout.ms int null low
+sasl.login.read.timeout.ms int null low
+sasl.login.refresh.buffer.seconds short 300 low 0..3600
+sasl.login.refresh.min.period.seconds short 60 low 0..900
+sasl.login.refresh.window.factor double 0.8 low 0.5..1.0
+sasl.login.refresh.window.jitter double 0.05 low 0.0..0.25
+sasl.login.retry.backoff.max.ms long 10000 low
+sasl.login.retry.backoff.ms long 100 low
 sasl.mechanism string GSSAPI medium
+sasl.oauth.token.provider class null medium ours
+sasl.oauthbearer.client.credentials.client.id string null medium
+sasl.oauthbearer.client.credentials.client.secret password null medium
+sasl.oauthbearer.header.urlencode boolean false low
+sasl.oauthbearer.scope string null medium
+sasl.oauthbearer.token.endpoint.url string null medium
 security.protocol string PLAINTEXT medium anycase(SASL_SSL,PLAINTEXT,SSL,SASL_PLAINTEXT)
 send.buffer.bytes int 131072 medium >=-1
 socket.connection.setup.timeout.max.ms long 30000 medium
 socket.connection.setup.timeout.ms long 10000 medium
 ssl.cipher.suites list "" low
-ssl.enabled.protocols list TLSv1.2,TLSv1.3 medium each(TLSv1.2,TLSv1.3)
+ssl.enabled.protocols list TLSv1.2,TLSv1.3 medium
 ssl.endpoint.identification.algorithm string https low
 ssl.key.password password null high
 ssl.keystore.certificate.chain password null high
 ssl.keystore.key password null high
 ssl.keystore.location string null high
-ssl.keystore.type string PEM medium in(PEM) kafka=JKS
+ssl.keystore.password password null high
+ssl.keystore.type string JKS medium anycase(JKS,PKCS12,PEM)
+ssl.protocol string TLSv1.3 medium
 ssl.truststore.certificates password null high
 ssl.truststore.location string null high
-ssl.truststore.type string PEM medium in(PEM) kafka=JKS
+ssl.truststore.password password null high
+ssl.truststore.type string JKS medium anycase(JKS,PKCS12,PEM)
 sasl.username string null medium ours
 sasl.password password null medium ours
 """
@@ -109,20 +128,24 @@ retries int 2147483647 low 0..2147483647
 _KERBEROS = """\
 sasl.kerberos.kinit.cmd string /usr/bin/kinit low
 sasl.kerberos.min.time.before.relogin long 60000 low
-sasl.kerberos.service.name string null medium
 sasl.kerberos.ticket.renew.jitter double 0.05 low
 sasl.kerberos.ticket.renew.window.factor double 0.8 low
 """
 
-_OAUTH = """\
-sasl.login.connect.timeout.ms int null low
-sasl.login.read.timeout.ms int null low
-sasl.login.refresh.buffer.seconds short 300 low 0..3600
-sasl.login.refresh.min.period.seconds short 60 low 0..900
-sasl.login.refresh.window.factor double 0.8 low 0.5..1.0
-sasl.login.refresh.window.jitter double 0.05 low 0.0..0.25
-sasl.login.retry.backoff.max.ms long 10000 low
-sasl.login.retry.backoff.ms long 100 low
+_TOKEN_CHECKS = """\
+sasl.oauthbearer.clock.skew.seconds int 30 low
+sasl.oauthbearer.expected.audience list "" high
+sasl.oauthbearer.expected.issuer string null high
+sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000 low
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000 low
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100 low
+sasl.oauthbearer.jwks.endpoint.url string null medium
+sasl.oauthbearer.jwt.validator.class class null medium
+sasl.oauthbearer.scope.claim.name string scope low
+sasl.oauthbearer.sub.claim.name string sub low
+"""
+
+_ASSERTIONS = """\
 sasl.oauthbearer.assertion.algorithm string RS256 medium anycase(ES256,RS256)
 sasl.oauthbearer.assertion.claim.aud string null medium
 sasl.oauthbearer.assertion.claim.exp.seconds int 300 low 0..86400
@@ -134,39 +157,20 @@ sasl.oauthbearer.assertion.file string null medium
 sasl.oauthbearer.assertion.private.key.file string null medium
 sasl.oauthbearer.assertion.private.key.passphrase password null medium
 sasl.oauthbearer.assertion.template.file string null medium
-sasl.oauthbearer.client.credentials.client.id string null medium
-sasl.oauthbearer.client.credentials.client.secret password null medium
-sasl.oauthbearer.clock.skew.seconds int 30 low
-sasl.oauthbearer.expected.audience list "" high
-sasl.oauthbearer.expected.issuer string null high
-sasl.oauthbearer.header.urlencode boolean false low
-sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000 low
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000 low
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100 low
-sasl.oauthbearer.jwks.endpoint.url string null medium
 sasl.oauthbearer.jwt.retriever.class class null medium
-sasl.oauthbearer.jwt.validator.class class null medium
-sasl.oauthbearer.scope string null medium
-sasl.oauthbearer.scope.claim.name string scope low
-sasl.oauthbearer.sub.claim.name string sub low
-sasl.oauthbearer.token.endpoint.url string null medium
 """
 
 _JAVA = """\
 config.providers list "" low
 metric.reporters list "" low
 sasl.client.callback.handler.class class null medium
-sasl.login.callback.handler.class class null medium
 sasl.login.class class null medium
 security.providers string null low
 ssl.engine.factory.class class null low
 ssl.keymanager.algorithm string SunX509 low
-ssl.keystore.password password null high
-ssl.protocol string TLSv1.3 medium
 ssl.provider string null medium
 ssl.secure.random.implementation string null low
 ssl.trustmanager.algorithm string PKIX low
-ssl.truststore.password password null high
 """
 
 _METRICS = """\
@@ -185,8 +189,9 @@ share.acquire.mode string BATCH_OPTIMIZED medium anycase(batch_optimized,record_
 """
 
 NOT_SERVED = {
-    "Kerberos is not offered; PLAIN and SCRAM are": _KERBEROS,
-    "OAUTHBEARER is not offered; PLAIN and SCRAM are": _OAUTH,
+    "tickets come from the system, which also renews them": _KERBEROS,
+    "only brokers check tokens": _TOKEN_CHECKS,
+    "tokens come from client credentials, a file or a Python callable, not from assertions": _ASSERTIONS,
     "it configures Java itself": _JAVA,
     "metrics are plain numbers that are read when asked for": _METRICS,
     "metrics are not pushed to brokers": _TELEMETRY,

@@ -46,7 +46,23 @@ class ClientSettings:
     retry_backoff_max_ms: int
     retry_backoff_ms: int
     sasl_jaas_config: Password | None
+    sasl_kerberos_service_name: str | None
+    sasl_login_callback_handler_class: object
+    sasl_login_connect_timeout_ms: int | None
+    sasl_login_read_timeout_ms: int | None
+    sasl_login_refresh_buffer_seconds: int
+    sasl_login_refresh_min_period_seconds: int
+    sasl_login_refresh_window_factor: float
+    sasl_login_refresh_window_jitter: float
+    sasl_login_retry_backoff_max_ms: int
+    sasl_login_retry_backoff_ms: int
     sasl_mechanism: str
+    sasl_oauth_token_provider: object
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: Password | None
+    sasl_oauthbearer_header_urlencode: bool
+    sasl_oauthbearer_scope: str | None
+    sasl_oauthbearer_token_endpoint_url: str | None
     sasl_password: Password | None
     sasl_username: str | None
     security_protocol: str
@@ -60,9 +76,12 @@ class ClientSettings:
     ssl_keystore_certificate_chain: Password | None
     ssl_keystore_key: Password | None
     ssl_keystore_location: str | None
+    ssl_keystore_password: Password | None
     ssl_keystore_type: str
+    ssl_protocol: str
     ssl_truststore_certificates: Password | None
     ssl_truststore_location: str | None
+    ssl_truststore_password: Password | None
     ssl_truststore_type: str
     given: frozenset[str] = field(default_factory=frozenset)
     """Kafka's names of the settings that were given, not left at their defaults."""

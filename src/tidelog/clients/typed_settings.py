@@ -52,10 +52,52 @@ class ClientConfig(TypedDict, total=False):
     retry_backoff_ms: int
     """The pause before the first such retry; it doubles with each failure."""
     sasl_jaas_config: str | Password | None
-    """User and password as a JAAS line of Kafka, for files that are shared with Java clients."""
+    """User and password, or the options of another mechanism, as a JAAS line of Kafka, for files that are
+    shared with Java clients. `tokenauth="true"` makes them those of a delegation token.
+    """
+    sasl_kerberos_service_name: str | None
+    """The Kerberos name of the brokers, such as `kafka`; `GSSAPI` needs it, and the package `gssapi`. The
+    ticket comes from the system.
+    """
+    sasl_login_callback_handler_class: object
+    """As `sasl.oauth.token.provider`. Kafka's own classes are understood, too: they get tokens from
+    `sasl.oauthbearer.token.endpoint.url`.
+    """
+    sasl_login_connect_timeout_ms: int | None
+    """How long a connection to the token endpoint may take; 10 seconds if not set."""
+    sasl_login_read_timeout_ms: int | None
+    """How long the answer of the token endpoint may take; 10 seconds if not set."""
+    sasl_login_refresh_buffer_seconds: int
+    """A token is renewed at least this long before it expires."""
+    sasl_login_refresh_min_period_seconds: int
+    """A token is kept at least this long."""
+    sasl_login_refresh_window_factor: float
+    """A token is renewed after this part of its lifetime."""
+    sasl_login_refresh_window_jitter: float
+    """A random part of the lifetime, up to this, is added to `sasl.login.refresh.window.factor`."""
+    sasl_login_retry_backoff_max_ms: int
+    """The longest pause before the token endpoint is asked again, and the time after which the login fails.
+    """
+    sasl_login_retry_backoff_ms: int
+    """The pause before the first such try; it doubles with each failure."""
     sasl_mechanism: str
-    """How the client logs in: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`. Kafka's default, `GSSAPI`, is not
-    offered, so SASL needs this setting.
+    """How the client logs in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER` or `GSSAPI`."""
+    sasl_oauth_token_provider: object
+    """A callable that returns the token of `OAUTHBEARER`: its text, or a tuple of text, expiry in seconds
+    since 1970, principal and extensions. An object with a method `token` does, too. It is called beside the
+    event loop and may block.
+    """
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    """The id of this client at the token endpoint."""
+    sasl_oauthbearer_client_credentials_client_secret: str | Password | None
+    """The secret of this client at the token endpoint."""
+    sasl_oauthbearer_header_urlencode: bool
+    """Whether id and secret are URL-encoded before they are sent, which some endpoints expect."""
+    sasl_oauthbearer_scope: str | None
+    """The scope to request at the token endpoint."""
+    sasl_oauthbearer_token_endpoint_url: str | None
+    """Where tokens come from, with the credentials of this client. A URL that begins with `file://` names a
+    file that has the token.
     """
     sasl_password: str | Password | None
     """The password, without a JAAS line."""
@@ -72,27 +114,37 @@ class ClientConfig(TypedDict, total=False):
     socket_connection_setup_timeout_ms: int
     """How long the first try may take; the time doubles with each failure."""
     ssl_cipher_suites: str | Sequence[str]
-    """The cipher suites that TLS 1.2 may use, in OpenSSL's names; empty leaves them to OpenSSL."""
-    ssl_enabled_protocols: str | Sequence[Literal["TLSv1.2", "TLSv1.3"]]
-    """The versions of TLS that the client accepts."""
+    """The cipher suites that TLS may use, by the names of Java or OpenSSL; empty leaves them to OpenSSL."""
+    ssl_enabled_protocols: str | Sequence[str]
+    """The versions of TLS that the client accepts. Versions before TLS 1.2 stay off."""
     ssl_endpoint_identification_algorithm: str
     """`https` compares the broker's certificate with its host name; empty does not."""
     ssl_key_password: str | Password | None
-    """The password of the client's private key."""
+    """The password of the client's private key. A key in a JKS or PKCS12 store has the password of the store
+    if this is not set.
+    """
     ssl_keystore_certificate_chain: str | Password | None
     """The client's certificates as PEM text."""
     ssl_keystore_key: str | Password | None
     """The client's private key as PEM text."""
     ssl_keystore_location: str | None
-    """A PEM file with the client's private key and certificates."""
-    ssl_keystore_type: Literal["PEM"]
-    """The format of the client's key; only `PEM` is read."""
+    """A file with the client's private key and certificates."""
+    ssl_keystore_password: str | Password | None
+    """The password of `ssl.keystore.location`, if that is a JKS or PKCS12 store."""
+    ssl_keystore_type: Literal["JKS", "PKCS12", "PEM", "jks", "pkcs12", "pem"]
+    """The format of `ssl.keystore.location`. If it is not set, the client finds it out."""
+    ssl_protocol: str
+    """The version of TLS if `ssl.enabled.protocols` is empty."""
     ssl_truststore_certificates: str | Password | None
     """The certificates that the client trusts, as PEM text."""
     ssl_truststore_location: str | None
-    """A PEM file with the certificates that the client trusts."""
-    ssl_truststore_type: Literal["PEM"]
-    """The format of the trusted certificates; only `PEM` is read."""
+    """A file with the certificates that the client trusts. Without it and `ssl.truststore.certificates` the
+    client trusts those of the system.
+    """
+    ssl_truststore_password: str | Password | None
+    """The password of `ssl.truststore.location`, if that is a JKS or PKCS12 store."""
+    ssl_truststore_type: Literal["JKS", "PKCS12", "PEM", "jks", "pkcs12", "pem"]
+    """The format of `ssl.truststore.location`. If it is not set, the client finds it out."""
 
 
 class ProducerConfig(ClientConfig, total=False):

@@ -1,0 +1,42 @@
+"""The mechanism GSSAPI (RFC 4752): Kerberos, with the ticket of the system and the package `gssapi`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Generator
+from types import ModuleType
+
+from tidelog.config import ConfigError
+from tidelog.errors import SaslAuthenticationFailed
+
+NO_SECURITY_LAYER = 1
+
+
+def gssapi_module() -> ModuleType:
+    """The package `gssapi`. Raises ConfigError if it is not installed."""
+    try:
+        return importlib.import_module("gssapi")
+    except ImportError:
+        problem = "Kerberos needs the package gssapi, which is not installed"
+        raise ConfigError("sasl.mechanism", "GSSAPI", problem) from None
+
+
+def gssapi_steps(service: str, host: str) -> Generator[bytes, bytes, None]:
+    """Prove the identity of the system's ticket to the service of a host. Only TLS protects the data."""
+    gssapi = gssapi_module()
+    try:
+        name = gssapi.Name(f"{service}@{host}", name_type=gssapi.NameType.hostbased_service)
+        context = gssapi.SecurityContext(
+            name=name.canonicalize(gssapi.MechType.kerberos), usage="initiate", mech=gssapi.MechType.kerberos
+        )
+        token = context.step(None)
+        while not context.complete:
+            token = context.step((yield token or b""))
+        # The broker offers layers of protection, and we take none.
+        offered = context.unwrap((yield token or b"")).message
+        if not offered[:1] or not offered[0] & NO_SECURITY_LAYER:
+            raise SaslAuthenticationFailed("GSSAPI: the broker insists on a security layer of SASL")
+        answer = bytes((NO_SECURITY_LAYER, 0, 0, 0)) + str(context.initiator_name).encode()
+        yield context.wrap(answer, False).message
+    except gssapi.exceptions.GSSError as error:
+        raise SaslAuthenticationFailed(f"GSSAPI: {' '.join(str(error).split())}") from None
