@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.support.certificates import make_authority, make_certificate
 from tidelog.config.values import ConfigError, Password
+from tidelog.security.tls import enabled_versions
 from tidelog.server.broker_transport import transport_to
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.cluster import ClusterConfig
+from tidelog.server.run import StartFailed
+from tidelog.server.zookeeper_connection import zookeeper_settings
 
 TLS = {"zookeeper.ssl.client.enable": "true"}
 
@@ -85,36 +91,45 @@ def test_a_control_plane_listener_is_another_advertised_listener(name: str) -> N
     )
 
 
-def test_tls_towards_zookeeper_takes_pem_files() -> None:
+def test_tls_towards_zookeeper_takes_stores() -> None:
     tls = cluster(
         TLS
         | {
-            "zookeeper.ssl.keystore.location": "/etc/key.pem",
+            "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+            "zookeeper.ssl.keystore.location": "/etc/key.p12",
             "zookeeper.ssl.keystore.password": "secret",
             "zookeeper.ssl.truststore.location": "/etc/ca",
-            "zookeeper.ssl.truststore.type": "PEM",
+            "zookeeper.ssl.truststore.password": "other",
+            "zookeeper.ssl.truststore.type": "JKS",
             "zookeeper.ssl.endpoint.identification.algorithm": "",
         }
     ).zookeeper_tls
     assert tls is not None
-    assert (tls.key_file, tls.trusted_file) == ("/etc/key.pem", "/etc/ca")
-    assert tls.key_password == Password("secret")
-    assert tls.versions == ("TLSv1.2",)
-    assert not tls.check_host
+    assert (tls.keystore_location, tls.truststore_location) == ("/etc/key.p12", "/etc/ca")
+    assert tls.keystore_password == tls.key_password == Password("secret")
+    assert tls.truststore_password == Password("other")
+    assert (tls.keystore_type, tls.truststore_type) == (None, "JKS")
+    assert enabled_versions(tls) == ["TLSv1.2"]
+    assert tls.endpoint_identification_algorithm == ""
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "found"),
-    [("/k.jks", None, "JKS"), ("/k.p12", None, "PKCS12"), ("/k", None, "JKS"), ("/k.pem", "jks", "JKS")],
-)
-def test_a_store_of_java_is_refused_in_one_sentence(path: str, kind: str | None, found: str) -> None:
-    settings = TLS | {"zookeeper.ssl.truststore.location": path}
-    if kind is not None:
-        settings["zookeeper.ssl.truststore.type"] = kind
-    assert refusal(settings) == (
-        f"zookeeper.ssl.truststore.location={path}: a {found} store cannot be read: convert it to PEM, "
-        "and set zookeeper.ssl.truststore.type=PEM"
-    )
+def test_an_unusable_store_is_named_when_the_broker_starts(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text(make_certificate(make_authority()).pem("right"))
+    settings = TLS | {"zookeeper.ssl.keystore.location": str(tmp_path / "key.pem")}
+    with pytest.raises(
+        StartFailed, match=r"^zookeeper\.ssl\.keystore\.password: needed: the key is encrypted"
+    ):
+        zookeeper_settings(cluster(settings))
+    with pytest.raises(StartFailed, match=r"^zookeeper\.ssl\.keystore\.password=\[hidden\]: this password"):
+        zookeeper_settings(cluster(settings | {"zookeeper.ssl.keystore.password": "wrong"}))
+
+
+def test_the_class_of_the_connection_does_not_contradict_tls() -> None:
+    name = "zookeeper.clientCnxnSocket"
+    classes = "org.apache.zookeeper.ClientCnxnSocket"
+    assert cluster({name: classes + "NIO"}).zookeeper_tls is None
+    assert "it has no TLS" in refusal(TLS | {name: classes + "NIO"})
+    assert f"expected {classes}Netty" in refusal({name: "org.example.Socket"})
 
 
 def test_what_tls_cannot_do_is_refused() -> None:

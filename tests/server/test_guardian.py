@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.key_stores.record import PASSWORD
 from tests.kafka.certificates import make_certificates
 from tests.support.cluster import ClusterOfBrokers
 from tests.support.wait import eventually
@@ -23,6 +24,8 @@ from tests.support.zookeeper import free_port, tls_settings, zookeeper_server
 from tidelog.metadata.zookeeper import ZooKeeperSettings, ZooKeeperTree
 from tidelog.server import guardian_process
 from tidelog.server.guardian_process import Orders, wait_for_end
+
+STORES = Path(__file__).parent.parent / "data" / "key_stores"
 
 LONG = {"zookeeper.session.timeout.ms": "40000", "zookeeper.connection.timeout.ms": "10000"}
 """A test that waits for the expiry of such a session fails."""
@@ -156,6 +159,29 @@ def test_a_session_over_tls_and_with_an_identity_is_closed_as_well(tmp_path: Pat
         assert tree.exists("/secured")
         process.process.kill()
         eventually(lambda: not tree.exists("/secured"), "the end of the session", QUICK_SECONDS, 0.005)
+
+
+def test_stores_of_java_secure_the_session_and_its_end(tmp_path: Path) -> None:
+    port = free_port()
+    stores = tls_settings(port, STORES / "server.p12", STORES / "trust.p12")
+    for store in ("keyStore", "trustStore"):
+        stores |= {f"ssl.{store}.type": "PKCS12", f"ssl.{store}.password": PASSWORD}
+    settings = {
+        "zookeeper.connect": f"127.0.0.1:{port}",
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+        "zookeeper.ssl.cipher.suites": "TLS_AES_256_GCM_SHA384",
+        "zookeeper.ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
+        "zookeeper.ssl.keystore.location": str(STORES / "legacy.p12"),
+        "zookeeper.ssl.keystore.password": PASSWORD,
+        "zookeeper.ssl.truststore.location": str(STORES / "trust.jks"),
+        "zookeeper.ssl.truststore.password": PASSWORD,
+    }
+    server = zookeeper_server(tmp_path / "data", stores)
+    with server, looking_at(server.address) as tree, guarded("/stores", settings) as process:
+        assert tree.exists("/stores")
+        process.process.kill()
+        eventually(lambda: not tree.exists("/stores"), "the end of the session", QUICK_SECONDS, 0.005)
 
 
 @pytest.mark.parametrize("has_pidfd", [True, False])

@@ -48,6 +48,8 @@ class KeyStoreSettings:
         return self.location is not None or self.key is not None or self.certificate_chain is not None
 
     def name(self, setting: str) -> str:
+        if self.prefix == "zookeeper." and setting == "key.password":
+            setting = "keystore.password"  # ZooKeeper has one password for the store and its key
         return f"{self.prefix}ssl.{setting}"
 
 

@@ -148,13 +148,11 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def _choose_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:
+def enabled_versions(settings: TlsSettings) -> list[str]:
+    """The versions of TLS that the settings allow. Raises ConfigError if they allow none that is secure."""
     name = settings.name("enabled.protocols")
     shown = ",".join(settings.enabled_protocols)
-    unknown = [
-        each for each in settings.enabled_protocols if each not in VERSIONS and each not in OLD_VERSIONS
-    ]
-    if unknown:
+    if any(each not in VERSIONS and each not in OLD_VERSIONS for each in settings.enabled_protocols):
         raise ConfigError(name, shown, f"expected a list of {', '.join(VERSIONS)}")
     versions = [each for each in settings.enabled_protocols if each in VERSIONS]
     if not settings.enabled_protocols:
@@ -162,7 +160,14 @@ def _choose_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:
         versions = list(VERSIONS) if shown == "TLS" else [shown] if shown in VERSIONS else []
     if not versions:
         raise ConfigError(name, shown, f"expected {' or '.join(VERSIONS)}: older versions are not secure")
-    if len(versions) < len(settings.enabled_protocols):
+    return versions
+
+
+def _choose_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    versions = enabled_versions(settings)
+    if settings.enabled_protocols and len(versions) < len(settings.enabled_protocols):
+        shown = ",".join(settings.enabled_protocols)
+        name = settings.name("enabled.protocols")
         log.warning("%s=%s: versions older than TLSv1.2 are not secure and stay off", name, shown)
     versions = _choose_suites(context, settings, versions)
     context.minimum_version = min(VERSIONS[each] for each in versions)

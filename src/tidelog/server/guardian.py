@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidelog.metadata.async_tree import SessionEvent
 from tidelog.metadata.zookeeper import ZooKeeperTree
 from tidelog.metadata.zookeeper.connect_string import ConnectString
-from tidelog.server.config.cluster import ClusterConfig, ZooKeeperTls
+from tidelog.server.config.cluster import ClusterConfig
+
+if TYPE_CHECKING:
+    from tidelog.security.tls import TlsSettings
 
 log = logging.getLogger("tidelog.server")
 
@@ -111,21 +114,27 @@ def _orders(config: ClusterConfig) -> Iterator[str]:
             yield f"tls {name} {value.encode().hex()}"
 
 
-def _tls(tls: ZooKeeperTls) -> dict[str, str]:
-    both = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
-    served = [version for version in both if version.name.replace("_", ".") in tls.versions]
-    settings = {
-        "check_host": str(tls.check_host).lower(),
-        "minimum_version": served[0].name,
-        "maximum_version": served[-1].name,
+def _tls(settings: TlsSettings) -> dict[str, str]:
+    """What the guardian needs for its own context. It cannot read stores, so it gets what they hold."""
+    from tidelog.security.cipher_suites import TLS13_SUITES, openssl_name
+    from tidelog.security.key_stores import load_identities, load_trusted
+    from tidelog.security.private_file import is_in_memory
+    from tidelog.security.private_keys import encrypted_key
+    from tidelog.security.tls import client_context
+
+    context = client_context(settings)
+    orders = {
+        "check_host": str(context.check_hostname).lower(),
+        "minimum_version": context.minimum_version.name,
+        "maximum_version": context.maximum_version.name,
     }
-    if tls.cipher_suites:
-        settings["ciphers"] = ":".join(tls.cipher_suites)
-    # The guardian works in another folder.
-    if tls.trusted_file is not None:
-        settings["trusted_file"] = str(Path(tls.trusted_file).absolute())
-    if tls.key_file is not None:
-        settings["key_file"] = str(Path(tls.key_file).absolute())
-    if tls.key_password is not None:
-        settings["key_password"] = tls.key_password.secret
-    return settings
+    if suites := [openssl_name(suite) for suite in settings.cipher_suites if suite not in TLS13_SUITES]:
+        orders["ciphers"] = ":".join(suites)
+    if (trusted := load_trusted(settings.trust_store)) is not None:
+        orders["trusted"] = trusted
+    for identity in load_identities(settings.key_store)[:1]:
+        key, password = identity.key, "" if identity.password is None else identity.password.secret
+        if identity.password is None and not is_in_memory():
+            key, password = encrypted_key(key)
+        orders |= {"key": key + identity.chain, "key_password": password}
+    return orders

@@ -25,6 +25,10 @@ import sys
 import time
 from struct import pack, unpack
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ssl
+
 RETRY_SECONDS = 0.1
 ATTEMPT_SECONDS = 2.0
 
@@ -159,13 +163,34 @@ def _encrypted(connection: socket.socket, host: str, settings: dict[str, str]) -
     context.maximum_version = ssl.TLSVersion[settings["maximum_version"]]
     if "ciphers" in settings:
         context.set_ciphers(settings["ciphers"])
-    if "trusted_file" in settings:
-        context.load_verify_locations(settings["trusted_file"])
+    if "trusted" in settings:
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.load_verify_locations(cadata=settings["trusted"])
     else:
         context.load_default_certs()
-    if "key_file" in settings:
-        context.load_cert_chain(settings["key_file"], password=settings.get("key_password", ""))
+    if "key" in settings:
+        _load_key(context, settings["key"], settings["key_password"])
     return context.wrap_socket(connection, server_hostname=host)
+
+
+def _load_key(context: ssl.SSLContext, key: str, password: str) -> None:
+    """OpenSSL reads keys only from files: one in memory, or else an encrypted one for a moment."""
+    in_memory = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
+    if in_memory:
+        descriptor = os.memfd_create("key")
+        path = f"/proc/self/fd/{descriptor}"
+    else:
+        import tempfile
+
+        descriptor, path = tempfile.mkstemp()
+    try:
+        with open(descriptor, "w", closefd=False) as file:
+            file.write(key)
+        context.load_cert_chain(path, password=password)
+    finally:
+        os.close(descriptor)
+        if not in_memory:
+            os.unlink(path)
 
 
 def main() -> int:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
-import ssl
+from typing import TYPE_CHECKING
 
+from tidelog.config import ConfigError
 from tidelog.metadata.async_tree import SessionEvent
 from tidelog.metadata.zookeeper import ZooKeeperSettings, ZooKeeperTree, open_acl, secure_acl
-from tidelog.server.config.cluster import ClusterConfig, ZooKeeperTls
+from tidelog.server.config.cluster import ClusterConfig
 from tidelog.server.run import StartFailed
 from tidelog.server.session_file import SessionFile
+
+if TYPE_CHECKING:
+    import ssl
+
+    from tidelog.security.tls import TlsSettings
 
 
 def zookeeper_settings(config: ClusterConfig) -> ZooKeeperSettings:
@@ -47,40 +53,11 @@ async def connect_zookeeper(config: ClusterConfig, folder: str, rng: random.Rand
     return tree
 
 
-def tls_context(tls: ZooKeeperTls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = tls.check_host
-    context.minimum_version = ssl.TLSVersion.TLSv1_2 if "TLSv1.2" in tls.versions else ssl.TLSVersion.TLSv1_3
-    context.maximum_version = ssl.TLSVersion.TLSv1_3 if "TLSv1.3" in tls.versions else ssl.TLSVersion.TLSv1_2
-    if tls.cipher_suites:
-        try:
-            context.set_ciphers(":".join(tls.cipher_suites))
-        except ssl.SSLError:
-            suites = ",".join(tls.cipher_suites)
-            problem = "expected OpenSSL's names of suites"
-            raise StartFailed(f"zookeeper.ssl.cipher.suites={suites}: {problem}") from None
-    try:
-        if tls.trusted_file is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(tls.trusted_file)
-    except (OSError, ssl.SSLError) as error:
-        problem = f"expected certificates in PEM: {error}"
-        raise StartFailed(f"zookeeper.ssl.truststore.location={tls.trusted_file}: {problem}") from None
-    if tls.key_file is not None:
-        _load_key(context, tls.key_file, tls)
-    return context
-
-
-def _load_key(context: ssl.SSLContext, path: str, tls: ZooKeeperTls) -> None:
-    def password() -> str:
-        # Otherwise the library would ask on the terminal.
-        if tls.key_password is None:
-            raise StartFailed("zookeeper.ssl.keystore.password: needed, as the key is encrypted")
-        return tls.key_password.secret
+def tls_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Raises StartFailed if a store cannot be used."""
+    from tidelog.security.tls import client_context
 
     try:
-        context.load_cert_chain(path, password=password)
-    except (OSError, ssl.SSLError) as error:
-        problem = f"expected a key and its certificates in PEM: {error}"
-        raise StartFailed(f"zookeeper.ssl.keystore.location={path}: {problem}") from None
+        return client_context(settings)
+    except ConfigError as error:
+        raise StartFailed(str(error)) from None

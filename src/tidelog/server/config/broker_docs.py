@@ -224,6 +224,9 @@ transaction.two.phase.commit.enable: Whether producers may use two-phase commits
 transactional.id.expiration.ms: How long the coordinator keeps an unused transactional id.
 unclean.leader.election.enable: Whether an out-of-sync replica may become leader if no in-sync replica is
   left. Records may be lost then.
+zookeeper.clientCnxnSocket: Kafka's class of the connection to ZooKeeper, which has to be
+  org.apache.zookeeper.ClientCnxnSocketNetty for TLS. The broker has one kind of connection, which has TLS; it
+  refuses a class that contradicts zookeeper.ssl.client.enable.
 zookeeper.connect: The ZooKeeper of a cluster, as host:port,host:port/chroot. The broker joins the cluster
   with this tree. Without this setting it is alone and keeps its own tree.
 zookeeper.connection.timeout.ms: How long the broker tries to reach ZooKeeper at its start. Without this
@@ -236,7 +239,7 @@ zookeeper.session.timeout.ms: How long ZooKeeper keeps the session of a silent b
   over its partitions.
 zookeeper.set.acl: Whether the broker creates nodes with access lists, so that only brokers change them. This
   needs an identity: tidelog.zookeeper.digest or zookeeper.ssl.keystore.location.
-zookeeper.ssl.cipher.suites: The ciphers towards ZooKeeper, by OpenSSL's names.
+zookeeper.ssl.cipher.suites: The cipher suites towards ZooKeeper, by the names of Java or OpenSSL.
 zookeeper.ssl.client.enable: Whether the broker connects to ZooKeeper over TLS.
 zookeeper.ssl.crl.enable: Whether revocation lists are consulted for ZooKeeper's certificate. The broker
   refuses true.
@@ -244,15 +247,16 @@ zookeeper.ssl.enabled.protocols: The versions of TLS towards ZooKeeper. Without 
   zookeeper.ssl.protocol.
 zookeeper.ssl.endpoint.identification.algorithm: Whether the name in ZooKeeper's certificate is compared with
   the host. An empty value compares nothing.
-zookeeper.ssl.keystore.location: The PEM file of this broker's key and certificates towards ZooKeeper. The
-  broker refuses other formats.
-zookeeper.ssl.keystore.password: The password of the private key in zookeeper.ssl.keystore.location.
-zookeeper.ssl.keystore.type: The format of zookeeper.ssl.keystore.location. Without this setting the suffix
-  decides.
+zookeeper.ssl.keystore.location: The file of this broker's key and certificates towards ZooKeeper: PEM, PKCS12
+  or JKS.
+zookeeper.ssl.keystore.password: The password of zookeeper.ssl.keystore.location and of the private key in it.
+zookeeper.ssl.keystore.type: The format of zookeeper.ssl.keystore.location. Without this setting the broker
+  finds it out.
 zookeeper.ssl.ocsp.enable: Whether ZooKeeper's certificate is checked online. The broker refuses true.
 zookeeper.ssl.protocol: The version of TLS towards ZooKeeper, without zookeeper.ssl.enabled.protocols.
-zookeeper.ssl.truststore.location: The PEM file of certificates that the broker trusts at ZooKeeper. Without
-  it the broker trusts the system's certificates.
+zookeeper.ssl.truststore.location: The file of certificates that the broker trusts at ZooKeeper: PEM, PKCS12
+  or JKS. Without it the broker trusts the system's certificates.
+zookeeper.ssl.truststore.password: The password of zookeeper.ssl.truststore.location, if it is PKCS12 or JKS.
 zookeeper.ssl.truststore.type: The format of zookeeper.ssl.truststore.location. Without this setting the
-  suffix decides.
+  broker finds it out.
 """

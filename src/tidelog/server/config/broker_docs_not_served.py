@@ -259,6 +259,4 @@ ssl.truststore.location: The file of trusted certificates.
 ssl.truststore.password: The password of the file of trusted certificates.
 ssl.truststore.type: The format of the file of trusted certificates.
 telemetry.max.bytes: The largest report of metrics that a client may send.
-zookeeper.clientCnxnSocket: The class of the ZooKeeper client's connection.
-zookeeper.ssl.truststore.password: The password of the file of trusted certificates for ZooKeeper.
 """

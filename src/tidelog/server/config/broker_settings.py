@@ -170,6 +170,7 @@ socket.connection.setup.timeout.ms long 10000 medium
 tidelog.broker.suspicion.enable boolean true low ours
 tidelog.guardian.enable boolean true low ours
 tidelog.zookeeper.digest password null low ours
+zookeeper.clientCnxnSocket string null medium retired
 zookeeper.connect string null high retired
 zookeeper.connection.timeout.ms int null high retired
 zookeeper.max.in.flight.requests int 500 high >=1 retired kafka=10
@@ -187,6 +188,7 @@ zookeeper.ssl.keystore.type string null medium retired
 zookeeper.ssl.ocsp.enable boolean false low retired
 zookeeper.ssl.protocol string TLSv1.2 low retired
 zookeeper.ssl.truststore.location string null medium retired
+zookeeper.ssl.truststore.password password null medium retired
 zookeeper.ssl.truststore.type string null medium retired
 """
 
@@ -217,14 +219,6 @@ cordoned.log.dirs list "" medium per-broker
 
 _CONNECTION_SETUP = """\
 socket.connection.setup.timeout.max.ms long 30000 medium
-"""
-
-_ZOOKEEPER = """\
-zookeeper.clientCnxnSocket string null medium retired
-"""
-
-_ZOOKEEPER_TRUST = """\
-zookeeper.ssl.truststore.password password null medium retired
 """
 
 _KRAFT = """\
@@ -488,8 +482,6 @@ NOT_SERVED = {
     "a segment's file grows as it is written": _PREALLOCATE,
     "new partitions go to the folder with the fewest partitions": _CORDON,
     "every attempt to connect to a broker has socket.connection.setup.timeout.ms": _CONNECTION_SETUP,
-    "the ZooKeeper client is not Java's": _ZOOKEEPER,
-    "a PEM file of trusted certificates has no password": _ZOOKEEPER_TRUST,
     "metadata is kept in the broker's own tree or in ZooKeeper, not in a KRaft quorum": _KRAFT,
     "group coordinators run on the event loop, and write at once with acks=all": _GROUPS,
     "share groups are not served": _SHARE,

@@ -5,27 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tidelog.cluster.replica_selector import LEADER_SELECTOR, RACK_AWARE_SELECTOR
 from tidelog.config.values import ConfigError, ConfigValue, Password
 from tidelog.endpoints import Endpoint
 
+if TYPE_CHECKING:
+    from tidelog.security.tls import TlsSettings
+
 OLDEST_PROTOCOL = (3, 4)
 """Brokers send each other requests of this version. From 3.4 on the requests are the same as in 3.9."""
 
-TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
-
-
-@dataclass(slots=True, frozen=True)
-class ZooKeeperTls:
-    """TLS towards ZooKeeper. The files are in PEM."""
-
-    key_file: str | None
-    key_password: Password | None
-    trusted_file: str | None
-    versions: tuple[str, ...]
-    cipher_suites: tuple[str, ...]
-    check_host: bool
+_SOCKETS = "org.apache.zookeeper.ClientCnxnSocket"
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,7 +28,7 @@ class ClusterConfig:
     zookeeper_max_in_flight_requests: int
     zookeeper_set_acl: bool
     zookeeper_digest: Password | None
-    zookeeper_tls: ZooKeeperTls | None
+    zookeeper_tls: TlsSettings | None
     guardian_enable: bool
     broker_suspicion_enable: bool
     control_plane_listener: str | None
@@ -70,7 +62,7 @@ def cluster_config(
     digest = values["tidelog.zookeeper.digest"]
     if isinstance(digest, Password) and not re.fullmatch("[^:]+:.+", digest.secret):
         raise ConfigError("tidelog.zookeeper.digest", "[hidden]", "expected user:password")
-    if values["zookeeper.set.acl"] and digest is None and (tls is None or tls.key_file is None):
+    if values["zookeeper.set.acl"] and digest is None and (tls is None or tls.keystore_location is None):
         identities = "tidelog.zookeeper.digest or zookeeper.ssl.keystore.location"
         problem = f"access lists need an identity of this broker: set {identities}"
         raise ConfigError("zookeeper.set.acl", "true", problem)
@@ -134,40 +126,43 @@ def _control_plane(
     return name
 
 
-def _tls(values: Mapping[str, ConfigValue]) -> ZooKeeperTls | None:
+def _tls(values: Mapping[str, ConfigValue]) -> TlsSettings | None:
+    chosen = values["zookeeper.clientCnxnSocket"]
+    if chosen not in (None, "", _SOCKETS + "NIO", _SOCKETS + "Netty"):
+        expected = f"expected {_SOCKETS}Netty, which Kafka needs for TLS, or {_SOCKETS}NIO"
+        raise ConfigError("zookeeper.clientCnxnSocket", str(chosen), expected)
     if not values["zookeeper.ssl.client.enable"]:
         return None
+    if chosen == _SOCKETS + "NIO":
+        problem = f"it has no TLS, but zookeeper.ssl.client.enable=true; expected {_SOCKETS}Netty"
+        raise ConfigError("zookeeper.clientCnxnSocket", str(chosen), problem)
     for name in ("zookeeper.ssl.crl.enable", "zookeeper.ssl.ocsp.enable"):
         if values[name]:
             raise ConfigError(name, "true", "revoked certificates are not looked up; remove this setting")
-    protocols = _list(values, "zookeeper.ssl.enabled.protocols") or (_text(values, "zookeeper.ssl.protocol"),)
-    for protocol in protocols:
-        if protocol not in TLS_VERSIONS:
-            expected = f"expected a list of {', '.join(TLS_VERSIONS)}"
-            raise ConfigError("zookeeper.ssl.enabled.protocols", ",".join(protocols), expected)
-    password = values["zookeeper.ssl.keystore.password"]
-    return ZooKeeperTls(
-        key_file=_pem(values, "zookeeper.ssl.keystore"),
-        key_password=password if isinstance(password, Password) else None,
-        trusted_file=_pem(values, "zookeeper.ssl.truststore"),
-        versions=protocols,
+    from tidelog.security.tls import TlsSettings, enabled_versions
+
+    password = _secret(values, "zookeeper.ssl.keystore.password")
+    settings = TlsSettings(
+        enabled_protocols=_list(values, "zookeeper.ssl.enabled.protocols"),
+        protocol=_text(values, "zookeeper.ssl.protocol"),
         cipher_suites=_list(values, "zookeeper.ssl.cipher.suites"),
-        check_host=_text(values, "zookeeper.ssl.endpoint.identification.algorithm") != "",
+        endpoint_identification_algorithm=_text(values, "zookeeper.ssl.endpoint.identification.algorithm"),
+        keystore_type=_text(values, "zookeeper.ssl.keystore.type") or None,
+        keystore_location=_text(values, "zookeeper.ssl.keystore.location") or None,
+        keystore_password=password,
+        key_password=password,  # ZooKeeper has one password for both
+        truststore_type=_text(values, "zookeeper.ssl.truststore.type") or None,
+        truststore_location=_text(values, "zookeeper.ssl.truststore.location") or None,
+        truststore_password=_secret(values, "zookeeper.ssl.truststore.password"),
+        prefix="zookeeper.",
     )
+    enabled_versions(settings)
+    return settings
 
 
-def _pem(values: Mapping[str, ConfigValue], store: str) -> str | None:
-    """The path of a PEM file. As in Kafka, a store without a type has the type of its suffix."""
-    location, kind = values[f"{store}.location"], values[f"{store}.type"]
-    if location is None:
-        return None
-    path = str(location)
-    suffixes = {".pem": "PEM", ".p12": "PKCS12", ".pfx": "PKCS12"}
-    found = str(kind).upper() if kind is not None else suffixes.get(path[path.rfind(".") :].lower(), "JKS")
-    if found != "PEM":
-        problem = f"a {found} store cannot be read: convert it to PEM, and set {store}.type=PEM"
-        raise ConfigError(f"{store}.location", path, problem)
-    return path
+def _secret(values: Mapping[str, ConfigValue], name: str) -> Password | None:
+    value = values[name]
+    return value if isinstance(value, Password) else None
 
 
 def _text(values: Mapping[str, ConfigValue], name: str) -> str:
