@@ -1,0 +1,156 @@
+"""JWKS: the public keys of a token provider, from a file or a URL.
+
+`find` runs on the thread that checks a token. It reads the keys at the first call and again when they are
+older than the refresh interval, or when a key id is unknown; after a failure it waits longer each time. The
+event loop never reads keys.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+from urllib.parse import unquote, urlsplit
+
+from tidelog.security.sasl.oauthbearer import InvalidToken
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+log = logging.getLogger("tidelog.security.jwks")
+
+MAX_BYTES: Final = 1 << 20
+FETCH_SECONDS: Final = 10.0
+UNKNOWN_KEY_SECONDS: Final = 10.0
+"""An unknown key id reads the keys again at most so often: clients can invent key ids."""
+
+RSA_ALGORITHMS: Final = frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"))
+CURVES: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
+
+Fetch: TypeAlias = Callable[[str], bytes]
+PublicKey: TypeAlias = "RSAPublicKey | EllipticCurvePublicKey"
+
+
+class Key(NamedTuple):
+    """A public key, and the algorithms whose signatures it verifies."""
+
+    public_key: PublicKey
+    algorithms: frozenset[str]
+
+
+def fetch(url: str) -> bytes:
+    """The document of a file: or http(s): URL, without redirects: the URL is the allowed one. Or OSError."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        with open(unquote(parts.path), "rb") as file:
+            return file.read(MAX_BYTES + 1)
+    import urllib.error
+    import urllib.request
+
+    class NoRedirect(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: object) -> None:
+            return None
+
+    opener = urllib.request.build_opener(NoRedirect)
+    try:
+        with opener.open(url, timeout=FETCH_SECONDS) as answer:
+            found: bytes = answer.read(MAX_BYTES + 1)
+            return found
+    except urllib.error.URLError as error:
+        raise OSError(f"{error.reason}") from None
+
+
+class Jwks:
+    """The keys of one URL, shared by the connections of a listener."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        refresh_seconds: float = 3600.0,
+        retry_seconds: float = 0.1,
+        retry_max_seconds: float = 10.0,
+        fetch: Fetch = fetch,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self._refresh = refresh_seconds
+        self._retry, self._retry_max = retry_seconds, retry_max_seconds
+        self._fetch = fetch
+        self._now = now
+        self._lock = threading.Lock()
+        self._keys: dict[str | None, Key] = {}
+        self._read_at: float | None = None
+        self._failures = 0
+        self._try_after = 0.0
+
+    def find(self, key_id: object, algorithm: str) -> PublicKey | None:
+        """The key with this id for this algorithm, or None. InvalidToken if the keys cannot be read."""
+        name = key_id if isinstance(key_id, str) else None
+        with self._lock:
+            now = self._now()
+            age = None if self._read_at is None else now - self._read_at
+            is_old = age is None or age >= self._refresh
+            if is_old or (name not in self._keys and age is not None and age >= UNKNOWN_KEY_SECONDS):
+                self._read(now)
+            if self._read_at is None:
+                raise InvalidToken("the keys of the provider cannot be read")
+            key = self._keys.get(name)
+            if key is None and name is None and len(self._keys) == 1:
+                key = next(iter(self._keys.values()))
+        return key.public_key if key is not None and algorithm in key.algorithms else None
+
+    def _read(self, now: float) -> None:
+        if now < self._try_after:
+            return
+        try:
+            self._keys = _parse(self._fetch(self._url))
+        except (OSError, ValueError) as error:
+            delay = min(self._retry * 2**self._failures, self._retry_max)
+            self._failures = min(self._failures + 1, 30)
+            self._try_after = now + delay
+            log.error("the keys of %s cannot be read: %s; trying again after %.1f s", self._url, error, delay)
+            return
+        self._failures, self._try_after, self._read_at = 0, 0.0, now
+
+
+def _parse(document: bytes) -> dict[str | None, Key]:
+    """The signature keys by key id. ValueError if there is none."""
+    import jwt
+
+    if len(document) > MAX_BYTES:
+        raise ValueError(f"the document has more than {MAX_BYTES} bytes")
+    found = json.loads(document)
+    listed = found.get("keys") if isinstance(found, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError("the document is not a JSON Web Key Set")
+    keys: dict[str | None, Key] = {}
+    for entry in listed:
+        algorithms = _algorithms(entry) if isinstance(entry, dict) else frozenset()
+        if not algorithms:
+            continue
+        try:
+            key = cast("PublicKey", jwt.PyJWK.from_dict(entry).key)
+        except jwt.PyJWTError:
+            continue  # of an algorithm that this library does not know
+        keys[entry.get("kid")] = Key(key, algorithms)
+    if not keys:
+        raise ValueError("the document has no key for signatures")
+    return keys
+
+
+def _algorithms(entry: dict[str, object]) -> frozenset[str]:
+    """The algorithms of a key for signatures; none for other keys, and for private ones."""
+    if entry.get("use", "sig") != "sig" or "d" in entry:
+        return frozenset()
+    possible: frozenset[str] = frozenset()
+    if entry.get("kty") == "RSA":
+        possible = RSA_ALGORITHMS
+    elif entry.get("kty") == "EC":
+        possible = frozenset(filter(None, (CURVES.get(str(entry.get("crv"))),)))
+    named = entry.get("alg")
+    return possible if named is None else possible & {str(named)}
