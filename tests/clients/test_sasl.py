@@ -324,17 +324,22 @@ def fake_gssapi(offered: bytes = b"\x07\x00\x10\x00") -> ModuleType:
 
     class Name:
         def __init__(self, name: str, name_type: str) -> None:
-            assert (name, name_type) == ("kafka@broker", "service")
+            assert (name, name_type) in (("kafka@broker", "service"), ("alice", "principal"))
+            self.name = name
 
         def canonicalize(self, mechanism: str) -> Name:
             return self
+
+    def make_credentials(name: Name, usage: str, store: dict[str, str]) -> str:
+        return f"{name.name} from {store['client_keytab']}"
 
     class Wrapped:
         def __init__(self, message: bytes) -> None:
             self.message = message
 
     class SecurityContext:
-        def __init__(self, name: Name, usage: str, mech: str) -> None:
+        def __init__(self, name: Name, usage: str, mech: str, creds: object) -> None:
+            assert creds in (None, "alice from /keys")
             self.complete = False
             self.initiator_name = "alice@REALM"
 
@@ -351,9 +356,10 @@ def fake_gssapi(offered: bytes = b"\x07\x00\x10\x00") -> ModuleType:
 
     errors = ModuleType("gssapi.exceptions")
     errors.GSSError = type("GSSError", (Exception,), {})  # type: ignore[attr-defined]
-    kinds = {"hostbased_service": "service", "kerberos": "kerberos"}
+    kinds = {"hostbased_service": "service", "kerberos": "kerberos", "kerberos_principal": "principal"}
     for name, value in {
         "Name": Name,
+        "Credentials": make_credentials,
         "SecurityContext": SecurityContext,
         "NameType": type("NameType", (), kinds),
         "MechType": type("MechType", (), kinds),
@@ -363,9 +369,13 @@ def fake_gssapi(offered: bytes = b"\x07\x00\x10\x00") -> ModuleType:
     return module
 
 
-def test_gssapi_takes_no_layer_of_protection(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", ["", 'useKeyTab=true keyTab="/keys" principal="alice"'])
+def test_gssapi_takes_no_layer_of_protection(monkeypatch: pytest.MonkeyPatch, options: str) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", fake_gssapi())
-    steps = gssapi_steps("kafka", "broker")
+    line = f"com.sun.security.auth.module.Krb5LoginModule required {options};"
+    given = {"sasl_mechanism": "GSSAPI", "sasl_kerberos_service_name": "kafka", "sasl_jaas_config": line}
+    steps = Security(settings(**given)).sasl_steps("broker", None)
+    assert steps is not None
     assert next(steps) == b"ticket"
     assert steps.send(b"proof") == b""
     assert steps.send(b"layers") == b"wrapped \x01\0\0\0alice@REALM"

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.data.key_stores.record import PASSWORD
-from tidelog.clients.sasl.credentials import Credentials, jaas_options
+from tidelog.clients.sasl.credentials import Credentials
 from tidelog.clients.sasl.plain import plain_steps
 from tidelog.clients.sasl.scram import scram_steps
 from tidelog.clients.security import Security
 from tidelog.clients.settings import ProducerSettings, producer_settings
 from tidelog.config import ConfigError
 from tidelog.errors import SaslAuthenticationFailed
+from tidelog.security.jaas import PLAIN_MODULE, SCRAM_MODULE
 
 STORES = Path(__file__).parent.parent / "data" / "key_stores"
 
@@ -68,14 +69,16 @@ def test_names_with_commas_are_escaped_and_tokens_say_what_they_are() -> None:
 def test_credentials_come_from_settings_or_from_a_jaas_line() -> None:
     options = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
     plain = Security(settings(**options, sasl_username="alice", sasl_password="secret"))
-    line = 'org.example.PlainLoginModule required username="bob" password="pass word";'
+    line = f'{PLAIN_MODULE} required username="bob" password="pass word";'
     jaas = Security(settings(**options, sasl_jaas_config=line))
     assert plain.credentials is not None
     assert jaas.credentials is not None
     assert (plain.credentials.username, plain.credentials.password) == ("alice", "secret")
     assert (jaas.credentials.username, jaas.credentials.password) == ("bob", "pass word")
     assert "secret" not in repr(plain.credentials)
-    assert jaas_options("Module required a=1 b='x y';") == {"a": "1", "b": "x y"}
+    databricks = Security(settings(**options, sasl_jaas_config=f"kafkashaded.{line}"))
+    assert databricks.credentials is not None
+    assert databricks.credentials.username == "bob"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,12 @@ def test_credentials_come_from_settings_or_from_a_jaas_line() -> None:
             {"sasl_mechanism": "OAUTHBEARER"},
             r"sasl\.oauthbearer\.token\.endpoint\.url: needed by OAUTHBEARER",
         ),
-        ({"sasl_jaas_config": "Module required;"}, r"sasl\.jaas\.config=\[hidden\]: expected username"),
+        ({"sasl_jaas_config": f"{PLAIN_MODULE} required;"}, r"jaas\.config=\[hidden\]: expected username"),
+        (
+            {"sasl_jaas_config": f"{SCRAM_MODULE} required;"},
+            r"ScramLoginModule is not the login module of PLAIN",
+        ),
+        ({"sasl_jaas_config": "org.example.Module required;"}, r"Module is not a known login module"),
     ],
 )
 def test_what_is_missing_is_named_when_the_client_is_made(given: dict[str, object], message: str) -> None:

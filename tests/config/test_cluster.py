@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.key_stores.record import PASSWORD as STORE_PASSWORD
 from tests.support.certificates import make_authority, make_certificate
 from tidelog.config.values import ConfigError, Password
+from tidelog.endpoints import Endpoint
+from tidelog.security.jaas import PLAIN_MODULE
 from tidelog.security.tls import enabled_versions
-from tidelog.server.broker_transport import transport_to
+from tidelog.server.broker_transport import BrokerTransport, client_properties, transport_to
 from tidelog.server.config.broker import BrokerConfig
 from tidelog.server.config.cluster import ClusterConfig
 from tidelog.server.run import StartFailed
@@ -150,6 +153,34 @@ def test_a_transport_between_brokers_is_secured_as_their_listener() -> None:
     settings, _ = transport_to(config, "PLAINTEXT", "broker-1-fetcher-0").prepare()
     assert (settings.client_id, settings.security_protocol) == ("broker-1-fetcher-0", "PLAINTEXT")
     assert settings.request_timeout_ms == 1234
+
+
+def test_a_transport_has_the_stores_and_the_login_of_its_listener() -> None:
+    stores = Path(__file__).parent.parent / "data" / "key_stores"
+    login = f'{PLAIN_MODULE} required username="broker" password="x" user_broker="x";'
+    config = loaded(
+        {
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "sasl.login.retry.backoff.ms": "7",
+            "ssl.truststore.location": str(stores / "trust.p12"),
+            "ssl.truststore.password": STORE_PASSWORD,
+            "listener.name.inner.plain.sasl.jaas.config": login,
+            "listener.name.inner.ssl.truststore.location": str(stores / "trust.jks"),
+            "listener.name.inner.ssl.truststore.type": "JKS",
+        }
+    )
+    properties = client_properties(config, Endpoint("INNER", "SASL_SSL", "127.0.0.1", 9093), "fetcher")
+    settings, security = BrokerTransport(properties).prepare()
+    assert settings.ssl_truststore_location == str(stores / "trust.jks")
+    assert settings.sasl_login_retry_backoff_ms == 7
+    assert "ssl.keystore.type" not in settings.given
+    assert security.credentials is not None
+    assert (security.mechanism, security.credentials.username) == ("PLAIN", "broker")
+    assert security.context is not None
+    assert len(security.context.get_ca_certs()) == 2
+    wrong = BrokerTransport({**properties, "ssl.truststore.password": "wrong"})
+    with pytest.raises(ConfigError, match=r"^ssl\.truststore\.password=\[hidden\]: it does not open"):
+        wrong.prepare()
 
 
 def test_internal_topics_have_kafkas_replicas() -> None:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from tidelog.clients.sasl.credentials import Credentials, credentials_of
+from tidelog.clients.sasl.credentials import Credentials, credentials_of, jaas_options
 from tidelog.clients.settings import ClientSettings
 from tidelog.config import ConfigError
 from tidelog.errors import SaslAuthenticationFailed, error_class
@@ -33,7 +33,7 @@ MECHANISMS = (*PASSWORD_MECHANISMS, "OAUTHBEARER", "GSSAPI")
 class Security:
     """The security settings of connections. Invalid settings raise when the client is created."""
 
-    __slots__ = ("_context", "_login", "_settings", "credentials", "mechanism", "tls")
+    __slots__ = ("_context", "_kerberos", "_login", "_settings", "credentials", "mechanism", "tls")
 
     def __init__(self, settings: ClientSettings) -> None:
         protocol = settings.security_protocol.upper()
@@ -41,6 +41,7 @@ class Security:
         self.tls = protocol in ("SSL", "SASL_SSL")
         self._context: ssl.SSLContext | None = None
         self._login: TokenLogin | None = None
+        self._kerberos: dict[str, str] = {}
         self.mechanism: str | None = None
         self.credentials: Credentials | None = None
         if protocol.startswith("SASL_"):
@@ -61,6 +62,7 @@ class Security:
             if settings.sasl_kerberos_service_name is None:
                 raise ConfigError("sasl.kerberos.service.name", None, "needed by GSSAPI, such as kafka")
             gssapi_module()
+            self._kerberos = jaas_options(settings)
         else:
             raise ConfigError("sasl.mechanism", mechanism, f"expected one of {', '.join(MECHANISMS)}")
 
@@ -90,7 +92,8 @@ class Security:
         if mechanism == "GSSAPI":
             from tidelog.clients.sasl.gssapi import gssapi_steps
 
-            return gssapi_steps(self._settings.sasl_kerberos_service_name or "kafka", host)
+            service = self._settings.sasl_kerberos_service_name or "kafka"
+            return gssapi_steps(service, host, self._kerberos)
         if mechanism == "OAUTHBEARER":
             from tidelog.clients.sasl.oauthbearer import oauthbearer_steps
 

@@ -33,7 +33,7 @@ retry.backoff.ms: The pause before the first such retry; it doubles with each fa
 sasl.jaas.config: User and password, or the options of another mechanism, as a JAAS line of Kafka, for files
   that are shared with Java clients. `tokenauth="true"` makes them those of a delegation token.
 sasl.kerberos.service.name: The Kerberos name of the brokers, such as `kafka`; `GSSAPI` needs it, and the
-  package `gssapi`. The ticket comes from the system.
+  package `gssapi`. The ticket is the system's, or `sasl.jaas.config` has `keyTab` and `principal`.
 sasl.login.callback.handler.class: As `sasl.oauth.token.provider`. Kafka's own classes are understood, too:
   they get tokens from `sasl.oauthbearer.token.endpoint.url`.
 sasl.login.connect.timeout.ms: How long a connection to the token endpoint may take; 10 seconds if not set.

@@ -57,7 +57,7 @@ class ClientConfig(TypedDict, total=False):
     """
     sasl_kerberos_service_name: str | None
     """The Kerberos name of the brokers, such as `kafka`; `GSSAPI` needs it, and the package `gssapi`. The
-    ticket comes from the system.
+    ticket is the system's, or `sasl.jaas.config` has `keyTab` and `principal`.
     """
     sasl_login_callback_handler_class: object
     """As `sasl.oauth.token.provider`. Kafka's own classes are understood, too: they get tokens from

@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.config.values import Password
 from tidelog.endpoints import Endpoint
 from tidelog.server.config.broker import BrokerConfig
+from tidelog.server.config.entries import ConfigSource
 
 if TYPE_CHECKING:
     from tidelog.clients.async_connection import AsyncConnection
     from tidelog.clients.security import Security
     from tidelog.clients.settings import ClientSettings
 
-TLS_SETTINGS = (
-    "ssl.cipher.suites",
-    "ssl.enabled.protocols",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.key.password",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-    "ssl.keystore.location",
-    "ssl.truststore.certificates",
-    "ssl.truststore.location",
+TLS_SETTINGS = tuple(
+    f"ssl.{name}"
+    for name in (
+        "cipher.suites",
+        "enabled.protocols",
+        "endpoint.identification.algorithm",
+        "key.password",
+        "keystore.certificate.chain",
+        "keystore.key",
+        "keystore.location",
+        "keystore.password",
+        "keystore.type",
+        "protocol",
+        "truststore.certificates",
+        "truststore.location",
+        "truststore.password",
+        "truststore.type",
+    )
 )
 """The settings of a listener that its clients share."""
+
+LOGIN_SETTINGS = tuple(
+    f"sasl.{name}"
+    for name in (
+        "jaas.config",
+        "kerberos.service.name",
+        "login.callback.handler.class",
+        "login.connect.timeout.ms",
+        "login.read.timeout.ms",
+        "login.refresh.buffer.seconds",
+        "login.refresh.min.period.seconds",
+        "login.refresh.window.factor",
+        "login.refresh.window.jitter",
+        "login.retry.backoff.max.ms",
+        "login.retry.backoff.ms",
+        "oauthbearer.client.credentials.client.id",
+        "oauthbearer.client.credentials.client.secret",
+        "oauthbearer.scope",
+        "oauthbearer.token.endpoint.url",
+    )
+)
+"""The settings of the login at another broker."""
 
 
 class BrokerTransport:
@@ -40,13 +71,16 @@ class BrokerTransport:
         self._prepared: tuple[ClientSettings, Security] | None = None
 
     def prepare(self) -> tuple[ClientSettings, Security]:
-        """The settings, and the keys that they name. Raises the error of a key that cannot be used."""
+        """The settings, and the keys that they name. Raises ConfigError if a key cannot be used."""
         if self._prepared is None:
             from tidelog.clients.security import Security
             from tidelog.clients.settings import admin_settings
 
             settings = admin_settings(self._properties)
-            self._prepared = settings, Security(settings)
+            security = Security(settings)
+            if security.tls:
+                assert security.context is not None
+            self._prepared = settings, security
         return self._prepared
 
     async def connect(self, broker_id: int, endpoint: Endpoint, *, timeout: float) -> AsyncConnection:
@@ -67,7 +101,7 @@ def transport_to(
     the system sizes the buffer.
     """
     (endpoint,) = [endpoint for endpoint in config.endpoints if endpoint.listener == listener]
-    properties = _client_properties(config, endpoint, client_id)
+    properties = client_properties(config, endpoint, client_id)
     if receive_buffer is not None and (size := config.text(receive_buffer)) is not None:
         properties["receive.buffer.bytes"] = size
     transport = BrokerTransport(properties)
@@ -76,7 +110,8 @@ def transport_to(
     return transport
 
 
-def _client_properties(config: BrokerConfig, endpoint: Endpoint, client_id: str) -> dict[str, object]:
+def client_properties(config: BrokerConfig, endpoint: Endpoint, client_id: str) -> dict[str, object]:
+    """The settings of a client of this listener, with the secrets of the listener's own settings."""
     protocol = endpoint.security_protocol
     properties: dict[str, object] = {
         "bootstrap.servers": f"{endpoint.host or 'localhost'}:{endpoint.port}",  # required, not used
@@ -86,18 +121,22 @@ def _client_properties(config: BrokerConfig, endpoint: Endpoint, client_id: str)
     }
     prefix = f"listener.name.{endpoint.listener.lower()}."
     if protocol.endswith("SSL"):
-        properties |= _given(config, prefix, TLS_SETTINGS)
+        properties |= _given(config, (prefix, ""), TLS_SETTINGS)
     if protocol.startswith("SASL"):
-        properties["sasl.mechanism"] = config["sasl.mechanism.inter.broker.protocol"]
-        properties |= _given(config, prefix, ("sasl.jaas.config",))
+        mechanism = str(config[f"{prefix}sasl.mechanism.inter.broker.protocol"])
+        properties["sasl.mechanism"] = mechanism
+        properties |= _given(config, (f"{prefix}{mechanism.lower()}.", prefix, ""), LOGIN_SETTINGS)
     return properties
 
 
-def _given(config: BrokerConfig, prefix: str, names: tuple[str, ...]) -> dict[str, object]:
-    """The settings that the broker's settings give, for the listener or for all listeners."""
+def _given(config: BrokerConfig, prefixes: Sequence[str], names: Sequence[str]) -> dict[str, object]:
+    """The settings that the broker's settings give, with the first prefix that has a value."""
     found: dict[str, object] = {}
     for name in names:
-        text = config.text(prefix + name) or config.text(name)
-        if text is not None:
-            found[name] = Password(text) if config.definition[name].sensitive else text
+        for prefix in prefixes:
+            full = prefix + name
+            text = config.text(full)
+            if text is not None and config.source(full) is not ConfigSource.DEFAULT:
+                found[name] = Password(text) if config.definition[name].sensitive else text
+                break
     return found

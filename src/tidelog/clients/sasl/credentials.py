@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from tidelog.clients.settings import ClientSettings
 from tidelog.config import ConfigError
-
-_JAAS_OPTION = re.compile(r"""([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))""")
+from tidelog.security.jaas import JaasError, login_module
 
 
 class Credentials:
@@ -29,7 +26,7 @@ def credentials_of(settings: ClientSettings) -> Credentials:
     if settings.sasl_username is not None and settings.sasl_password is not None:
         return Credentials(settings.sasl_username, settings.sasl_password.secret)
     if settings.sasl_jaas_config is not None:
-        options = jaas_options(settings.sasl_jaas_config.secret)
+        options = jaas_options(settings)
         if "username" in options and "password" in options:
             token = options.get("tokenauth", "false").lower() == "true"
             return Credentials(options["username"], options["password"], is_token=token)
@@ -39,13 +36,16 @@ def credentials_of(settings: ClientSettings) -> Credentials:
     )
 
 
-def jaas_options(text: str) -> dict[str, str]:
-    """The options of a JAAS line.
+def jaas_options(settings: ClientSettings) -> dict[str, str]:
+    """The options of sasl.jaas.config for the mechanism of the settings; empty without that setting.
 
-    >>> jaas_options('org.example.PlainLoginModule required username="alice" password="a\\\\"b";')
-    {'username': 'alice', 'password': 'a"b'}
+    Raises ConfigError if the text has another login module than Kafka's of the mechanism.
     """
-    return {
-        match[1]: re.sub(r"\\(.)", r"\1", match[2] or match[3] or match[4] or "")
-        for match in _JAAS_OPTION.finditer(text)
-    }
+    if settings.sasl_jaas_config is None:
+        return {}
+    try:
+        # Databricks names Kafka's classes so.
+        text = settings.sasl_jaas_config.secret.replace("kafkashaded.org.apache.kafka.", "org.apache.kafka.")
+        return login_module(text, settings.sasl_mechanism).options
+    except JaasError as error:
+        raise ConfigError("sasl.jaas.config", "[hidden]", str(error)) from None

@@ -1,9 +1,9 @@
-"""The mechanism GSSAPI (RFC 4752): Kerberos, with the ticket of the system and the package `gssapi`."""
+"""The mechanism GSSAPI (RFC 4752): Kerberos, with the package `gssapi`."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from types import ModuleType
 
 from tidelog.config import ConfigError
@@ -21,13 +21,27 @@ def gssapi_module() -> ModuleType:
         raise ConfigError("sasl.mechanism", "GSSAPI", problem) from None
 
 
-def gssapi_steps(service: str, host: str) -> Generator[bytes, bytes, None]:
-    """Prove the identity of the system's ticket to the service of a host. Only TLS protects the data."""
+def gssapi_steps(
+    service: str, host: str, options: Mapping[str, str] | None = None
+) -> Generator[bytes, bytes, None]:
+    """Prove the identity of a ticket to the service of a host. Only TLS protects the data.
+
+    The ticket is the system's, or got with the `keyTab` of a `principal` among the options of the JAAS line.
+    """
     gssapi = gssapi_module()
+    options = options or {}
     try:
+        credentials = None
+        if "keyTab" in options and "principal" in options:
+            principal = gssapi.Name(options["principal"], gssapi.NameType.kerberos_principal)
+            keys = {"client_keytab": options["keyTab"]}
+            credentials = gssapi.Credentials(name=principal, usage="initiate", store=keys)
         name = gssapi.Name(f"{service}@{host}", name_type=gssapi.NameType.hostbased_service)
         context = gssapi.SecurityContext(
-            name=name.canonicalize(gssapi.MechType.kerberos), usage="initiate", mech=gssapi.MechType.kerberos
+            name=name.canonicalize(gssapi.MechType.kerberos),
+            usage="initiate",
+            mech=gssapi.MechType.kerberos,
+            creds=credentials,
         )
         token = context.step(None)
         while not context.complete:

@@ -41,8 +41,7 @@ def token_source(settings: ClientSettings) -> Source:
     if isinstance(handler, str) and handler not in (*ENDPOINT_HANDLERS, *UNSECURED_HANDLERS):
         problem = "a Java class cannot be called; give a Python callable that returns a token"
         raise ConfigError("sasl.login.callback.handler.class", handler, problem)
-    text = settings.sasl_jaas_config
-    options = {} if text is None else jaas_options(text.secret)
+    options = jaas_options(settings)
     url = settings.sasl_oauthbearer_token_endpoint_url
     if url is not None:
         extensions = _extensions(options, EXTENSION)
