@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from tests.clients.fake_broker import Answer, FakeBroker
+from tidelog import Admin, Consumer, TopicPartition
 from tidelog.clients.async_connection import AsyncConnection
 from tidelog.clients.connection import Connection
 from tidelog.clients.metadata import BrokerNode
@@ -480,6 +481,28 @@ def test_a_refused_renewal_ends_the_connection_and_its_requests(caplog: pytest.L
         asyncio.run(main(broker))
     assert "was not renewed: 127.0.0.1" in caplog.text
     assert "pass word" not in caplog.text
+
+
+def test_a_refused_login_ends_every_call_at_once() -> None:
+    with SaslBroker(session_ms=0) as broker:
+        broker.refuses = True
+        given = {"bootstrap_servers": broker.bootstrap, **ALICE}
+        begun = time.monotonic()
+        with Producer(**given) as producer, pytest.raises(SaslAuthenticationFailed, match="no more"):
+            producer.send("t", b"v").result(30)
+        with Admin(**given) as admin, pytest.raises(SaslAuthenticationFailed, match="no more"):
+            admin.list_topics()
+        for read in (
+            lambda consumer: consumer.assign([TopicPartition("t", 0)]),
+            lambda consumer: consumer.subscribe(["t"]),
+        ):
+            with Consumer(**given, group_id="g") as consumer:
+                read(consumer)
+                with pytest.raises(SaslAuthenticationFailed, match="no more"):
+                    consumer.poll(30)
+        with Consumer(**given) as consumer, pytest.raises(SaslAuthenticationFailed, match="no more"):
+            consumer.beginning_offsets([TopicPartition("t", 0)])
+        assert time.monotonic() - begun < 20
 
 
 def test_a_blocking_connection_renews_its_session_between_unanswered_requests() -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import ssl
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.clients.fake_broker import FakeBroker
 from tests.data.key_stores.record import PASSWORD
+from tests.support.certificates import make_authority, make_certificate
+from tidelog.clients.connection import Connection
+from tidelog.clients.errors import SslAuthenticationException
+from tidelog.clients.producer.blocking import Producer
 from tidelog.clients.sasl.credentials import Credentials
 from tidelog.clients.sasl.plain import plain_steps
 from tidelog.clients.sasl.scram import scram_steps
@@ -16,6 +25,7 @@ from tidelog.clients.settings import ProducerSettings, producer_settings
 from tidelog.config import ConfigError
 from tidelog.errors import SaslAuthenticationFailed
 from tidelog.security.jaas import PLAIN_MODULE, SCRAM_MODULE
+from tidelog.security.tls import TlsSettings, server_context
 
 STORES = Path(__file__).parent.parent / "data" / "key_stores"
 
@@ -140,3 +150,68 @@ def test_a_store_of_java_works_as_it_is() -> None:
     assert len(context.get_ca_certs()) == 2
     with pytest.raises(ConfigError, match=r"^ssl\.truststore\.password=\[hidden\]: it does not open"):
         tls_context(settings(security_protocol="SSL", **{**trust, "ssl_truststore_password": "wrong"}))
+
+
+def test_a_broker_that_refuses_our_certificate_refuses_for_good() -> None:
+    """In TLS 1.3 its alert comes after the client's side of the handshake is done."""
+    authority = make_authority()
+    server = make_certificate(authority)
+    inline = {"ssl.keystore.key": server.key_pem(), "ssl.keystore.certificate.chain": server.chain_pem}
+    trusted = {"ssl.truststore.certificates": authority.certificate_pem}
+    tls = server_context(TlsSettings.of({**inline, **trusted, "ssl.client.auth": "required"}))
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.settimeout(0.05)
+    stopped = threading.Event()
+
+    def refuse() -> None:
+        while not stopped.is_set():
+            try:
+                connection, _ = listening.accept()
+            except TimeoutError:
+                continue
+            connection.settimeout(10)
+            with tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as secured:
+                with suppress(ssl.SSLError):
+                    secured.do_handshake()
+                # What the client sent has to be read: otherwise its system throws the alert away.
+                os.set_blocking(secured.fileno(), True)
+                secured.shutdown(socket.SHUT_WR)
+                while os.read(secured.fileno(), 4096):
+                    pass
+
+    thread = threading.Thread(target=refuse)
+    thread.start()
+    port = listening.getsockname()[1]
+    given = {
+        "bootstrap_servers": f"127.0.0.1:{port}",
+        "security_protocol": "SSL",
+        "ssl_truststore_certificates": authority.certificate_pem,
+    }
+    try:
+        with pytest.raises(SslAuthenticationException, match="certificate"), Producer(**given) as producer:
+            producer.send("t", b"v").result(10)
+        with pytest.raises(SslAuthenticationException, match="certificate"):
+            Connection("127.0.0.1", port, security=Security(producer_settings(**given)))
+    finally:
+        stopped.set()
+        thread.join(10)
+        listening.close()
+
+
+def test_a_client_certificate_of_the_settings_is_accepted() -> None:
+    authority = make_authority()
+    server, client = make_certificate(authority), make_certificate(authority, "client", hosts=())
+    inline = {"ssl.keystore.key": server.key_pem(), "ssl.keystore.certificate.chain": server.chain_pem}
+    trusted = {"ssl.truststore.certificates": authority.certificate_pem}
+    tls = server_context(TlsSettings.of({**inline, **trusted, "ssl.client.auth": "required"}))
+    with (
+        FakeBroker(tls=tls) as broker,
+        Producer(
+            bootstrap_servers=broker.bootstrap,
+            security_protocol="SSL",
+            ssl_truststore_certificates=authority.certificate_pem,
+            ssl_keystore_key=client.key_pem(),
+            ssl_keystore_certificate_chain=client.chain_pem,
+        ) as producer,
+    ):
+        producer.send("t", b"v").result(10)

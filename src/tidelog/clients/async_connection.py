@@ -99,7 +99,10 @@ class AsyncConnection:
         timeout: float = 10.0,
         metrics: NetworkMetrics | None = None,
     ) -> AsyncConnection:
-        """Connect, negotiate versions, authenticate. Raises NetworkException on failure or time-out."""
+        """Connect, negotiate versions, authenticate. Raises NetworkException on failure or time-out.
+
+        SslAuthenticationException and SaslAuthenticationFailed mean that one side refused the other.
+        """
         connection = cls(node, settings, security, metrics or NetworkMetrics())
         try:
             async with asyncio.timeout(timeout):
@@ -113,6 +116,12 @@ class AsyncConnection:
         except OSError as error:
             connection.close()
             raise NetworkException(f"cannot connect to {node.address}: {reason_of(error)}") from None
+        except NetworkException:
+            connection.close()
+            alert = getattr(connection._stream, "alert", None)
+            if alert is None:
+                raise
+            raise SslAuthenticationException(f"TLS with {node.address} failed: {alert}") from None
         except BaseException:
             connection.close()
             raise

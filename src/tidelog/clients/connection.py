@@ -288,6 +288,11 @@ class Connection:
         self.close()
         if isinstance(error, BlockingIOError | TimeoutError):
             return RequestTimedOut(f"{api_name(api)}: no answer from {self.address} in time")
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError) and not self.versions:
+            from tidelog.clients.errors import SslAuthenticationException
+
+            # In TLS 1.3 a refused certificate shows only after the handshake.
+            return SslAuthenticationException(f"TLS with {self.address} failed: {error}")
         return NetworkException(f"{api_name(api)}: connection to {self.address} failed: {reason_of(error)}")
 
 
@@ -295,6 +300,8 @@ def reason_of(error: OSError | ProtocolError) -> str:
     """The reason of a failed system call, in the system's words."""
     if not isinstance(error, OSError):
         return str(error)
+    if isinstance(error, ssl.SSLError):  # its number is no number of the system
+        return "the broker closed it" if isinstance(error, ssl.SSLEOFError) else str(error)
     number = error.errno or 0
     words = os.strerror(number) if number > 0 else error.strerror or str(error)
     return words or "the broker closed it"

@@ -323,7 +323,10 @@ class NetworkClient:
         if not self._unreachable:
             self._unreachable = True
             log.warning("%s" if isinstance(error, REFUSED) else "%s; trying again", error)
-        self._wake_waiters()
+        if isinstance(error, REFUSED):
+            self._changed()  # whoever waits for anything has to learn of it
+        else:
+            self._wake_waiters()
 
     def _rebootstrap(self, reason: str) -> None:
         """Forget every broker, so that the bootstrap servers are used again."""

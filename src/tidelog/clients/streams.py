@@ -220,6 +220,8 @@ class TlsStream(asyncio.BufferedProtocol):
         self._beneath: asyncio.Transport | None = None
         self._drained: list[Drained] = []
         self._closed = True
+        self.alert: ssl.SSLError | None = None
+        """The alert that ended the stream. In TLS 1.3 a refused certificate shows after the handshake."""
 
     @classmethod
     async def connect(
@@ -250,6 +252,8 @@ class TlsStream(asyncio.BufferedProtocol):
             self._end(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ssl.SSLError) and not isinstance(exc, ssl.SSLEOFError):
+            self.alert = exc
         self._end("the broker closed it" if exc is None else str(exc))
 
     def write(self, parts: Sequence[Buffer], drained: Drained | None = None) -> None:

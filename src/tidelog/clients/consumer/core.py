@@ -352,6 +352,8 @@ class ConsumerCore(Generic[K_co, V_co]):
         elif self.subscriptions.is_subscribed:
             self._assign_everything()
         self.fetcher.send()
+        if isinstance(self.client.last_error, REFUSED):
+            self.wake()  # a poll that waits raises it
 
     def _warn_of_missing_partitions(self) -> None:
         """Warn of partitions that `assign` was called with and that do not exist."""

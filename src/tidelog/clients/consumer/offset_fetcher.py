@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from tidelog.clients.errors import TimeoutException
+from tidelog.clients.errors import REFUSED, TimeoutException
 from tidelog.clients.network import NetworkClient
 from tidelog.clients.offsets import NO_EPOCH, OffsetAndTimestamp, known_epoch
 from tidelog.clients.settings import ConsumerSettings
@@ -94,6 +94,8 @@ class OffsetFetcher:
                             last = answer[1] or last
                     left = {name: question for name, question in left.items() if name not in found}
                     if left:
+                        if isinstance(client.last_error, REFUSED):
+                            raise client.last_error
                         client.request_refresh({name.topic for name in left})
                         await asyncio.sleep(client.retry_backoff.delay(attempt))
                         attempt += 1
