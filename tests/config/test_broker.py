@@ -9,7 +9,12 @@ import pytest
 
 from tidelog.config.definition import ConfigKey
 from tidelog.config.values import ConfigError, ConfigType
-from tidelog.server.config.broker import BrokerConfig, broker_definition, cluster_settings
+from tidelog.server.config.broker import (
+    BrokerConfig,
+    broker_definition,
+    cluster_settings,
+    security_settings,
+)
 from tidelog.server.config.cluster import ClusterConfig
 from tidelog.server.config.topic import TopicConfigs
 
@@ -230,7 +235,8 @@ def attribute_type(key: ConfigKey) -> object:
 def test_every_served_setting_is_a_typed_attribute() -> None:
     hints = get_type_hints(BrokerConfig, localns={"ClusterConfig": ClusterConfig})
     hints = {name: hint for name, hint in hints.items() if name not in MADE_OF_SEVERAL}
-    own = [k for k in broker_definition().values() if k.served and k.name not in cluster_settings()]
+    others = cluster_settings() | security_settings()
+    own = [k for k in broker_definition().values() if k.served and k.name not in others]
     served = {k.attribute: attribute_type(k) for k in own}
     assert hints.items() ^ served.items() == set(), "declare it with its type in BrokerConfig"
     config = BrokerConfig.load()

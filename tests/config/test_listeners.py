@@ -74,7 +74,7 @@ def test_one_port_serves_both_families_of_addresses() -> None:
         ({**TWO, "listeners": "INSIDE://a:1,OUTSIDE://b:1"}, "listener INSIDE has that port"),
         ({"listeners": "OTHER://a:1"}, "OTHER has no protocol"),
         ({"listeners": "SSL://127.0.0.1:9092"}, "SSL is not served"),
-        ({"listeners": "SASL_PLAINTEXT://127.0.0.1:9092"}, "SASL_PLAINTEXT is not served"),
+        ({"listeners": "SASL_SSL://127.0.0.1:9092"}, "SASL_SSL is not served"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "clients cannot connect to that"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "clients cannot connect to that"),
         ({"advertised.listeners": "SSL://a:1"}, "listeners has no SSL"),

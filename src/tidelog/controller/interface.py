@@ -6,7 +6,7 @@ is durable in the tree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -214,3 +214,11 @@ class Controller(Protocol):
         self, entity: ConfigEntity, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> None:
         """Change some settings of an entity. KafkaError if they are refused."""
+
+    async def change_entity_configs(
+        self, entity_path: str, after: Callable[[Mapping[str, str]], dict[str, str]]
+    ) -> None:
+        """Replace the settings of a user, client or address, by its path below /config.
+
+        `after` makes the new settings of the present ones, or raises a KafkaError. It may be called twice.
+        """

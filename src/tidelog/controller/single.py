@@ -328,6 +328,20 @@ class SingleController:
                 self._on_entity_config(entity, dict(configs))
         self._publish(self._state)
 
+    async def change_entity_configs(
+        self, entity_path: str, after: Callable[[Mapping[str, str]], dict[str, str]]
+    ) -> None:
+        await self._one_at_a_time(self._change_entity(entity_path, after))
+
+    async def _change_entity(
+        self, entity_path: str, after: Callable[[Mapping[str, str]], dict[str, str]]
+    ) -> None:
+        present = self._state.entity_configs.get(entity_path, {})
+        configs = after(present)
+        if configs != present:
+            await self._changed(lambda: self._store.write_config(entity_path, configs))
+            self._publish(self._state.with_entity_configs(entity_path, configs))
+
     def _present_configs(self, entity: ConfigEntity) -> Mapping[str, str]:
         if entity.kind not in HAVE_DEFAULTS and entity.name in ("", DEFAULT_ENTITY):
             raise InvalidRequest(f"There are no settings for all {entity.kind} that have none of their own.")

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.network.channel_state import (
     BATCH_ENDED,
@@ -45,6 +45,10 @@ from tidelog.network.request import NO_BYTES, FastRequest, Part, Request, part_s
 from tidelog.network.request_channel import RequestChannel
 from tidelog.network.request_metrics import ApiVersionEntry
 from tidelog.network.request_reader import RequestReader
+
+if TYPE_CHECKING:
+    from tidelog.network.authentication_reader import AuthenticationReader
+    from tidelog.network.listener_security import ListenerSecurity
 
 log = logging.getLogger("tidelog.network")
 
@@ -81,6 +85,7 @@ class Channel:
         "fd",
         "interest",
         "is_exempt",
+        "is_token_authenticated",
         "last_active_ns",
         "listener",
         "peer",
@@ -97,6 +102,7 @@ class Channel:
         listener: str,
         connection_id: str,
         on_closed: Callable[[Channel], None],
+        security: ListenerSecurity | None = None,
     ) -> None:
         self.context = context
         self.sock = sock
@@ -111,6 +117,7 @@ class Channel:
         self.state = OPEN
         self.interest = READ
         self.is_exempt = False  # from the limits of the request queue
+        self.is_token_authenticated = False
         self._send = sock.send
         self._batch: list[bytes] = []
         self._batch_bytes = 0
@@ -121,7 +128,14 @@ class Channel:
         self._held: LateResponse | None = None
         self._on_closed = on_closed
         # None when the channel is closed: the two refer to each other, and would wait for the collector.
-        self._reader: RequestReader | None = RequestReader(self, context, sock)
+        authenticator = None if security is None else security.authenticator(self)
+        self._reader: RequestReader | AuthenticationReader | None
+        if security is None or authenticator is None:
+            self._reader = RequestReader(self, context, sock)
+        else:
+            from tidelog.network.authentication_reader import AuthenticationReader
+
+            self._reader = AuthenticationReader(self, context, sock, security, authenticator)
         context.loop.register(self.fd, self._reader.on_event, READ)
 
     @property
@@ -149,6 +163,17 @@ class Channel:
     @property
     def is_forwarded(self) -> bool:
         return False
+
+    def set_reader(self, reader: RequestReader) -> None:
+        """Read requests with `reader` from now on: the client is authenticated."""
+        self._reader = reader
+        loop = self.context.loop
+        loop.unregister(self.fd)
+        loop.register(self.fd, reader.on_event, self.interest)
+
+    def send_unasked(self, frame: bytes) -> None:
+        """Send a frame that answers no `Request`: the authentication comes before any."""
+        self._send_bytes(frame)
 
     # Requests
 

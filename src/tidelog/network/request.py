@@ -71,6 +71,7 @@ class RequestSource(Protocol):
     peer: str
     connection_id: str
     principal: str
+    is_token_authenticated: bool
     client_software: tuple[str, str]
     is_exempt: bool
 
@@ -164,6 +165,11 @@ class Request:
     @property
     def principal(self) -> str:
         return self.channel.principal
+
+    @property
+    def is_token_authenticated(self) -> bool:
+        """Whether the client logged in with a delegation token."""
+        return self.channel.is_token_authenticated
 
     @property
     def is_forwarded(self) -> bool:

@@ -22,6 +22,7 @@ from tidelog.endpoints import Endpoint
 from tidelog.metrics.registry import Family, Meter, Registry
 from tidelog.network.channel import Channel, hang_up
 from tidelog.network.limits import ConnectionQuotas, NetworkLimits
+from tidelog.network.listener_security import ListenerSecurity
 from tidelog.network.loop import READ, BrokerLoop
 from tidelog.network.memory import MemoryPool
 from tidelog.network.request import FastPath, Handler
@@ -128,8 +129,11 @@ class SocketServer:
         versions: Versions,
         formatter: Formatter | None = None,
         fast_paths: Mapping[int, FastPath] | None = None,
+        security: Mapping[str, ListenerSecurity] | None = None,
     ) -> None:
+        """`security` has the listeners whose clients authenticate."""
         self.loop = loop
+        self.security = security or {}
         self.endpoints = list(endpoints)
         self.limits = limits
         self.quotas = ConnectionQuotas(limits, [endpoint.listener for endpoint in endpoints], loop.time())
@@ -234,7 +238,8 @@ class SocketServer:
         local = acceptor.address
         connection_id = f"{local[0]}:{local[1]}-{host}:{address[1]}-{self._connections}"
         peer = f"{host}:{address[1]}"
-        channel = Channel(self.context, sock, peer, listener, connection_id, self._forget_channel)
+        security = self.security.get(listener)
+        channel = Channel(self.context, sock, peer, listener, connection_id, self._forget_channel, security)
         # Requests of the controller do not wait for those of clients.
         channel.is_exempt = listener == self.limits.control_plane_listener_name
         self.channels[channel.fd] = channel
@@ -335,6 +340,11 @@ class SocketServer:
                 listener=endpoint.listener,
             )
         metrics.collect(self._connection_families)
+        if self.security:
+            from tidelog.network.authentication_metrics import families
+
+            by_listener = {name: security.metrics for name, security in self.security.items()}
+            metrics.collect(lambda: families(by_listener))
 
     def _blocked_ns(self, listener: str) -> int:
         acceptor = self.acceptors.get(listener)

@@ -7,7 +7,7 @@ writes them to the tree with a notification, and every broker applies them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.controller import config_changes, validation
@@ -106,9 +106,21 @@ class AdminManager:
         self, entity: ConfigEntity, after: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool
     ) -> None:
         self._check(entity)
+        await self._in_time(self._change(entity, after, validate_only))
+
+    async def change_entity_configs(
+        self, entity_path: str, after: Callable[[Mapping[str, str]], dict[str, str]]
+    ) -> None:
+        async def change() -> None:
+            await self._store.change_config(entity_path, after)
+            await self._listener.refresh(entity_path)
+
+        await self._in_time(change())
+
+    async def _in_time(self, change: Coroutine[None, None, None]) -> None:
         try:
             async with asyncio.timeout(self._timeout):
-                await self._change(entity, after, validate_only)
+                await change
         except TreeUnavailable as error:
             raise KafkaStorageError(f"The tree cannot be changed: {error}") from error
         except TimeoutError:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.cluster.fetch import Fetcher
@@ -20,6 +21,7 @@ from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.moves import ReplicaMoves
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.topic_metrics import AllTopicMetrics
+from tidelog.config.values import ConfigError
 from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
@@ -36,6 +38,7 @@ from tidelog.partitions import PartitionKey
 from tidelog.protocol.api import ApiKey
 from tidelog.server.apis import served_apis
 from tidelog.server.apis.api import Api
+from tidelog.server.apis.api_versions import answer_versions
 from tidelog.server.apis.router import Router
 from tidelog.server.apis.small_produce import SmallProduces
 from tidelog.server.config.broker import BrokerConfig
@@ -68,6 +71,7 @@ from tidelog.storage.partition_folders import has_log_files
 
 if TYPE_CHECKING:
     from tidelog.metrics.http import Health, MetricsServer
+    from tidelog.server.listener_security import SaslListener
 
 log = logging.getLogger("tidelog.server")
 
@@ -116,6 +120,7 @@ class Broker(LogManagerListener):
         self._new_folders: list[str] = []  # beside folders that a broker used before
         self._has_logs = False  # whether the logs are open, and belong to this broker's tree
         self._metrics_server: MetricsServer | None = None
+        self._security: dict[str, SaslListener] = {}
 
     # -- start -------------------------------------------------------------------------------------
 
@@ -282,6 +287,7 @@ class Broker(LogManagerListener):
 
     def _bind(self, services: Services) -> SocketServer:
         assert self._router is not None
+        self._security = self._listener_security(services)
         server = SocketServer(
             self._loop,
             self.config.endpoints,
@@ -291,6 +297,7 @@ class Broker(LogManagerListener):
             versions=self._router.versions,
             formatter=self._router.describe,
             fast_paths={ApiKey.PRODUCE: SmallProduces(services).take},
+            security=self._security,
         )
         try:
             server.bind()
@@ -299,6 +306,28 @@ class Broker(LogManagerListener):
             raise StartFailed(f"cannot listen on {listeners}: {error.strerror or error}") from error
         services.dynamic_config.on_level_change = server.refresh_log_level
         return server
+
+    def _listener_security(self, services: Services) -> dict[str, SaslListener]:
+        """The listeners whose clients authenticate."""
+        names = [endpoint.listener for endpoint in self.config.endpoints if endpoint.uses_sasl]
+        if not names:
+            return {}
+        from tidelog.server.config.sasl import sasl_settings
+        from tidelog.server.listener_security import SaslListener
+
+        try:
+            return {
+                name: SaslListener(
+                    sasl_settings(self.config, name),
+                    services.metadata,
+                    None,
+                    partial(answer_versions, services, name),
+                    self._clock.ms,
+                )
+                for name in names
+            }
+        except ConfigError as error:
+            raise StartFailed(str(error)) from error
 
     async def _load_logs(self, logs: LogManager, config_of: Callable[[str], LogConfig]) -> None:
         last_told = time.monotonic()
@@ -347,9 +376,21 @@ class Broker(LogManagerListener):
             self._loop.set_io_threads(self.config.num_io_threads)
             cleaner.update_settings(cleaner_settings(self.config))
             moves.update_settings(move_settings(self.config))
+            self._update_security()
             membership.settings_changed()
 
         self.config.on_change(changed)
+
+    def _update_security(self) -> None:
+        if not self._security:
+            return
+        from tidelog.server.config.sasl import sasl_settings
+
+        for name, security in self._security.items():
+            try:
+                security.update(sasl_settings(self.config, name))
+            except ConfigError as error:
+                log.error("the changed settings of listener %s are ignored: %s", name, error)
 
     async def _bind_metrics(self) -> MetricsServer | None:
         if self.config.metrics_listener is None:

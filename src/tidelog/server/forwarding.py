@@ -58,7 +58,7 @@ class ForwardingManager:
         """
         envelope = EnvelopeRequest(
             request_data=bytes(request.keep()),
-            request_principal=serialized_principal(request.principal),
+            request_principal=serialized_principal(request.principal, request.is_token_authenticated),
             client_host_address=_address(request.channel.peer),
         )
         request.waiting()  # does not count as in progress: the controller may wait for this broker in turn
@@ -98,10 +98,10 @@ def _envelope_error(code: int) -> KafkaError:
     return UnknownServerError(f"the controller refused the Envelope: {reason}")
 
 
-def serialized_principal(principal: str) -> bytes:
+def serialized_principal(principal: str, is_token_authenticated: bool = False) -> bytes:
     """A principal such as "User:ANONYMOUS", as Kafka's DefaultKafkaPrincipalBuilder serializes it."""
     kind, _, name = principal.partition(":")
-    data = DefaultPrincipalData(type=kind, name=name, token_authenticated=False)
+    data = DefaultPrincipalData(type=kind, name=name, token_authenticated=is_token_authenticated)
     return PRINCIPAL_VERSION.to_bytes(2, "big") + data.encode(PRINCIPAL_VERSION)
 
 

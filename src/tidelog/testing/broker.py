@@ -88,6 +88,11 @@ class Broker:
     def port(self) -> int:
         return int(self.bootstrap_servers.rpartition(":")[2])
 
+    def address_of(self, listener: str) -> str:
+        """HOST:PORT of a listener by its name."""
+        found = dict(bound.split("://", 1) for bound in self._listeners.split(","))
+        return found[listener]
+
     def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None
     ) -> None:

@@ -27,6 +27,8 @@ FAMILIES = (
     "groups",
     "group_offsets",
     "consumer_groups",
+    "sasl",
+    "scram_credentials",
 )
 
 

@@ -25,14 +25,23 @@ _CLIENT_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def api_versions(services: Services, request: Request, body: ApiVersionsRequest) -> ApiVersionsResponse:
-    if not 0 <= request.api_version <= MAX_VERSION:
+    answer = answer_versions(services, request.listener, request.api_version, body)
+    if request.api_version >= 3 and not answer.error_code:
+        request.channel.client_software = (body.client_software_name, body.client_software_version)
+    return answer
+
+
+def answer_versions(
+    services: Services, listener: str, api_version: int, body: ApiVersionsRequest
+) -> ApiVersionsResponse:
+    """The answer on a listener, also before its client is authenticated."""
+    if not 0 <= api_version <= MAX_VERSION:
         own = ApiVersionsResponse.ApiVersion(api_key=API_VERSIONS, min_version=0, max_version=MAX_VERSION)
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
-    if request.api_version >= 3:
+    if api_version >= 3:
         name, version = body.client_software_name, body.client_software_version
         if not (_CLIENT_SOFTWARE.fullmatch(name) and _CLIENT_SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        request.channel.client_software = (name, version)
     return ApiVersionsResponse(
         api_keys=[
             ApiVersionsResponse.ApiVersion(
@@ -43,12 +52,12 @@ def api_versions(services: Services, request: Request, body: ApiVersionsRequest)
                 max_version=api.max_version,
             )
             for api in sorted(services.apis.values(), key=lambda api: api.key)
-            if not api.from_brokers or _is_for_brokers(services, request)
+            if not api.from_brokers or _is_for_brokers(services, listener)
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high) in services.supported_features.items()
-            if low > 0 or request.api_version >= 4
+            if low > 0 or api_version >= 4
         ],
         finalized_features_epoch=services.metadata.features_epoch,
         finalized_features=[
@@ -60,8 +69,8 @@ def api_versions(services: Services, request: Request, body: ApiVersionsRequest)
     )
 
 
-def _is_for_brokers(services: Services, request: Request) -> bool:
-    return services.cluster is not None and request.listener in services.cluster.listeners
+def _is_for_brokers(services: Services, listener: str) -> bool:
+    return services.cluster is not None and listener in services.cluster.listeners
 
 
 APIS = (Api(API_VERSIONS, 0, MAX_VERSION, api_versions),)

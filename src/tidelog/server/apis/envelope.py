@@ -67,7 +67,7 @@ def _forwarded(services: Services, request: Request, body: EnvelopeRequest) -> R
     if not api.serves(version):
         raise UnsupportedVersion(f"version {version} of API {api.key} is not served")
     source = ForwardedSource(
-        services, request, read_principal(body.request_principal), _address(body.client_host_address)
+        services, request, _principal(body.request_principal), _address(body.client_host_address)
     )
     try:
         entry, correlation_id, client_id, body_start = source.context.read_header(frame)
@@ -81,13 +81,18 @@ def _forwarded(services: Services, request: Request, body: EnvelopeRequest) -> R
 
 def read_principal(data: bytes | None) -> str:
     """A principal such as "User:ANONYMOUS", as Kafka's DefaultKafkaPrincipalBuilder serializes it."""
+    found = _principal(data)
+    return f"{found.type}:{found.name}"
+
+
+def _principal(data: bytes | None) -> DefaultPrincipalData:
     if data is None or int.from_bytes(data[:2], "big") != PRINCIPAL_VERSION:
         raise PrincipalDeserializationFailure("the principal is missing or has an unknown version")
     try:
         found, _ = decoder_for(DefaultPrincipalData, PRINCIPAL_VERSION)(data, 2)
     except ProtocolError as error:
         raise PrincipalDeserializationFailure(f"the principal cannot be read: {error}") from error
-    return f"{found.type}:{found.name}"
+    return found
 
 
 def _address(data: bytes) -> str:
@@ -103,14 +108,17 @@ class ForwardedSource:
     is_forwarded = True
     is_exempt = False
 
-    def __init__(self, services: Services, outer: Request, principal: str, address: str) -> None:
+    def __init__(
+        self, services: Services, outer: Request, principal: DefaultPrincipalData, address: str
+    ) -> None:
         self._services = services
         self._outer = outer
         self.context: RequestChannel = outer.channel.context
         self.listener = outer.listener
         self.connection_id = outer.channel.connection_id
         self.client_software = ("unknown", "unknown")
-        self.principal = principal
+        self.principal = f"{principal.type}:{principal.name}"
+        self.is_token_authenticated = principal.token_authenticated
         self.peer = f"{address}:0"  # the client's port is not known
 
     @property

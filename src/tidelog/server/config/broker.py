@@ -28,6 +28,10 @@ log = logging.getLogger("tidelog.server.config")
 
 LISTENER_PREFIX = "listener.name."
 LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
+SASL_MECHANISMS = ("gssapi", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer")
+OF_MECHANISM = ("connections.max.reauth.ms", "sasl.jaas.config", "sasl.server.callback.handler.class")
+"""Settings that can have the prefix of a listener and of a mechanism."""
+
 _RETENTION_TIMES = ("log.retention.hours", "log.retention.minutes", "log.retention.ms")
 _MS_PER_UNIT = {"hours": 3_600_000, "minutes": 60_000}
 
@@ -39,6 +43,7 @@ def broker_definition() -> ConfigDef:
         + broker_settings.INTERNAL_TOPICS
         + broker_settings.TRANSACTIONS
         + broker_settings.CLUSTER
+        + broker_settings.SASL
         + broker_settings.OURS
     )
     return ConfigDef(served, broker_settings.NOT_SERVED)
@@ -55,15 +60,24 @@ def cluster_settings() -> frozenset[str]:
     return frozenset(line.split()[0] for line in broker_settings.CLUSTER.splitlines())
 
 
+@cache
+def security_settings() -> frozenset[str]:
+    """The settings of SASL, which have no attributes. Most can be set for one listener."""
+    return frozenset(line.split()[0] for line in broker_settings.SASL.splitlines())
+
+
 def key_of(name: str) -> ConfigKey | None:
     """The key of a setting, also with the prefix of a listener (`listener.name.NAME.SETTING`)."""
     return broker_definition().get(base_name(name))
 
 
 def base_name(name: str) -> str:
-    if name.startswith(LISTENER_PREFIX):
-        return name[len(LISTENER_PREFIX) :].partition(".")[2]
-    return name
+    """A name without the prefixes of a listener and of a SASL mechanism."""
+    if not name.startswith(LISTENER_PREFIX):
+        return name
+    rest = name[len(LISTENER_PREFIX) :].partition(".")[2]
+    mechanism, _, setting = rest.partition(".")
+    return setting if mechanism in SASL_MECHANISMS and setting in OF_MECHANISM else rest
 
 
 class BrokerConfig:
@@ -297,7 +311,7 @@ class BrokerConfig:
                 key.parse(text)
             except ConfigError as error:
                 raise ConfigError(name, error.value, error.problem) from None
-            if name != key.name and key.name not in LISTENER_LIMITS:
+            if name != key.name and key.name not in LISTENER_LIMITS and key.name not in security_settings():
                 reason = key.reason or "it cannot be set for one listener"
                 self.warnings.append(f"{name} changes nothing: {reason}")
             elif key.reason is not None:
@@ -331,7 +345,8 @@ class BrokerConfig:
     def _refresh(self) -> None:
         """Parse all settings, at start and after changes. If one is invalid, no attribute changes."""
         values = {name: key.parse(self.text(name)) for name, key in self.definition.items()}
-        own = (key for name, key in self.definition.items() if key.served and name not in cluster_settings())
+        others = cluster_settings() | security_settings()
+        own = (key for name, key in self.definition.items() if key.served and name not in others)
         attributes = {key.attribute: values[key.name] for key in own}
         for name in ("log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms"):
             key = self.definition[name]

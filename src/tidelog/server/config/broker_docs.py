@@ -27,7 +27,12 @@ compression.type: The codec of stored batches. `producer` keeps the codec of the
   stores batches without compression. Other values compress every batch with that codec.
 compression.zstd.level: The level of zstd if the broker compresses; higher is smaller and slower, and negative
   levels are the fastest.
+connection.failed.authentication.delay.ms: How long the broker waits before it answers a failed authentication
+  and closes the connection, which slows down guessing.
 connections.max.idle.ms: The broker closes a connection without requests after this time.
+connections.max.reauth.ms: How long the session of a client is valid, unless its token expires before. The
+  client re-authenticates until then; the first request after it closes the connection. 0 means for ever. With
+  the prefix listener.name.NAME.MECHANISM. it is for one mechanism of a listener.
 control.plane.listener.name: The listener for requests of the controller, which then do not wait behind
   clients' requests. Without it they come over the listener of brokers.
 controlled.shutdown.enable: Whether a broker of a cluster gives up its leaderships before it stops.
@@ -184,6 +189,33 @@ replication.quota.window.num: Windows over which the rate of throttled replicas 
 replication.quota.window.size.seconds: Length of a window of the rate of throttled replicas.
 request.timeout.ms: How long a broker waits for the answer to a request that it sends to another broker.
 reserved.broker.max.id: The largest broker.id that an operator sets; generated numbers are larger.
+sasl.enabled.mechanisms: The SASL mechanisms of the broker or, with the prefix of a listener, of that
+  listener: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI.
+sasl.jaas.config: The login module of a mechanism and its options, as
+  listener.name.NAME.MECHANISM.sasl.jaas.config. PLAIN has its users here: user_alice="secret". Its username
+  and password are for logins of this broker at others.
+sasl.kerberos.principal.to.local.rules: Rules that make a user's name of a Kerberos principal. The first that
+  applies decides.
+sasl.kerberos.service.name: The Kerberos name of the broker's service.
+sasl.mechanism.inter.broker.protocol: How brokers log in at each other: PLAIN or a SCRAM mechanism.
+sasl.oauthbearer.clock.skew.seconds: How far the clocks of broker and token provider may differ.
+sasl.oauthbearer.expected.audience: The audiences of which a token has to have one. Without this setting any
+  is accepted.
+sasl.oauthbearer.expected.issuer: The issuer that a token has to have. Without this setting any is accepted.
+sasl.oauthbearer.jwks.endpoint.refresh.ms: How old the provider's keys may be when a token is checked. Older
+  ones are fetched again.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms: The longest wait after a failed attempt to fetch the
+  provider's keys.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms: The wait after the first failed attempt to fetch the
+  provider's keys; each further one doubles it.
+sasl.oauthbearer.jwks.endpoint.url: The file: or https: URL of the provider's keys (a JSON Web Key Set). It
+  has to be in tidelog.sasl.oauthbearer.allowed.urls, too.
+sasl.oauthbearer.scope.claim.name: The claim that has the scope of a token.
+sasl.oauthbearer.sub.claim.name: The claim that has the user of a token.
+sasl.server.callback.handler.class: A Python class, package.module.Class, that checks the credentials of a
+  mechanism, as listener.name.NAME.MECHANISM.sasl.server.callback.handler.class. Kafka's own classes stand for
+  what the broker does without one.
+sasl.server.max.receive.size: The largest frame of a client that is not authenticated.
 security.inter.broker.protocol: The protocol between brokers. Without inter.broker.listener.name it is also
   the name of the listener for brokers.
 share.coordinator.state.topic.min.isr: In-sync replicas that the state topic of share groups needs. One broker
@@ -204,6 +236,10 @@ tidelog.guardian.enable: Whether a small process waits for the death of the brok
 tidelog.log.level: The lowest level of log lines that the broker prints.
 tidelog.log.levels: Levels for parts of the broker, as part:LEVEL pairs; a part is a package such as network
   or storage.
+tidelog.sasl.oauthbearer.allowed.urls: The URLs that sasl.oauthbearer.jwks.endpoint.url may have, as Kafka's
+  system property org.apache.kafka.sasl.oauthbearer.allowed.urls.
+tidelog.sasl.oauthbearer.unsecured.enable: Whether OAUTHBEARER takes tokens without a signature, which anybody
+  can make. For tests alone.
 tidelog.zookeeper.digest: The identity of this broker at ZooKeeper, as user:password, with the scheme digest.
 transaction.abort.timed.out.transaction.cleanup.interval.ms: How often the broker looks for timed-out
   transactions and aborts them.

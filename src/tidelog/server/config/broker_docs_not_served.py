@@ -21,9 +21,6 @@ broker.heartbeat.interval.ms: How often a broker sends heartbeats to the KRaft c
 broker.session.timeout.ms: How long without heartbeats the KRaft controller keeps a broker.
 client.quota.callback.class: The class that decides which quota a client has.
 config.providers: Sources that settings can refer to for their values.
-connection.failed.authentication.delay.ms: How long a connection stays open after a failed login, which slows
-  down guessing.
-connections.max.reauth.ms: How long a login is valid until the client has to repeat it; 0 means for ever.
 controller.quorum.append.linger.ms: How long the quorum's leader collects writes before it stores them.
 controller.quorum.auto.join.enable: Whether a controller adds itself to the quorum.
 controller.quorum.bootstrap.servers: Addresses at which the quorum can be found.
@@ -168,12 +165,8 @@ remote.log.storage.manager.class.path: The path of the class that stores segment
 remote.log.storage.manager.impl.prefix: The prefix of settings for the class that stores segments remotely.
 remote.log.storage.system.enable: Whether segments can go to a remote tier at all.
 sasl.client.callback.handler.class: The class that supplies a client's credentials.
-sasl.enabled.mechanisms: The SASL mechanisms of the broker.
-sasl.jaas.config: The login modules and their options, as one text.
 sasl.kerberos.kinit.cmd: The command that renews Kerberos tickets.
 sasl.kerberos.min.time.before.relogin: The shortest sleep of the thread that renews tickets.
-sasl.kerberos.principal.to.local.rules: Rules that make a short user name of a Kerberos principal.
-sasl.kerberos.service.name: The Kerberos name of the broker's service.
 sasl.kerberos.ticket.renew.jitter: The random part of the time until a ticket is renewed.
 sasl.kerberos.ticket.renew.window.factor: The share of a ticket's life after which it is renewed.
 sasl.login.callback.handler.class: The class that supplies the credentials of a login.
@@ -187,7 +180,6 @@ sasl.login.refresh.window.jitter: The random part of the time until a credential
 sasl.login.retry.backoff.max.ms: The longest wait between two attempts to reach a login provider.
 sasl.login.retry.backoff.ms: The first wait between two attempts to reach a login provider.
 sasl.mechanism.controller.protocol: How brokers log in at controllers.
-sasl.mechanism.inter.broker.protocol: How brokers log in at each other.
 sasl.oauthbearer.assertion.algorithm: The algorithm that signs an assertion to the token provider.
 sasl.oauthbearer.assertion.claim.aud: The audience in an assertion.
 sasl.oauthbearer.assertion.claim.exp.seconds: How long an assertion is valid.
@@ -201,23 +193,10 @@ sasl.oauthbearer.assertion.private.key.passphrase: The passphrase of the key tha
 sasl.oauthbearer.assertion.template.file: A file with further headers and claims of assertions.
 sasl.oauthbearer.client.credentials.client.id: The client id in requests for a token.
 sasl.oauthbearer.client.credentials.client.secret: The client secret in requests for a token.
-sasl.oauthbearer.clock.skew.seconds: How far the clocks of broker and token provider may differ.
-sasl.oauthbearer.expected.audience: The audiences that a token may have.
-sasl.oauthbearer.expected.issuer: The issuer that a token has to have.
-sasl.oauthbearer.jwks.endpoint.refresh.ms: How often the provider's keys are fetched.
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms: The longest wait between two attempts to fetch the
-  provider's keys.
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms: The first wait between two attempts to fetch the provider's
-  keys.
-sasl.oauthbearer.jwks.endpoint.url: The URL of the provider's keys.
 sasl.oauthbearer.jwt.retriever.class: The class that gets tokens.
 sasl.oauthbearer.jwt.validator.class: The class that checks tokens.
 sasl.oauthbearer.scope: The scope in requests for a token.
-sasl.oauthbearer.scope.claim.name: The claim that has the scope of a token.
-sasl.oauthbearer.sub.claim.name: The claim that has the user of a token.
 sasl.oauthbearer.token.endpoint.url: The URL for requests for a token.
-sasl.server.callback.handler.class: The class that checks credentials on the broker.
-sasl.server.max.receive.size: The largest message a client may send before it is logged in.
 security.providers: Classes that add security providers to the Java machine.
 share.coordinator.append.linger.ms: How long a share coordinator collects writes; -1 adapts the time to the
   load.

@@ -377,18 +377,39 @@ ssl.truststore.password password null medium per-broker
 ssl.truststore.type string JKS medium per-broker
 """
 
-_SASL = """\
+SASL = """\
 connection.failed.authentication.delay.ms int 100 low >=0
 connections.max.reauth.ms long 0 medium
-sasl.client.callback.handler.class class null medium
 sasl.enabled.mechanisms list GSSAPI medium per-broker
 sasl.jaas.config password null medium per-broker
-sasl.kerberos.kinit.cmd string /usr/bin/kinit medium per-broker
-sasl.kerberos.min.time.before.relogin long 60000 medium per-broker
 sasl.kerberos.principal.to.local.rules list DEFAULT medium per-broker
 sasl.kerberos.service.name string null medium per-broker
+sasl.mechanism.inter.broker.protocol string GSSAPI medium per-broker
+sasl.oauthbearer.clock.skew.seconds int 30 low
+sasl.oauthbearer.expected.audience list "" high
+sasl.oauthbearer.expected.issuer string null high
+sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000 low
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000 low
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100 low
+sasl.oauthbearer.jwks.endpoint.url string null medium
+sasl.oauthbearer.scope.claim.name string scope low
+sasl.oauthbearer.sub.claim.name string sub low
+sasl.server.callback.handler.class class null medium
+sasl.server.max.receive.size int 524288 medium
+tidelog.sasl.oauthbearer.allowed.urls list "" medium ours
+tidelog.sasl.oauthbearer.unsecured.enable boolean false low ours
+"""
+"""The settings of SASL. `tidelog.server.config.sasl` reads them for each listener."""
+
+_SASL_KERBEROS = """\
+sasl.kerberos.kinit.cmd string /usr/bin/kinit medium per-broker
+sasl.kerberos.min.time.before.relogin long 60000 medium per-broker
 sasl.kerberos.ticket.renew.jitter double 0.05 medium per-broker
 sasl.kerberos.ticket.renew.window.factor double 0.8 medium per-broker
+"""
+
+_SASL_LOGIN = """\
+sasl.client.callback.handler.class class null medium
 sasl.login.callback.handler.class class null medium
 sasl.login.class class null medium
 sasl.login.connect.timeout.ms int null low
@@ -399,8 +420,6 @@ sasl.login.refresh.window.factor double 0.8 medium per-broker
 sasl.login.refresh.window.jitter double 0.05 medium per-broker
 sasl.login.retry.backoff.max.ms long 10000 low
 sasl.login.retry.backoff.ms long 100 low
-sasl.mechanism.controller.protocol string GSSAPI high
-sasl.mechanism.inter.broker.protocol string GSSAPI medium per-broker
 sasl.oauthbearer.assertion.algorithm string RS256 medium anycase(ES256,RS256)
 sasl.oauthbearer.assertion.claim.aud string null medium
 sasl.oauthbearer.assertion.claim.exp.seconds int 300 low 0..86400
@@ -414,22 +433,15 @@ sasl.oauthbearer.assertion.private.key.passphrase password null medium
 sasl.oauthbearer.assertion.template.file string null medium
 sasl.oauthbearer.client.credentials.client.id string null medium
 sasl.oauthbearer.client.credentials.client.secret password null medium
-sasl.oauthbearer.clock.skew.seconds int 30 low
-sasl.oauthbearer.expected.audience list "" high
-sasl.oauthbearer.expected.issuer string null high
-sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000 low
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000 low
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100 low
-sasl.oauthbearer.jwks.endpoint.url string null medium
 sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever medium
 sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator medium
 sasl.oauthbearer.scope string null medium
-sasl.oauthbearer.scope.claim.name string scope low
-sasl.oauthbearer.sub.claim.name string sub low
 sasl.oauthbearer.token.endpoint.url string null medium
-sasl.server.callback.handler.class class null medium
-sasl.server.max.receive.size int 524288 medium
 """  # noqa: E501
+
+_SASL_CONTROLLER = """\
+sasl.mechanism.controller.protocol string GSSAPI high
+"""
 
 _TOKENS = """\
 delegation.token.expiry.check.interval.ms long 3600000 low >=1
@@ -489,7 +501,9 @@ NOT_SERVED = {
     "quotas are not served": _QUOTAS,
     "tiered storage is not served": _TIERED,
     "TLS is not served": _TLS,
-    "SASL is not served": _SASL,
+    "kinit renews the tickets of the broker": _SASL_KERBEROS,
+    "brokers log in at each other by PLAIN or SCRAM, whose credentials do not expire": _SASL_LOGIN,
+    "there are no KRaft controllers": _SASL_CONTROLLER,
     "delegation tokens are not served": _TOKENS,
     "access is not checked: every client that can connect may do everything": _ACCESS,
     "no secrets are stored or looked up": _SECRETS,

@@ -30,7 +30,7 @@ Besides these:
   The broker leaves out the listeners in `controller.listener.names`.
 - With `zookeeper.connect` the broker joins a cluster. Settings that only a cluster has, such as
   `controlled.shutdown.enable`, change nothing without it.
-- The broker refuses a listener whose protocol is not PLAINTEXT, or not in the map.
+- The broker refuses a listener whose protocol is not PLAINTEXT or SASL_PLAINTEXT, or not in the map.
 """
 
 

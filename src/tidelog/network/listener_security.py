@@ -1,0 +1,84 @@
+"""What the network needs of a listener's security. The broker implements it; a PLAINTEXT listener has none.
+
+An `Authenticator` takes the frames of a new connection until its client is known. No request is read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tidelog.network.authentication_metrics import AuthenticationMetrics
+    from tidelog.network.channel import Channel
+
+
+class AuthenticationStep(Protocol):
+    """What to do after a frame."""
+
+    @property
+    def response(self) -> bytes | None:
+        """A frame without its size, or None."""
+
+    @property
+    def work(self) -> Callable[[], object] | None:
+        """Runs on a thread; its result goes to `Authenticator.resume`."""
+
+    @property
+    def is_complete(self) -> bool:
+        """The client is authenticated: `Authenticator.session` says who it is."""
+
+    @property
+    def is_failed(self) -> bool:
+        """The connection is closed after the response."""
+
+    @property
+    def is_delayed(self) -> bool:
+        """Response and close wait for `ListenerSecurity.failure_delay_seconds`."""
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, for the log."""
+
+
+class Session(Protocol):
+    """Who a client is, and for how long."""
+
+    @property
+    def principal(self) -> str: ...
+
+    @property
+    def is_token_authenticated(self) -> bool: ...
+
+    @property
+    def lifetime_ms(self) -> int | None: ...
+
+    @property
+    def supports_reauthentication(self) -> bool: ...
+
+
+class Authenticator(Protocol):
+    @property
+    def session(self) -> Session | None: ...
+
+    @property
+    def client_software(self) -> tuple[str, str] | None: ...
+
+    def receive(self, frame: bytes) -> AuthenticationStep: ...
+
+    def resume(self, result: object, error: BaseException | None) -> AuthenticationStep: ...
+
+
+class ListenerSecurity(Protocol):
+    metrics: AuthenticationMetrics
+
+    @property
+    def max_receive_size(self) -> int:
+        """The largest frame before the client is authenticated (sasl.server.max.receive.size)."""
+
+    @property
+    def failure_delay_seconds(self) -> float:
+        """connection.failed.authentication.delay.ms"""
+
+    def authenticator(self, channel: Channel, previous: Session | None = None) -> Authenticator | None:
+        """A new authentication; `previous` is the session that it renews. None without SASL."""

@@ -1,0 +1,90 @@
+"""SaslListener: authenticates the clients of a SASL listener, with the broker's users and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.metadata.paths import entity_path
+from tidelog.network.authentication_metrics import AuthenticationMetrics
+from tidelog.security.sasl.authenticator import AnswerVersions, SaslServerAuthenticator
+from tidelog.security.sasl.authenticator import Session as SaslSession
+from tidelog.security.sasl.mechanisms import SaslSettings, make_mechanisms
+from tidelog.security.scram import ScramCredential, ScramMechanism
+
+if TYPE_CHECKING:
+    from tidelog.cluster.metadata_cache import MetadataCache
+    from tidelog.network.channel import Channel
+    from tidelog.network.listener_security import Session
+    from tidelog.security.sasl.scram import FindToken
+
+
+def scram_lookup(metadata: MetadataCache) -> Callable[[str, ScramMechanism], ScramCredential | None]:
+    """Finds the SCRAM credentials of the tree's users."""
+
+    def find(user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        configs = metadata.snapshot.entity_configs.get(entity_path("users", user), {})
+        text = configs.get(mechanism.mechanism_name)
+        try:
+            return None if text is None else ScramCredential.parse(text)
+        except ValueError:
+            return None
+
+    return find
+
+
+class SaslListener:
+    """Implements tidelog.network.listener_security.ListenerSecurity."""
+
+    def __init__(
+        self,
+        settings: SaslSettings,
+        metadata: MetadataCache,
+        find_token: FindToken | None,
+        answer_versions: AnswerVersions,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Raises ConfigError."""
+        self.metrics = AuthenticationMetrics()
+        self._find = scram_lookup(metadata)
+        self._find_token = find_token
+        self._answer_versions = answer_versions
+        self._now_ms = now_ms
+        self.update(settings)
+
+    def update(self, settings: SaslSettings) -> None:
+        """Authenticate by these settings from now on. Raises ConfigError, and nothing changes."""
+        mechanisms = make_mechanisms(settings, self._find, self._find_token)
+        self._user_name = _kerberos_names(settings) if "GSSAPI" in mechanisms else None
+        self._settings, self._mechanisms = settings, mechanisms
+
+    @property
+    def max_receive_size(self) -> int:
+        return self._settings.max_receive_size
+
+    @property
+    def failure_delay_seconds(self) -> float:
+        return self._settings.failure_delay_ms / 1000
+
+    def authenticator(self, channel: Channel, previous: Session | None = None) -> SaslServerAuthenticator:
+        assert previous is None or isinstance(previous, SaslSession)
+        return SaslServerAuthenticator(
+            self._mechanisms, self._answer_versions, self._now_ms, previous, self._user_name
+        )
+
+
+def _kerberos_names(settings: SaslSettings) -> Callable[[str, str], str]:
+    from tidelog.config.values import ConfigError
+    from tidelog.security.kerberos_names import KerberosNames
+    from tidelog.security.sasl.gssapi import default_realm
+
+    try:
+        names = KerberosNames(settings.kerberos_rules, default_realm())
+    except ValueError as error:
+        value = ",".join(settings.kerberos_rules)
+        raise ConfigError("sasl.kerberos.principal.to.local.rules", value, str(error)) from None
+
+    def user_name(mechanism: str, authorization_id: str) -> str:
+        return names.short_name(authorization_id) if mechanism == "GSSAPI" else authorization_id
+
+    return user_name
