@@ -57,7 +57,7 @@ from tidelog.metadata.state import (
     TopicState,
 )
 from tidelog.metadata.store import MetadataStore
-from tidelog.metadata.tree import TreeError, TreeUnavailable
+from tidelog.metadata.tree import Tree, TreeError, TreeUnavailable
 from tidelog.slices import finished
 
 T = TypeVar("T")
@@ -485,6 +485,10 @@ class SingleController:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # retrieved here, because the caller may be cancelled
+
+    async def change_tree(self, work: Callable[[Tree], T]) -> T:
+        """Read or change nodes of the tree that no topic, broker or setting has. Raises KafkaError."""
+        return await self._changed(lambda: work(self._store.tree))
 
     async def _in_worker(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)

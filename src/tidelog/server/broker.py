@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import IntEnum
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.cluster.fetch import Fetcher
@@ -21,7 +20,6 @@ from tidelog.cluster.metadata_cache import MetadataCache
 from tidelog.cluster.moves import ReplicaMoves
 from tidelog.cluster.replica_manager import ReplicaManager
 from tidelog.cluster.topic_metrics import AllTopicMetrics
-from tidelog.config.values import ConfigError
 from tidelog.coordinator.group.coordinator import GroupCoordinator
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
@@ -38,7 +36,6 @@ from tidelog.partitions import PartitionKey
 from tidelog.protocol.api import ApiKey
 from tidelog.server.apis import served_apis
 from tidelog.server.apis.api import Api
-from tidelog.server.apis.api_versions import answer_versions
 from tidelog.server.apis.router import Router
 from tidelog.server.apis.small_produce import SmallProduces
 from tidelog.server.config.broker import BrokerConfig
@@ -71,7 +68,7 @@ from tidelog.storage.partition_folders import has_log_files
 
 if TYPE_CHECKING:
     from tidelog.metrics.http import Health, MetricsServer
-    from tidelog.server.listener_security import SaslListener
+    from tidelog.server.broker_security import BrokerSecurity
 
 log = logging.getLogger("tidelog.server")
 
@@ -120,7 +117,7 @@ class Broker(LogManagerListener):
         self._new_folders: list[str] = []  # beside folders that a broker used before
         self._has_logs = False  # whether the logs are open, and belong to this broker's tree
         self._metrics_server: MetricsServer | None = None
-        self._security: dict[str, SaslListener] = {}
+        self._security: BrokerSecurity | None = None  # None without SASL and delegation tokens
 
     # -- start -------------------------------------------------------------------------------------
 
@@ -142,6 +139,11 @@ class Broker(LogManagerListener):
             logs.recovery_threads.per_log_dir = self.config.num_recovery_threads_per_data_dir
             self._loop.set_io_threads(self.config.num_io_threads)
             services = self._assemble(logs, metadata, membership, dynamic)
+            if self.config.needs_security:
+                from tidelog.server.broker_security import BrokerSecurity
+
+                self._security = BrokerSecurity(self.config, self._clock)
+                await self._security.start(services, membership)
             self._server = server = self._bind(services)
             self._metrics_server = metrics_server = await self._bind_metrics()
             topics = dynamic.topics
@@ -287,7 +289,6 @@ class Broker(LogManagerListener):
 
     def _bind(self, services: Services) -> SocketServer:
         assert self._router is not None
-        self._security = self._listener_security(services)
         server = SocketServer(
             self._loop,
             self.config.endpoints,
@@ -297,7 +298,7 @@ class Broker(LogManagerListener):
             versions=self._router.versions,
             formatter=self._router.describe,
             fast_paths={ApiKey.PRODUCE: SmallProduces(services).take},
-            security=self._security,
+            security=None if self._security is None else self._security.listeners,
         )
         try:
             server.bind()
@@ -306,28 +307,6 @@ class Broker(LogManagerListener):
             raise StartFailed(f"cannot listen on {listeners}: {error.strerror or error}") from error
         services.dynamic_config.on_level_change = server.refresh_log_level
         return server
-
-    def _listener_security(self, services: Services) -> dict[str, SaslListener]:
-        """The listeners whose clients authenticate."""
-        names = [endpoint.listener for endpoint in self.config.endpoints if endpoint.uses_sasl]
-        if not names:
-            return {}
-        from tidelog.server.config.sasl import sasl_settings
-        from tidelog.server.listener_security import SaslListener
-
-        try:
-            return {
-                name: SaslListener(
-                    sasl_settings(self.config, name),
-                    services.metadata,
-                    None,
-                    partial(answer_versions, services, name),
-                    self._clock.ms,
-                )
-                for name in names
-            }
-        except ConfigError as error:
-            raise StartFailed(str(error)) from error
 
     async def _load_logs(self, logs: LogManager, config_of: Callable[[str], LogConfig]) -> None:
         last_told = time.monotonic()
@@ -376,21 +355,11 @@ class Broker(LogManagerListener):
             self._loop.set_io_threads(self.config.num_io_threads)
             cleaner.update_settings(cleaner_settings(self.config))
             moves.update_settings(move_settings(self.config))
-            self._update_security()
+            if self._security is not None:
+                self._security.settings_changed()
             membership.settings_changed()
 
         self.config.on_change(changed)
-
-    def _update_security(self) -> None:
-        if not self._security:
-            return
-        from tidelog.server.config.sasl import sasl_settings
-
-        for name, security in self._security.items():
-            try:
-                security.update(sasl_settings(self.config, name))
-            except ConfigError as error:
-                log.error("the changed settings of listener %s are ignored: %s", name, error)
 
     async def _bind_metrics(self) -> MetricsServer | None:
         if self.config.metrics_listener is None:
@@ -509,6 +478,8 @@ class Broker(LogManagerListener):
                 task.cancel()
         if self._metrics_server is not None:
             await self._metrics_server.close()
+        if self._security is not None:
+            await self._security.close()
         if self._membership is not None:
             await self._membership.resign()
         if self._replicas is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tidelog.clock import Clock, Scheduler
 from tidelog.cluster.metadata_cache import MetadataCache
@@ -34,6 +35,9 @@ from tidelog.server.stale_tree import (
 )
 from tidelog.storage.checkpoints import MetaProperties
 from tidelog.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from tidelog.server.token_changes import EmbeddedTokenStore
 
 log = logging.getLogger("tidelog.server")
 
@@ -86,6 +90,11 @@ class EmbeddedMembership:
 
     async def load(self, metadata: MetadataCache, logs: LogManager) -> ClusterState:
         return await self.controller.load()
+
+    def token_store(self) -> EmbeddedTokenStore:
+        from tidelog.server.token_changes import EmbeddedTokenStore
+
+        return EmbeddedTokenStore(self.controller)
 
     @property
     def remote_verification(self) -> None:

@@ -9,14 +9,13 @@ from tidelog.metadata.paths import entity_path
 from tidelog.network.authentication_metrics import AuthenticationMetrics
 from tidelog.security.sasl.authenticator import AnswerVersions, SaslServerAuthenticator
 from tidelog.security.sasl.authenticator import Session as SaslSession
-from tidelog.security.sasl.mechanisms import SaslSettings, make_mechanisms
+from tidelog.security.sasl.mechanisms import FindTokenOf, SaslSettings, make_mechanisms
 from tidelog.security.scram import ScramCredential, ScramMechanism
 
 if TYPE_CHECKING:
     from tidelog.cluster.metadata_cache import MetadataCache
     from tidelog.network.channel import Channel
     from tidelog.network.listener_security import Session
-    from tidelog.security.sasl.scram import FindToken
 
 
 def scram_lookup(metadata: MetadataCache) -> Callable[[str, ScramMechanism], ScramCredential | None]:
@@ -40,7 +39,7 @@ class SaslListener:
         self,
         settings: SaslSettings,
         metadata: MetadataCache,
-        find_token: FindToken | None,
+        find_token: FindTokenOf | None,
         answer_versions: AnswerVersions,
         now_ms: Callable[[], int],
     ) -> None:

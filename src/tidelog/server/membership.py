@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tidelog.coordinator.transaction.remote_verification import RemoteVerification
     from tidelog.server.config.broker import BrokerConfig
     from tidelog.server.services import Services
+    from tidelog.server.token_changes import ClusterTokenStore, EmbeddedTokenStore
 
 
 @dataclass(slots=True, frozen=True)
@@ -64,6 +65,9 @@ class Membership(Protocol):
     @property
     def requests(self) -> ControllerRequests:
         """Available after `load`."""
+
+    def token_store(self) -> EmbeddedTokenStore | ClusterTokenStore:
+        """Where delegation tokens are; available after `load`."""
 
     @property
     def remote_verification(self) -> RemoteVerification | None:

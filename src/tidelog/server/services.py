@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidelog.controller.interface import Controller
     from tidelog.coordinator.transaction.coordinator import TransactionCoordinator
     from tidelog.coordinator.transaction.verification import TransactionVerification
+    from tidelog.security.delegation_tokens import DelegationTokenManager
     from tidelog.server.apis.api import Api
     from tidelog.server.cluster_services import ClusterServices
     from tidelog.server.config.broker import BrokerConfig
@@ -61,5 +62,7 @@ class Services:
     apis: dict[int, Api] = field(default_factory=dict)
     # The lowest and highest supported version of each feature.
     supported_features: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # None without delegation.token.secret.key.
+    tokens: DelegationTokenManager | None = None
     # None unless this broker belongs to a cluster.
     cluster: ClusterServices | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tidelog.clock import Clock, Scheduler
 from tidelog.cluster.metadata_cache import MetadataCache
@@ -57,6 +58,9 @@ from tidelog.server.transaction_links import TransactionLinks
 from tidelog.storage.checkpoints import MetaProperties
 from tidelog.storage.log_manager import LogManager
 from tidelog.storage.partition_folders import parse_partition
+
+if TYPE_CHECKING:
+    from tidelog.server.token_changes import ClusterTokenStore
 
 log = logging.getLogger("tidelog.server")
 
@@ -200,6 +204,13 @@ class ZooKeeperMembership:
     @property
     def requests(self) -> ControllerClient:
         return self._requests
+
+    def token_store(self) -> ClusterTokenStore:
+        from tidelog.metadata.tokens import ZooKeeperTokens
+        from tidelog.server.token_changes import ClusterTokenStore
+
+        assert self._tree is not None
+        return ClusterTokenStore(ZooKeeperTokens(self._tree), self._cluster.request_timeout_ms / 1000)
 
     @property
     def remote_verification(self) -> RemoteVerification:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from tidelog.security.jaas import JaasError, login_module
 from tidelog.security.sasl.authenticator import MechanismOptions
 from tidelog.security.sasl.callback_handlers import UNSECURED_HANDLER, load_handler
 from tidelog.security.sasl.plain import JaasUsers, PlainSaslServer
-from tidelog.security.sasl.scram import FindToken, ScramSaslServer
+from tidelog.security.sasl.scram import ScramSaslServer, TokenCredential
 from tidelog.security.sasl.server import MakeSaslServer
 from tidelog.security.scram import ScramCredential, ScramMechanism
 
@@ -24,6 +25,7 @@ ALLOWED_URLS: Final = "tidelog.sasl.oauthbearer.allowed.urls"
 UNSECURED: Final = "tidelog.sasl.oauthbearer.unsecured.enable"
 
 FindCredential = Callable[[str, ScramMechanism], ScramCredential | None]
+FindTokenOf = Callable[[str, ScramMechanism], TokenCredential | None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,7 +67,7 @@ class SaslSettings:
 
 
 def make_mechanisms(
-    settings: SaslSettings, find: FindCredential, find_token: FindToken | None
+    settings: SaslSettings, find: FindCredential, find_token: FindTokenOf | None
 ) -> dict[str, MechanismOptions]:
     """The mechanisms by name. Raises ConfigError: what cannot work fails the start, not each client."""
     return {
@@ -77,7 +79,7 @@ def make_mechanisms(
 
 
 def _maker(
-    mechanism: MechanismSettings, settings: SaslSettings, find: FindCredential, find_token: FindToken | None
+    mechanism: MechanismSettings, settings: SaslSettings, find: FindCredential, find_token: FindTokenOf | None
 ) -> MakeSaslServer:
     options = jaas_options(mechanism)
     handler = load_handler(mechanism.handler_class, mechanism.name, options or {})
@@ -88,12 +90,17 @@ def _maker(
         return lambda: PlainSaslServer(users, handler)
     if mechanism.name in scram.BY_NAME:
         kind = scram.BY_NAME[mechanism.name]
-        return lambda: ScramSaslServer(kind, lambda user: find(user, kind), find_token, handler)
+        of_token = None if find_token is None else partial(_token_of, find_token, kind)
+        return lambda: ScramSaslServer(kind, lambda user: find(user, kind), of_token, handler)
     if mechanism.name == "OAUTHBEARER":
         return _oauthbearer(mechanism, settings.oauthbearer, options or {}, handler)
     if mechanism.name == "GSSAPI":
         return _gssapi(settings, options or {})
     raise ConfigError("sasl.enabled.mechanisms", mechanism.name, f"expected some of {', '.join(MECHANISMS)}")
+
+
+def _token_of(find: FindTokenOf, kind: ScramMechanism, token_id: str) -> TokenCredential | None:
+    return find(token_id, kind)
 
 
 def jaas_options(mechanism: MechanismSettings) -> dict[str, str] | None:

@@ -12,11 +12,16 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, Protocol
 
-from tidelog.security.sasl.server import Evaluation, SaslAuthenticationException, SaslException
+from tidelog.security.sasl.server import (
+    Evaluation,
+    SaslAuthenticationException,
+    SaslException,
+    Work,
+)
 from tidelog.security.scram import SALT_BYTES, ScramCredential, ScramMechanism
 
 _SASL_NAME = r"(?:[^=,\x00]|=2C|=3D)+"
@@ -110,7 +115,7 @@ class ScramSaslServer:
         credential: object
         handler = self._handler
         if extensions.get("tokenauth", "").lower() == "true":
-            credential = self._token(name)
+            credential = yield from self._token(name)
         else:
             credential = self._find(name) if handler is None else (yield lambda: handler.credential(name))
             self.authorization_id = name
@@ -141,10 +146,13 @@ class ScramSaslServer:
         salt = base64.b64encode(self._credential.salt).decode()
         return f"r={self._full_nonce},s={salt},i={self._credential.iterations}"
 
-    def _token(self, token_id: str) -> ScramCredential | None:
+    def _token(self, token_id: str) -> Generator[Work, object, ScramCredential | None]:
         self.is_token_authenticated = True
-        found = None if self._find_token is None else self._find_token(token_id)
-        if found is None:
+        find = self._find_token
+        if find is None:
+            return None
+        found = yield lambda: find(token_id)  # the first use of a token makes its credential
+        if not isinstance(found, TokenCredential):
             return None
         self.authorization_id = found.owner
         self.credential_expiry_ms = found.expiry_ms

@@ -29,6 +29,7 @@ FAMILIES = (
     "consumer_groups",
     "sasl",
     "scram_credentials",
+    "delegation_tokens",
 )
 
 

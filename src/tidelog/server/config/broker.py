@@ -44,6 +44,7 @@ def broker_definition() -> ConfigDef:
         + broker_settings.TRANSACTIONS
         + broker_settings.CLUSTER
         + broker_settings.SASL
+        + broker_settings.TOKENS
         + broker_settings.OURS
     )
     return ConfigDef(served, broker_settings.NOT_SERVED)
@@ -62,8 +63,9 @@ def cluster_settings() -> frozenset[str]:
 
 @cache
 def security_settings() -> frozenset[str]:
-    """The settings of SASL, which have no attributes. Most can be set for one listener."""
-    return frozenset(line.split()[0] for line in broker_settings.SASL.splitlines())
+    """The settings of SASL and of delegation tokens, which have no attributes."""
+    lines = (broker_settings.SASL + broker_settings.TOKENS).splitlines()
+    return frozenset(line.split()[0] for line in lines)
 
 
 def key_of(name: str) -> ConfigKey | None:
@@ -379,6 +381,16 @@ class BrokerConfig:
             inter_broker_name=self.inter_broker_listener_name,
             inter_broker_protocol=self.security_inter_broker_protocol,
         )
+
+    @property
+    def needs_security(self) -> bool:
+        """Whether clients authenticate, or delegation tokens are enabled."""
+        keys = ("delegation.token.secret.key", "delegation.token.master.key")
+        return any(self[key] for key in keys) or any(endpoint.uses_sasl for endpoint in self.endpoints)
+
+    def protocol_of(self, listener: str) -> str:
+        """The security protocol of a listener by its name."""
+        return next(found.security_protocol for found in self.endpoints if found.listener == listener)
 
     def listener_limit(self, listener: str, name: str) -> int | None:
         """The limit of one listener (`listener.name.NAME.max.connections`), or None."""

@@ -44,6 +44,12 @@ controller.listener.names: Listeners of a KRaft controller. The broker leaves th
 controller.socket.timeout.ms: How long the controller and brokers wait for the answer to a request between
   them.
 default.replication.factor: Replicas of a new topic whose creator gives no number.
+delegation.token.expiry.check.interval.ms: How often the controller removes expired delegation tokens.
+delegation.token.expiry.time.ms: How long a delegation token is valid until it has to be renewed.
+delegation.token.master.key: The old name of delegation.token.secret.key.
+delegation.token.max.lifetime.ms: How long a delegation token can be renewed.
+delegation.token.secret.key: The key that signs delegation tokens; the same on all brokers. Without it there
+  are no tokens.
 delete.topic.enable: Whether clients may delete topics.
 fetch.max.bytes: The upper limit of records in the answer to a fetch, also if the client asks for more. A
   larger first batch is sent nevertheless.

@@ -37,11 +37,6 @@ controller.quota.window.num: Windows over which the rate of topic changes is mea
 controller.quota.window.size.seconds: Length of a window of the rate of topic changes.
 cordoned.log.dirs: Data folders that get no new partitions; * means all.
 create.topic.policy.class.name: The class that may refuse new topics.
-delegation.token.expiry.check.interval.ms: How often expired tokens are removed.
-delegation.token.expiry.time.ms: How long a token is valid until it has to be renewed.
-delegation.token.master.key: The old name of delegation.token.secret.key.
-delegation.token.max.lifetime.ms: How long a token can be renewed.
-delegation.token.secret.key: The key that signs tokens; the same on all brokers.
 delete.records.purgatory.purge.interval.requests: After how many finished delete-records requests the
   purgatory is purged.
 early.start.listeners: Listeners that open before access control is ready.

@@ -443,7 +443,7 @@ _SASL_CONTROLLER = """\
 sasl.mechanism.controller.protocol string GSSAPI high
 """
 
-_TOKENS = """\
+TOKENS = """\
 delegation.token.expiry.check.interval.ms long 3600000 low >=1
 delegation.token.expiry.time.ms long 86400000 medium >=1
 delegation.token.master.key password null medium retired
@@ -504,7 +504,6 @@ NOT_SERVED = {
     "kinit renews the tickets of the broker": _SASL_KERBEROS,
     "brokers log in at each other by PLAIN or SCRAM, whose credentials do not expire": _SASL_LOGIN,
     "there are no KRaft controllers": _SASL_CONTROLLER,
-    "delegation tokens are not served": _TOKENS,
     "access is not checked: every client that can connect may do everything": _ACCESS,
     "no secrets are stored or looked up": _SECRETS,
     "Java classes cannot be loaded": _PLUGINS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.config.values import ConfigError, ConfigValue, Password
+from tidelog.security.delegation_tokens import TokenSettings
 from tidelog.security.sasl.mechanisms import (
     MECHANISMS,
     MechanismSettings,
@@ -103,5 +104,12 @@ def sasl_settings(config: BrokerConfig, listener: str) -> SaslSettings:
     )
 
 
-def secret(value: ConfigValue) -> str | None:
-    return value.secret if isinstance(value, Password) else None
+def token_settings(config: BrokerConfig) -> TokenSettings | None:
+    """The settings of delegation tokens; None without a key, which disables them."""
+    key = config["delegation.token.secret.key"] or config["delegation.token.master.key"]
+    longest, expiry = config["delegation.token.max.lifetime.ms"], config["delegation.token.expiry.time.ms"]
+    if not isinstance(key, Password) or not key.secret:
+        return None
+    assert isinstance(longest, int)
+    assert isinstance(expiry, int)
+    return TokenSettings(key.secret, longest, expiry)

@@ -1,0 +1,161 @@
+"""Where a broker keeps delegation tokens, and how it follows their changes by other brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from tidelog.errors import KafkaError, KafkaStorageError, RequestTimedOut
+from tidelog.metadata import tokens
+from tidelog.metadata.async_tree import SessionEvent
+from tidelog.metadata.nodes import BadNode
+from tidelog.metadata.tree import TreeUnavailable, WatchEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from tidelog.controller.single import SingleController
+    from tidelog.metadata.security_nodes import TokenNode
+    from tidelog.metadata.tokens import ZooKeeperTokens
+    from tidelog.security.delegation_tokens import DelegationTokenManager
+
+log = logging.getLogger("tidelog.server.tokens")
+
+
+class EmbeddedTokenStore:
+    """The tokens of a broker alone, in its own tree. Implements TokenStore."""
+
+    def __init__(self, controller: SingleController) -> None:
+        self._controller = controller
+
+    async def read_tokens(self) -> list[TokenNode]:
+        return await self._controller.change_tree(tokens.read_tokens)
+
+    async def write_token(self, node: TokenNode) -> None:
+        await self._controller.change_tree(lambda tree: tokens.write_token(tree, node))
+
+    async def remove_token(self, token_id: str) -> None:
+        await self._controller.change_tree(lambda tree: tokens.remove_token(tree, token_id))
+
+
+class ClusterTokenStore:
+    """The tokens of a cluster. Implements TokenStore; `follow` keeps a manager up to date."""
+
+    def __init__(self, nodes: ZooKeeperTokens, timeout: float) -> None:
+        self._nodes = nodes
+        self._timeout = timeout
+        self._newest = -1
+        self._changed = asyncio.Event()
+        self._has_new_session = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def read_tokens(self) -> list[TokenNode]:
+        return await self._nodes.read_tokens()
+
+    async def write_token(self, node: TokenNode) -> None:
+        await self._in_time(self._nodes.write_token(node))
+
+    async def remove_token(self, token_id: str) -> None:
+        await self._in_time(self._nodes.remove_token(token_id))
+
+    async def _in_time(self, change: Coroutine[None, None, None]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await change
+        except TreeUnavailable as error:
+            raise KafkaStorageError(f"The tree cannot be changed: {error}") from error
+        except TimeoutError:
+            raise RequestTimedOut("The tree cannot be changed: ZooKeeper does not answer.") from None
+
+    async def begin(self) -> None:
+        """Watch for changes. Tokens that are read after this are the newest."""
+        await self._nodes.prepare()
+        self._nodes.tree.listen(self._session_event)
+        self._newest, _ = await self._nodes.read_changes(self._newest, self._watch)
+
+    def follow(self, manager: DelegationTokenManager) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._follow(manager))
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _watch(self, event: WatchEvent) -> None:
+        self._changed.set()
+
+    def _session_event(self, event: SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED:
+            self._has_new_session = True
+        elif event is SessionEvent.CONNECTED:
+            self._changed.set()
+
+    async def _follow(self, manager: DelegationTokenManager) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            is_new, self._has_new_session = self._has_new_session, False
+            try:
+                self._newest, changed = await self._nodes.read_changes(self._newest, self._watch)
+                if is_new:
+                    await manager.load()
+                for token_id in changed:
+                    node = await self._nodes.read_token(token_id)
+                    if node is None:
+                        manager.forget(token_id)
+                    else:
+                        manager.learn(node)
+            except TreeUnavailable as error:
+                self._has_new_session = True
+                log.info("changed tokens are read in the next session: %s", error)
+            except BadNode as error:
+                log.error("a delegation token is ignored: %s", error)
+            except Exception:
+                log.exception("changed tokens could not be read")
+
+
+class TokenService:
+    """The tokens of a running broker. The controller removes expired ones at intervals."""
+
+    def __init__(
+        self,
+        manager: DelegationTokenManager,
+        store: EmbeddedTokenStore | ClusterTokenStore,
+        is_controller: Callable[[], bool],
+        interval_seconds: float,
+    ) -> None:
+        self.manager = manager
+        self._store = store
+        self._is_controller = is_controller
+        self._interval = interval_seconds
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read the tokens, and follow their changes. Raises TreeError, TreeUnavailable or KafkaError."""
+        if isinstance(self._store, ClusterTokenStore):
+            await self._store.begin()
+            await self.manager.load()
+            self._store.follow(self.manager)
+        else:
+            await self.manager.load()
+        self._task = asyncio.get_running_loop().create_task(self._expire())
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if isinstance(self._store, ClusterTokenStore):
+            await self._store.close()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            if not self._is_controller():
+                continue
+            try:
+                await self.manager.remove_expired()
+            except KafkaError as error:
+                log.warning("expired tokens are removed later: %s", error)
